@@ -11,7 +11,7 @@ use tidegate_access::{BannedKey, Prefix};
 use tidegate_core::{Micros, Utc};
 use tidegate_http_server::{ApiError, json_response};
 use tidegate_observe::{Banned, NoRoom, Who, shown_keys};
-use tidegate_policy::{compile::JsonValue, model::KeysShown};
+use tidegate_policy::{compile::JsonValue, model::KeyDisplay};
 use tidegate_rule::key_hash;
 use tidegate_service::decisions::{Confirmation, Members};
 
@@ -86,8 +86,8 @@ impl Office {
             (None, None, Some(key)) => {
                 self.refuse_hash(members)?;
                 let (name, scene) = (members.text("rule")?, self.scene()?);
-                let named = scene.gate.named(name).ok_or_else(|| missing_rule(name, &scene))?;
-                let key = named.key(Some(key)).map_err(|error| ApiError::bad(error.to_string()))?;
+                let named = scene.gate.rule_by_name(name).ok_or_else(|| missing_rule(name, &scene))?;
+                let key = named.parse_key(Some(key)).map_err(|error| ApiError::bad(error.to_string()))?;
                 Ok(Banned::Key { rule: name.into(), key: key.to_string() })
             }
             _ => Err(ApiError::bad("say who: one of `ip`, `network`, or `rule` and `key`")),
@@ -100,7 +100,7 @@ impl Office {
         let scene = self.scene()?;
         let is_credential =
             members.optional_text("rule")?.is_some_and(|rule| scene.gate.has_credential(rule));
-        let are_hashed = shown_keys(scene.policy.observe.keys, is_credential) == KeysShown::Hashed;
+        let are_hashed = shown_keys(scene.policy.observe.keys, is_credential) == KeyDisplay::Hashed;
         match members.given("key") {
             Some(JsonValue::Str(key)) if are_hashed && is_hash(key) => Err(ApiError::bad(
                 "this is what is shown in place of a key, by which it cannot be found; give the key itself",
@@ -133,7 +133,7 @@ fn is_wide(network: &Prefix) -> bool {
     network.bits() < if network.first().is_ipv4() { WIDE_IPV4 } else { WIDE_IPV6 }
 }
 
-fn of_rule(rule: &str, ban: &BannedKey, now: Micros, shown: KeysShown) -> Value {
+fn of_rule(rule: &str, ban: &BannedKey, now: Micros, shown: KeyDisplay) -> Value {
     let is_address = ban.key.parse::<std::net::IpAddr>().is_ok();
     json!({
         "id": id_of(rule, ban),

@@ -2,7 +2,7 @@
 
 use crate::{AmendError, Amended, GatewayError};
 use std::fmt;
-use tidegate_policy::model::Enforcement;
+use tidegate_policy::model::RuleEnforcement;
 use tokio::sync::{mpsc, oneshot};
 
 /// Asks a gateway that runs to do something. Clones ask the same one.
@@ -24,7 +24,7 @@ pub enum Call {
 #[derive(Debug)]
 pub enum Amendment {
     /// The mode of a rule.
-    Mode(String, Enforcement),
+    Mode(String, RuleEnforcement),
     /// What was changed last: this one, where it matters which.
     RollBack(Option<u64>),
 }
@@ -59,7 +59,11 @@ impl Handle {
     }
 
     /// Has a rule be in this mode: in the policy file, and in force.
-    pub async fn set_mode(&self, rule: impl Into<String>, to: Enforcement) -> Result<Amended, AmendError> {
+    pub async fn set_mode(
+        &self,
+        rule: impl Into<String>,
+        to: RuleEnforcement,
+    ) -> Result<Amended, AmendError> {
         self.amend(Amendment::Mode(rule.into(), to)).await
     }
 

@@ -33,7 +33,7 @@ use hyper_util::service::TowerToHyperService;
 use std::{net::SocketAddr, num::NonZeroUsize, sync::Arc, time::Duration};
 use tidegate_http_server::{Fault, HttpServer, Operators, Secret, ThreadedListener};
 use tidegate_observe::Observer;
-use tidegate_policy::model::{Admin as Declared, Connections, Listener};
+use tidegate_policy::model::{AdminSpec as Declared, Connections, ListenerSpec};
 use tidegate_service::decisions::Desk;
 use tokio::sync::watch;
 
@@ -60,7 +60,7 @@ impl Admin {
     /// Binds the declared address, if there is one; reuses the socket of `existing` if the address is the same.
     pub fn bind(declared: &Declared, existing: Option<&Self>) -> Result<Option<Self>, Fault> {
         let Some(address) = declared.listen else { return Ok(None) };
-        let listener = Listener { name: None, address, tls: None };
+        let listener = ListenerSpec { name: None, address, tls: None };
         let listener = ThreadedListener::bind(&listener, existing.map(|existing| &existing.listener))?;
         let secret = declared.token.as_ref().map(Secret::read).transpose()?;
         let operators = Operators::new(secret, Some(listener.address().ip()));
@@ -99,5 +99,5 @@ impl Admin {
 
 /// Operators are few. Whoever holds connections here must not take those of the gateway's clients.
 fn connections() -> Connections {
-    Connections { most: 256, idle_timeout: Duration::from_secs(15), ..Connections::default() }
+    Connections { max: 256, idle_timeout: Duration::from_secs(15), ..Connections::default() }
 }

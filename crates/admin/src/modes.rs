@@ -9,7 +9,7 @@ use axum::response::Response;
 use http::StatusCode;
 use serde_json::{Value, json};
 use tidegate_http_server::ApiError;
-use tidegate_policy::{compile::JsonValue, edit::EditError, model::Enforcement};
+use tidegate_policy::{compile::JsonValue, edit::EditError, model::RuleEnforcement};
 use tidegate_rule::Mode;
 use tidegate_service::decisions::{Confirmation, Members};
 
@@ -83,7 +83,7 @@ impl Office {
 }
 
 /// `{"mode":"enforce","percent":25,"confirm":true}`
-fn wanted(body: &[u8]) -> Result<(Enforcement, Confirmation), ApiError> {
+fn wanted(body: &[u8]) -> Result<(RuleEnforcement, Confirmation), ApiError> {
     let members = Members::one(body, &["mode", "percent", "confirm"])?;
     let mode: Mode = members.text("mode")?.parse().map_err(|error| ApiError::bad(format!("{error}")))?;
     let percent = match members.given("percent") {
@@ -95,7 +95,7 @@ fn wanted(body: &[u8]) -> Result<(Enforcement, Confirmation), ApiError> {
             })?)
         }
     };
-    let to = Enforcement::of(mode, percent).map_err(|error| ApiError::bad(error.to_string()))?;
+    let to = RuleEnforcement::new(mode, percent).map_err(|error| ApiError::bad(error.to_string()))?;
     Ok((to, members.confirmation()?))
 }
 

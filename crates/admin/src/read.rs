@@ -8,7 +8,7 @@ use std::sync::Arc;
 use tidegate_core::spelling;
 use tidegate_http_server::{ApiError, Query, json_response, shortened};
 use tidegate_observe::{Scene, Snapshot, TopBy, shown};
-use tidegate_policy::{Format, lint};
+use tidegate_policy::{PolicyFormat, lint};
 
 /// The header that says of how many clients the history is.
 const SHARE: HeaderName = HeaderName::from_static("tidegate-share");
@@ -95,7 +95,7 @@ impl Office {
             json!({
                 "lint": advice.lint.to_string(),
                 "rule": advice.rule,
-                "at": advice.at,
+                "at": advice.path,
                 "reason": advice.reason,
                 "fix": advice.fix,
             })
@@ -103,7 +103,7 @@ impl Office {
         Ok(json_answer(&json!({
             "version": scene.version,
             "file": scene.file.as_ref().map(|file| file.display().to_string()),
-            "text": shown(&scene.policy).print(Format::Yaml),
+            "text": shown(&scene.policy).print(PolicyFormat::Yaml),
             "lint": lint.collect::<Vec<_>>(),
         })))
     }

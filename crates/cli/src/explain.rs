@@ -1,7 +1,9 @@
 //! What a policy would do with a request, for programs.
 
 use serde_json::{Map, Value, json as value};
-use tidegate_policy::{Applied, Explained, Explanation, Finding, KeyFound, Listed, SpentQuota};
+use tidegate_policy::{
+    Applicability, AppliedRule, Explanation, ListMatch, QuotaExplanation, ResolvedKey, RuleExplanation,
+};
 use tidegate_rule::request::Missing;
 
 /// The explanation, in the words that people get.
@@ -19,25 +21,25 @@ pub(crate) fn json(explanation: &Explanation) -> Value {
     })
 }
 
-fn rule(explained: &Explained) -> Value {
+fn rule(explained: &RuleExplanation) -> Value {
     let name = &explained.rule;
-    match &explained.finding {
-        Finding::Differs(mismatch) => {
+    match &explained.applicability {
+        Applicability::Mismatch(mismatch) => {
             value!({ "name": name, "applies": false, "why": mismatch.to_string() })
         }
-        Finding::Off => value!({ "name": name, "applies": false, "why": "it is off" }),
-        Finding::Applies(applied) => value!({ "name": name, "applies": true, "how": how(applied) }),
+        Applicability::Off => value!({ "name": name, "applies": false, "why": "it is off" }),
+        Applicability::Applies(applied) => value!({ "name": name, "applies": true, "how": how(applied) }),
     }
 }
 
-fn how(applied: &Applied) -> Value {
+fn how(applied: &AppliedRule) -> Value {
     let (key, missing) = match &applied.key {
-        KeyFound::Key(key) => (Some(key), None),
-        KeyFound::Address(key) => (Some(key), Some("ip")),
-        KeyFound::Missing(Missing::Address) => (None, Some("ip")),
-        KeyFound::Missing(Missing::Share) => (None, Some("share")),
-        KeyFound::Missing(Missing::Skip) => (None, Some("skip")),
-        KeyFound::Missing(Missing::Refuse) => (None, Some("refuse")),
+        ResolvedKey::Key(key) => (Some(key), None),
+        ResolvedKey::Address(key) => (Some(key), Some("ip")),
+        ResolvedKey::Missing(Missing::Address) => (None, Some("ip")),
+        ResolvedKey::Missing(Missing::Share) => (None, Some("share")),
+        ResolvedKey::Missing(Missing::Skip) => (None, Some("skip")),
+        ResolvedKey::Missing(Missing::Refuse) => (None, Some("refuse")),
     };
     value!({
         "path": applied.path,
@@ -46,22 +48,22 @@ fn how(applied: &Applied) -> Value {
         "mode": applied.mode.to_string(),
         "cost": applied.cost,
         "tier": applied.tier,
-        "counted": applied.counted.to_string(),
+        "counted": applied.counter_location.to_string(),
         "quotas": applied.quotas.iter().map(quota).collect::<Vec<_>>(),
-        "lists": applied.listed.as_ref().map(|listed| match listed {
-            Listed::Allowed => "allowed",
-            Listed::Denied => "denied",
-            Listed::Unlisted => "unlisted",
+        "lists": applied.list_match.as_ref().map(|listed| match listed {
+            ListMatch::Allowed => "allowed",
+            ListMatch::Denied => "denied",
+            ListMatch::Unlisted => "unlisted",
         }),
-        "more": applied.more.iter().map(|(key, text)| ((*key).to_owned(), text.as_str().into())).collect::<Map<_, _>>(),
+        "more": applied.details.iter().map(|(key, text)| ((*key).to_owned(), text.as_str().into())).collect::<Map<_, _>>(),
     })
 }
 
-fn quota(spent: &SpentQuota) -> Value {
+fn quota(spent: &QuotaExplanation) -> Value {
     value!({
         "quota": spent.quota.to_string(),
         "declared": spent.declared.map(|quota| quota.to_string()),
         "bound": spent.bound.to_string(),
-        "spent": spent.spent.to_string(),
+        "spent": spent.on_exhausted.to_string(),
     })
 }

@@ -7,7 +7,7 @@ use std::{
     net::{IpAddr, Ipv6Addr},
     sync::Arc,
 };
-use tidegate_policy::model::{Key, Part};
+use tidegate_policy::model::{KeyPart, KeySpec};
 
 /// The last requests of a gateway.
 #[derive(Debug)]
@@ -62,7 +62,7 @@ impl History {
     }
 
     /// Whether a key can be counted by what is there: where only some clients are kept, nobody knows what all do together.
-    pub(crate) fn can_tell(&self, key: &Key, said: &str) -> Result<(), Failure> {
+    pub(crate) fn can_tell(&self, key: &KeySpec, said: &str) -> Result<(), Failure> {
         if self.share >= 1.0 || is_by_client(key) {
             return Ok(());
         }
@@ -105,12 +105,12 @@ fn hash_in(line: &[u8]) -> Option<(&[u8], u64, &[u8])> {
 /// How a line says who the client is. Within a text a quote would have a backslash before it.
 const MEMBER: &str = "\"ip\":\"";
 
-fn is_by_client(key: &Key) -> bool {
+fn is_by_client(key: &KeySpec) -> bool {
     match key {
-        Key::Part(Part::Ip { .. }) => true,
-        Key::Every(keys) => keys.iter().any(is_by_client),
-        Key::First(keys) => !keys.is_empty() && keys.iter().all(is_by_client),
-        Key::All | Key::Part(_) => false,
+        KeySpec::Part(KeyPart::Ip { .. }) => true,
+        KeySpec::Composite(keys) => keys.iter().any(is_by_client),
+        KeySpec::First(keys) => !keys.is_empty() && keys.iter().all(is_by_client),
+        KeySpec::All | KeySpec::Part(_) => false,
     }
 }
 

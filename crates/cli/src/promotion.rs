@@ -11,7 +11,7 @@ use std::{
     path::PathBuf,
 };
 use tidegate_admin::{AmendError, Amended, Change, PolicyFile};
-use tidegate_policy::model::Enforcement;
+use tidegate_policy::model::RuleEnforcement;
 
 /// Where modes are changed.
 #[derive(Clone, Debug, Default, clap::Args)]
@@ -39,7 +39,7 @@ impl Place {
     }
 
     /// The mode that a rule is in now; `None` if there is no such rule.
-    pub(crate) fn mode_of(&self, rule: &str) -> Result<Option<Enforcement>, Failure> {
+    pub(crate) fn mode_of(&self, rule: &str) -> Result<Option<RuleEnforcement>, Failure> {
         match self {
             Self::Gateway(operator) => {
                 let status = block_on(operator.get("/api/v1/status"))?;
@@ -47,7 +47,7 @@ impl Place {
                 let known = rules.find(|known| known["name"] == rule);
                 let mode = |known: &Value| {
                     let mode = known["mode"].as_str()?.parse().ok()?;
-                    Enforcement::of(mode, known["percent"].as_f64()).ok()
+                    RuleEnforcement::new(mode, known["percent"].as_f64()).ok()
                 };
                 Ok(known.and_then(mode))
             }
@@ -56,10 +56,10 @@ impl Place {
     }
 
     /// Has a rule be in this mode, also where that weakens it; what came of it, as the API tells it.
-    pub(crate) fn set_mode(&self, rule: &str, to: &Enforcement) -> Result<Value, Failure> {
+    pub(crate) fn set_mode(&self, rule: &str, to: &RuleEnforcement) -> Result<Value, Failure> {
         match self {
             Self::Gateway(operator) => {
-                let percent = to.share().map(|share| share.as_f64() * 100.0);
+                let percent = to.percent().map(|share| share.as_f64() * 100.0);
                 let body = json!({ "mode": to.mode().to_string(), "percent": percent, "confirm": true });
                 let path = format!("/api/v1/rules/{}/mode", encoded(rule));
                 block_on(operator.ask(Method::POST, &path, Some(&body)))

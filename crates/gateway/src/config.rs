@@ -4,7 +4,7 @@ use crate::Tracing;
 use std::{collections::BTreeMap, num::NonZeroUsize, thread};
 use tidegate_access::Prefix;
 use tidegate_http_server::Roots;
-use tidegate_policy::model::{Connections, Introduce, Log, Policy, Upstream};
+use tidegate_policy::model::{AccessLogSpec, Connections, ForwardedHeaders, Policy, Upstream};
 
 /// What a policy says of connections and upstreams; its rules and routes are the business of a [`RequestFilter`](crate::RequestFilter).
 #[derive(Clone, Debug)]
@@ -16,9 +16,9 @@ pub struct Config {
     /// Whose word on clients counts: their forwarding headers are added to, those of others are replaced.
     pub trusted: Vec<Prefix>,
     /// What servers are told of clients.
-    pub introduce: Introduce,
+    pub introduce: ForwardedHeaders,
     /// What is written of each request.
-    pub log: Log,
+    pub log: AccessLogSpec,
     /// Where traces of requests are sent, if anywhere.
     pub traces: Option<Tracing>,
     /// Whose certificates of servers are believed.
@@ -38,7 +38,7 @@ impl Config {
             connections: policy.connections.clone(),
             upstreams: policy.upstreams.clone(),
             trusted: policy.trusted_proxies.clone(),
-            introduce: policy.introduce,
+            introduce: policy.forwarded_headers,
             log: policy.log.clone(),
             traces: policy.traces.clone().map(Tracing::new),
             roots: Roots::default(),

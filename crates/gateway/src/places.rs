@@ -53,7 +53,7 @@ pub(crate) enum Full {
 impl Places {
     pub(crate) fn new(connections: &Connections) -> Arc<Self> {
         Arc::new(Self {
-            most: connections.most,
+            most: connections.max,
             per_client: connections.per_client,
             taken: AtomicU64::new(0),
             by_client: Mutex::default(),
@@ -131,7 +131,7 @@ mod tests {
 
     #[test]
     fn places_are_limited_in_total_and_per_network() {
-        let places = Places::new(&Connections { most: 3, per_client: 2, ..Connections::default() });
+        let places = Places::new(&Connections { max: 3, per_client: 2, ..Connections::default() });
         let take = |address: &str| places.take(address.parse().unwrap());
 
         let first = take("2001:db8::1").unwrap();

@@ -13,7 +13,7 @@ use std::{
 use tidegate_bandwidth::Bandwidth;
 use tidegate_http_server::Scheme;
 use tidegate_observe::AnsweredBy;
-use tidegate_policy::head::RequestHead;
+use tidegate_policy::head::HttpRequestHead;
 
 /// Decides what happens to requests.
 ///
@@ -78,8 +78,8 @@ pub struct Origin {
 
 impl Origin {
     /// A request that comes from here, as rules see it.
-    pub(crate) fn head<'a>(&'a self, parts: &'a request::Parts) -> RequestHead<'a> {
-        RequestHead::new(parts, self.peer.ip())
+    pub(crate) fn head<'a>(&'a self, parts: &'a request::Parts) -> HttpRequestHead<'a> {
+        HttpRequestHead::new(parts, self.peer.ip())
             .with_client(self.client)
             .with_listener(self.listener.as_deref())
     }

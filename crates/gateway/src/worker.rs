@@ -21,8 +21,8 @@ use std::{
 use tidegate_http_server::{Listener, Scheme, tls_accept};
 use tidegate_limiter::Clock;
 use tidegate_policy::{
-    head::{HeadLimits, RequestHead},
-    model::{Connections, Introduce},
+    head::{HeadLimits, HttpRequestHead},
+    model::{Connections, ForwardedHeaders},
 };
 use tidegate_rule::request::TrustedProxies;
 use tokio::{sync::watch, task, time};
@@ -33,7 +33,7 @@ pub(crate) struct Worker {
     pub(crate) terms: Terms,
     pub(crate) upstreams: Vec<Rc<Upstream>>,
     proxies: TrustedProxies,
-    pub(crate) introduce: Introduce,
+    pub(crate) introduce: ForwardedHeaders,
     places: Arc<Places>,
     stage: Cell<Stage>,
     clients: Cell<usize>,
@@ -179,7 +179,7 @@ impl Worker {
 
     /// Where a request of this connection comes from: its client is resolved from the peer and trusted proxies.
     pub(crate) fn origin_of(&self, head: &request::Parts, connection: &Origin) -> Origin {
-        let unresolved = RequestHead::new(head, connection.peer.ip());
+        let unresolved = HttpRequestHead::new(head, connection.peer.ip());
         let client = self.proxies.client(&unresolved).unwrap_or(connection.client);
         Origin { client, ..connection.clone() }
     }
@@ -249,7 +249,7 @@ impl Terms {
             header_size: usize::try_from(connections.header_size).unwrap_or(usize::MAX),
             head: connections.into(),
             handshake_timeout: connections.header_timeout,
-            drain: connections.drain,
+            drain: connections.drain_timeout,
         }
     }
 }

@@ -4,7 +4,7 @@ use crate::{ApiError, Fault};
 use http::{HeaderMap, HeaderValue, StatusCode, header};
 use std::{env, fmt, net::IpAddr, sync::Arc};
 use subtle::ConstantTimeEq as _;
-use tidegate_policy::{Policy, model::Variable};
+use tidegate_policy::{Policy, model::EnvVariable};
 
 /// The tokens that an API accepts. Without any, everyone may call it.
 #[derive(Debug, Default)]
@@ -155,7 +155,7 @@ impl Secret {
     }
 
     /// The value of an environment variable.
-    pub fn read(variable: &Variable) -> Result<Self, Fault> {
+    pub fn read(variable: &EnvVariable) -> Result<Self, Fault> {
         let value = env::var(&variable.0).ok().filter(|value| !value.trim().is_empty());
         value
             .map(|value| Self(value.trim().to_owned()))

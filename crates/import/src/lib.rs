@@ -3,7 +3,7 @@
 mod nginx;
 
 use std::{fmt, fs, io, path::Path};
-use tidegate_policy::{Disk, Files, Format, Policy, Problems};
+use tidegate_policy::{DiskFiles, FileSource, Policy, PolicyFormat, Problems};
 
 /// A policy that says what another program's configuration said, and what it does not say.
 #[derive(Clone, Debug)]
@@ -41,12 +41,12 @@ pub enum LossKind {
 }
 
 /// Gives files, and the names of those in a folder: `include conf.d/*.conf` asks for them.
-pub trait Tree: Files {
+pub trait Tree: FileSource {
     /// The names in a folder, in any order.
     fn names(&self, folder: &Path) -> io::Result<Vec<String>>;
 }
 
-impl Tree for Disk {
+impl Tree for DiskFiles {
     fn names(&self, folder: &Path) -> io::Result<Vec<String>> {
         let names = fs::read_dir(folder)?.map(|entry| Ok(entry?.file_name().to_string_lossy().into_owned()));
         names.collect()
@@ -64,9 +64,9 @@ impl Imported {
     }
 
     /// The policy as a text, with all losses on top where the language has comments.
-    pub fn print(&self, format: Format) -> String {
+    pub fn print(&self, format: PolicyFormat) -> String {
         let policy = self.policy.print(format);
-        if format == Format::Json {
+        if format == PolicyFormat::Json {
             return policy;
         }
         let mut text = format!("# From {}.", one_line(&self.source));

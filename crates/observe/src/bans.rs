@@ -17,7 +17,7 @@ use std::{
 use tidegate_access::{AccessList, Prefix};
 use tidegate_core::{Micros, Utc};
 use tidegate_limiter::Clock;
-use tidegate_policy::{compile::PolicyGate, matching::Seen, model::KeysShown};
+use tidegate_policy::{compile::PolicyGate, matching::RequestView, model::KeyDisplay};
 
 /// Who is banned by an operator.
 pub struct OperatorBans {
@@ -100,7 +100,7 @@ impl OperatorBans {
 
     /// The ban that keeps a request out, if there is one, and how long it lasts.
     #[inline]
-    pub fn check(&self, seen: &Seen<'_>, gate: &PolicyGate) -> Option<(Arc<OperatorBan>, Micros)> {
+    pub fn check(&self, seen: &RequestView<'_>, gate: &PolicyGate) -> Option<(Arc<OperatorBan>, Micros)> {
         match self.is_any.load(Ordering::Relaxed) {
             false => None,
             true => self.look(seen, gate),
@@ -108,7 +108,7 @@ impl OperatorBans {
     }
 
     #[cold]
-    fn look(&self, seen: &Seen<'_>, gate: &PolicyGate) -> Option<(Arc<OperatorBan>, Micros)> {
+    fn look(&self, seen: &RequestView<'_>, gate: &PolicyGate) -> Option<(Arc<OperatorBan>, Micros)> {
         let (book, now) = (self.book.load(), self.clock.now());
         let found = seen.client().and_then(|client| book.of_client(client, now));
         let found = found.or_else(|| book.of_key(seen, gate, now))?;
@@ -164,7 +164,7 @@ impl OperatorBans {
     }
 
     /// Those that last longest first.
-    pub fn json(&self, most: usize, shown: KeysShown, gate: &PolicyGate) -> Vec<Value> {
+    pub fn json(&self, most: usize, shown: KeyDisplay, gate: &PolicyGate) -> Vec<Value> {
         let (book, now) = (self.book.load(), self.clock.now());
         let mut bans: Vec<_> = book.bans.iter().filter(|ban| ban.until > now).collect();
         bans.sort_by_key(|ban| std::cmp::Reverse(ban.until));
@@ -220,13 +220,13 @@ impl Book {
         narrowest.or_else(wider).cloned()
     }
 
-    fn of_key(&self, seen: &Seen<'_>, gate: &PolicyGate, now: Micros) -> Option<Arc<OperatorBan>> {
+    fn of_key(&self, seen: &RequestView<'_>, gate: &PolicyGate, now: Micros) -> Option<Arc<OperatorBan>> {
         if self.by_key.is_empty() {
             return None;
         }
         let banned = gate.views().find_map(|rule| {
             let keys = self.by_key.get(rule.name())?;
-            keys.get(&rule.key_in(seen.head())?.to_string())
+            keys.get(&rule.key_for(seen.head())?.to_string())
         });
         banned.filter(|ban| ban.until > now).cloned()
     }
@@ -237,7 +237,7 @@ impl OperatorBan {
         &self.whom
     }
 
-    pub fn json(&self, now: Micros, shown: KeysShown, gate: &PolicyGate) -> Value {
+    pub fn json(&self, now: Micros, shown: KeyDisplay, gate: &PolicyGate) -> Value {
         let who = |rule: &str, who: &dyn fmt::Display| Who::of(shown, rule, who).shown();
         let (value, rule) = match &self.whom {
             Banned::Client(network) if network.first().is_ipv4() => (who("", &network.first()), None),

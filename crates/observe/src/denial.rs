@@ -5,7 +5,7 @@ use http::{HeaderMap, HeaderName, HeaderValue};
 use serde_json::{Value, json};
 use std::sync::Arc;
 use tidegate_core::{Decision, Micros, Outcome, Quota, Retry, Utc};
-use tidegate_policy::compile::{DenyReason, Refusal};
+use tidegate_policy::compile::{DenyReason, PolicyRefusal};
 
 /// The id of a denial that was kept, by which operators find it.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -53,7 +53,7 @@ pub(crate) enum Reason {
 }
 
 impl Reason {
-    pub(crate) fn of(refusal: &Refusal) -> Self {
+    pub(crate) fn of(refusal: &PolicyRefusal) -> Self {
         match (refusal.reason, &refusal.decision) {
             (DenyReason::Limited, None) => Self::Full,
             (DenyReason::Limited, Some((decision, _))) if decision.is_closed() => Self::StoreAway,

@@ -129,7 +129,7 @@ impl Snapshot {
             "tidegate_expression_failures_total",
             "Requests for which an expression of a rule or a route failed.",
         );
-        for (part, count) in self.scene.gate.failures() {
+        for (part, count) in self.scene.gate.expression_failures() {
             match part {
                 PolicyPart::Rule(name) => failures.add(&[("rule", name)], count),
                 PolicyPart::Route(place) => failures.add(&[("route", &*place.to_string())], count),
@@ -275,7 +275,7 @@ fn states(family: &mut MetricFamily, labels: &[(&'static str, &str)], breaker: &
 
 /// The part of keys for which a rule is enforced.
 fn enforced(rule: RuleView<'_>) -> f64 {
-    match (rule.mode(), rule.share()) {
+    match (rule.mode(), rule.percent()) {
         (tidegate_rule::Mode::Enforce, None) => 1.0,
         (tidegate_rule::Mode::Enforce, Some(share)) => Share::as_f64(share),
         _ => 0.0,

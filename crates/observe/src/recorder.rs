@@ -9,8 +9,8 @@ use super::{
 use std::{fmt, net::IpAddr, sync::Arc};
 use tidegate_core::{Decision, Micros, Outcome, Quota, Retry};
 use tidegate_policy::{
-    compile::{Admission, PolicyGate, PolicyResult, Refusal, RejectAction, RuleResult},
-    model::{KeysShown, Observe},
+    compile::{PolicyAdmission, PolicyGate, PolicyRefusal, PolicyResult, RejectAction, RuleResult},
+    model::{KeyDisplay, Observe},
 };
 use tidegate_rule::{
     is_chosen, key_hash,
@@ -61,7 +61,7 @@ impl RequestRecorder {
     }
 
     /// A request was let through: of some, the keys are counted, and of those that a rule in shadow mode would have denied.
-    fn admitted(&self, admission: &Admission, gate: &PolicyGate, head: &dyn Head) {
+    fn admitted(&self, admission: &PolicyAdmission, gate: &PolicyGate, head: &dyn Head) {
         let sampled = self.tally.is_sampled();
         for decision in admission.decisions() {
             if sampled == Sampled::Yes {
@@ -74,15 +74,15 @@ impl RequestRecorder {
     }
 
     /// A request was not: its key is counted, and why is kept. `None` if it is not, since there are too many.
-    fn refused(&self, refusal: &Refusal, gate: &PolicyGate, head: &dyn Head) -> Option<DenialId> {
-        self.saw(refusal.place, TopBy::Denied, 1, gate, head);
+    fn refused(&self, refusal: &PolicyRefusal, gate: &PolicyGate, head: &dyn Head) -> Option<DenialId> {
+        self.saw(refusal.index, TopBy::Denied, 1, gate, head);
         if self.tally.is_sampled() == Sampled::Yes {
-            self.saw(refusal.place, TopBy::Asked, SAMPLED, gate, head);
+            self.saw(refusal.index, TopBy::Asked, SAMPLED, gate, head);
         }
-        let view = gate.view(refusal.place);
-        let key = view.and_then(|rule| rule.key_in(head));
+        let view = gate.view(refusal.index);
+        let key = view.and_then(|rule| rule.key_for(head));
         let status = match &refusal.action {
-            RejectAction::Answer(answer) => Some(answer.final_status()),
+            RejectAction::Response(answer) => Some(answer.final_status()),
             RejectAction::Upstream(_) | RejectAction::Drop => None,
         };
         self.keep(gate, head, |denial| Denial {
@@ -154,7 +154,7 @@ impl RequestRecorder {
 
     fn saw(&self, place: usize, by: TopBy, weight: u64, gate: &PolicyGate, head: &dyn Head) {
         let Some(rule) = gate.view(place) else { return };
-        let Some(key) = rule.key_in(head) else { return };
+        let Some(key) = rule.key_for(head) else { return };
         let shown = shown_keys(self.terms.keys, rule.has_credential());
         let name = || Who::of_key(shown, rule.name(), &key).shown();
         self.tally.saw(place, by, key_hash(rule.name(), &key), weight, name);
@@ -232,7 +232,7 @@ impl RequestRecorder {
     }
 
     /// What is shown of the keys of a rule.
-    fn shown_by(&self, gate: &PolicyGate, rule: &str) -> KeysShown {
+    fn shown_by(&self, gate: &PolicyGate, rule: &str) -> KeyDisplay {
         shown_keys(self.terms.keys, gate.has_credential(rule))
     }
 

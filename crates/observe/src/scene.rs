@@ -4,7 +4,7 @@ use super::{ReportUpstreams, Tally};
 use serde_json::Value;
 use std::{net::SocketAddr, path::PathBuf, sync::Arc};
 use tidegate_core::Micros;
-use tidegate_policy::{Format, Policy, compile::PolicyGate, model::Stores, without_credentials};
+use tidegate_policy::{Policy, PolicyFormat, compile::PolicyGate, model::Stores, redact_credentials};
 use tidegate_rule::key_hash;
 
 /// What is in force now.
@@ -52,17 +52,17 @@ pub fn shown(policy: &Policy) -> Policy {
         named: stores.named.iter().map(|(name, address)| (name.clone(), hidden(address))).collect(),
         ..stores.clone()
     };
-    Policy { stores, ..without_credentials(policy) }
+    Policy { stores, ..redact_credentials(policy) }
 }
 
 /// What stands for a policy: the same for the same one.
 pub fn version(policy: &Policy) -> String {
-    format!("{:016x}", key_hash("policy", &policy.print(Format::Json)))
+    format!("{:016x}", key_hash("policy", &policy.print(PolicyFormat::Json)))
 }
 
 /// Of each rule, its key and its `match` in a line.
 pub fn said(policy: &Policy) -> Vec<(String, String)> {
-    let printed: Value = serde_json::from_str(&policy.print(Format::Json)).unwrap_or_default();
+    let printed: Value = serde_json::from_str(&policy.print(PolicyFormat::Json)).unwrap_or_default();
     let each = |place: usize| {
         let rule = &printed["rules"][place];
         let key = match &rule["key"] {
@@ -111,7 +111,7 @@ rules:
             said(&policy),
             [("user, ip".to_owned(), "GET, HEAD /a …".to_owned()), ("all".to_owned(), "all".to_owned())]
         );
-        assert!(!shown(&policy).print(Format::Yaml).contains("secret"));
+        assert!(!shown(&policy).print(PolicyFormat::Yaml).contains("secret"));
         assert_eq!(version(&policy), version(&policy.clone()));
         assert_ne!(version(&policy), version(&Policy::default()));
     }

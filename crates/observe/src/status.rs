@@ -14,7 +14,7 @@ use serde_json::{Value, json};
 use tidegate_core::{Micros, Share, Utc};
 use tidegate_policy::{
     compile::RuleView,
-    model::{KeysShown, Observe, Quotas},
+    model::{KeyDisplay, Observe, Quotas},
 };
 use tidegate_rule::{Mode, StoreStatus};
 
@@ -98,7 +98,7 @@ impl Snapshot {
         json!({
             "name": rule.name(),
             "mode": mode(rule.mode()),
-            "percent": rule.share().map(|share| share.as_f64() * 100.0),
+            "percent": rule.percent().map(|share| share.as_f64() * 100.0),
             "key": key,
             "match": matching,
             "store": (!is_in_memory).then_some(store),
@@ -147,7 +147,7 @@ fn denied_by(counts: &RuleCounts) -> Value {
 fn quotas(rule: RuleView<'_>) -> Vec<Value> {
     let tier = |place: usize| match &rule.source().quotas {
         Quotas::All(_) => Value::Null,
-        Quotas::Tiers(tiers) => tiers.each.get(place).map_or("else", |(name, _)| name.as_str()).into(),
+        Quotas::Tiers(tiers) => tiers.quotas.get(place).map_or("else", |(name, _)| name.as_str()).into(),
     };
     let told = |(place, quota): (usize, &tidegate_core::Quota)| {
         let mut told = quota_json(quota);
@@ -171,8 +171,8 @@ fn table(table: &Table) -> Value {
 
 fn observe(observe: &Observe) -> Option<Value> {
     let keys = match observe.keys {
-        KeysShown::Plain => "plain",
-        KeysShown::Hashed => "hashed",
+        KeyDisplay::Plain => "plain",
+        KeyDisplay::Hashed => "hashed",
     };
     (observe.denials > 0 || observe.history > 0).then(|| {
         json!({

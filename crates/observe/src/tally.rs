@@ -21,7 +21,7 @@ use std::{
 };
 use tidegate_core::{Decision, Micros};
 use tidegate_limiter::{Clock, TopKeys};
-use tidegate_policy::compile::{Admission, DenyReason, PolicyResult, Refusal, RuleResult};
+use tidegate_policy::compile::{DenyReason, PolicyAdmission, PolicyRefusal, PolicyResult, RuleResult};
 
 /// The counts of one policy.
 pub struct Tally {
@@ -175,7 +175,7 @@ impl Tally {
     }
 
     #[inline]
-    fn admitted(&self, admission: &Admission) {
+    fn admitted(&self, admission: &PolicyAdmission) {
         self.here(|shard| {
             shard.requests[0].add(1);
             let mut marks = [0, 0];
@@ -200,7 +200,7 @@ impl Tally {
     }
 
     #[cold]
-    fn refused(&self, refusal: &Refusal) {
+    fn refused(&self, refusal: &PolicyRefusal) {
         let outcome = match refusal.reason {
             DenyReason::Limited => Outcome::Limited,
             DenyReason::NoKey => Outcome::NoKey,
@@ -211,7 +211,7 @@ impl Tally {
         let decision = refusal.decision.as_ref().map(|(decision, _)| decision);
         self.here(|shard| {
             shard.requests[1].add(1);
-            shard.say(refusal.place, outcome, decision);
+            shard.say(refusal.index, outcome, decision);
         });
     }
 

@@ -1,7 +1,7 @@
 //! What operators see of a key, an address or a user.
 
 use std::fmt::{self, Write as _};
-use tidegate_policy::model::KeysShown;
+use tidegate_policy::model::KeyDisplay;
 use tidegate_rule::{key_hash, request::KeyValue};
 
 /// What operators see of somebody: a text, or what stands for it. The text is not kept where only its hash is shown.
@@ -14,8 +14,8 @@ pub enum Who {
 }
 
 /// What is shown of keys, which are always hashed where they may be credentials.
-pub fn shown_keys(declared: KeysShown, is_credential: bool) -> KeysShown {
-    if is_credential { KeysShown::Hashed } else { declared }
+pub fn shown_keys(declared: KeyDisplay, is_credential: bool) -> KeyDisplay {
+    if is_credential { KeyDisplay::Hashed } else { declared }
 }
 
 /// The bytes that are kept of a long text.
@@ -23,15 +23,15 @@ const LONGEST: usize = 128;
 
 impl Who {
     /// What is shown of this one, who is counted by a rule. The hash is the same as in the log.
-    pub fn of(shown: KeysShown, rule: &str, who: &dyn fmt::Display) -> Self {
+    pub fn of(shown: KeyDisplay, rule: &str, who: &dyn fmt::Display) -> Self {
         match shown {
-            KeysShown::Plain => Self::Plain(short(who)),
-            KeysShown::Hashed => Self::Hashed(key_hash(rule, who)),
+            KeyDisplay::Plain => Self::Plain(short(who)),
+            KeyDisplay::Hashed => Self::Hashed(key_hash(rule, who)),
         }
     }
 
     /// The same of a key. That all are counted together is no secret.
-    pub(crate) fn of_key(shown: KeysShown, rule: &str, key: &KeyValue<'_>) -> Self {
+    pub(crate) fn of_key(shown: KeyDisplay, rule: &str, key: &KeyValue<'_>) -> Self {
         match key {
             KeyValue::All => Self::Plain("all".to_owned()),
             key => Self::of(shown, rule, key),
@@ -77,10 +77,10 @@ mod tests {
     #[test]
     fn nothing_of_a_hashed_key_is_kept() {
         let key = KeyValue::from("alice@example.org");
-        let who = Who::of_key(KeysShown::Hashed, "login", &key);
+        let who = Who::of_key(KeyDisplay::Hashed, "login", &key);
         assert!(!format!("{who:?}{}", who.shown()).contains("alice"));
         assert_eq!(who.shown(), format!("{:016x}", key_hash("login", &key)));
-        assert_eq!(Who::of_key(KeysShown::Plain, "login", &key).shown(), "alice@example.org");
-        assert_eq!(Who::of(KeysShown::Plain, "", &"é".repeat(1_000)).shown().len(), LONGEST);
+        assert_eq!(Who::of_key(KeyDisplay::Plain, "login", &key).shown(), "alice@example.org");
+        assert_eq!(Who::of(KeyDisplay::Plain, "", &"é".repeat(1_000)).shown().len(), LONGEST);
     }
 }

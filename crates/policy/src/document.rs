@@ -2,10 +2,10 @@
 
 use crate::{
     compile::PolicyError,
-    lint::Advice,
+    lint::LintWarning,
     model::Policy,
     problem::{Problem, Problems},
-    source::{Disk, Fault, Files, Node, Sources, Span, Value},
+    source::{DiskFiles, FileSource, SourceSpan, Sources, SpannedError, SyntaxNode, SyntaxValue},
 };
 use std::path::Path;
 
@@ -24,7 +24,7 @@ use std::path::Path;
 #[derive(Debug)]
 pub struct Document {
     policy: Policy,
-    root: Node,
+    root: SyntaxNode,
     sources: Sources,
 }
 
@@ -32,7 +32,7 @@ pub struct Document {
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Diagnostic {
     /// The keys that lead to the value, with numbers for places in lists: `rules`, `0`, `quota`. As far as the text has them.
-    pub at: Vec<String>,
+    pub path: Vec<String>,
     /// What is wrong.
     pub problem: String,
     /// What to do about it.
@@ -49,26 +49,26 @@ impl Diagnostic {
         fix: impl Into<String>,
     ) -> Self {
         let at = at.into_iter().map(Into::into).collect();
-        Self { at, problem: problem.into(), fix: fix.into(), is_secret: false }
+        Self { path: at, problem: problem.into(), fix: fix.into(), is_secret: false }
     }
 
     /// The same, without showing the value.
     #[must_use]
-    pub fn secret(self) -> Self {
+    pub fn hide_value(self) -> Self {
         Self { is_secret: true, ..self }
     }
 }
 
 impl Document {
     /// Reads a file, and the files that it includes.
-    pub fn read(path: impl AsRef<Path>, files: &dyn Files) -> Result<Self, Problems> {
-        let (policy, root, sources) = Policy::read_with_places(path.as_ref(), files)?;
+    pub fn read(path: impl AsRef<Path>, files: &dyn FileSource) -> Result<Self, Problems> {
+        let (policy, root, sources) = Policy::read_with_sources(path.as_ref(), files)?;
         Ok(Self { policy, root, sources })
     }
 
     /// The same, from the disk.
     pub fn from_file(path: impl AsRef<Path>) -> Result<Self, Problems> {
-        Self::read(path, &Disk)
+        Self::read(path, &DiskFiles)
     }
 
     /// The policy.
@@ -82,38 +82,38 @@ impl Document {
     }
 
     /// These, each in its place.
-    pub fn problems(&self, found: impl IntoIterator<Item = Diagnostic>) -> Problems {
+    pub fn to_problems(&self, found: impl IntoIterator<Item = Diagnostic>) -> Problems {
         let fault = |found: Diagnostic| {
-            let fault = Fault::new(self.locate(&found.at), found.problem, found.fix);
-            if found.is_secret { fault.hidden() } else { fault }
+            let fault = SpannedError::new(self.find_span(&found.path), found.problem, found.fix);
+            if found.is_secret { fault.hide_value() } else { fault }
         };
-        Problems::of(found.into_iter().map(fault).collect(), &self.sources)
+        Problems::from_errors(found.into_iter().map(fault).collect(), &self.sources)
     }
 
     /// Why the policy cannot be put in force, each in its place.
     pub fn policy_problems(&self, error: &PolicyError) -> Problems {
-        self.problems(error.diagnostics(&self.policy))
+        self.to_problems(error.diagnostics(&self.policy))
     }
 
     /// Advice, in its place.
-    pub fn advice(&self, advice: &Advice) -> Option<Problem> {
+    pub fn warning_problem(&self, advice: &LintWarning) -> Option<Problem> {
         let problem = match &*advice.rule {
             "" => advice.reason.clone(),
             rule => format!("rule `{rule}`: {}", advice.reason),
         };
         let fix = format!("{} ({})", advice.fix, advice.lint);
-        self.problems([Diagnostic::new(&advice.at, problem, fix)]).into_iter().next()
+        self.to_problems([Diagnostic::new(&advice.path, problem, fix)]).into_iter().next()
     }
 
     /// The value that these keys lead to, or the last one on the way there.
-    fn locate(&self, at: &[String]) -> Span {
+    fn find_span(&self, at: &[String]) -> SourceSpan {
         let mut node = &self.root;
         for key in at {
             let next = match &node.value {
-                Value::Map(entries) => {
+                SyntaxValue::Map(entries) => {
                     entries.iter().find(|(name, _)| name.text == *key).map(|(_, node)| node)
                 }
-                Value::List(items) => key.parse::<usize>().ok().and_then(|place| items.get(place)),
+                SyntaxValue::List(items) => key.parse::<usize>().ok().and_then(|place| items.get(place)),
                 // Where a list is wanted, one of it will do.
                 _ => None,
             };
@@ -123,6 +123,6 @@ impl Document {
                 None => break,
             }
         }
-        node.at
+        node.span
     }
 }

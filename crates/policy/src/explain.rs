@@ -6,9 +6,9 @@ use crate::{
     compile::{
         Compiler, DenyReason, DryRun, PolicyError, PolicyGate, Prefetch, RejectAction, without_stores,
     },
-    head::{self, HeadError, HeadLimits, RequestHead},
-    matching::{Mismatch, Seen},
-    model::{self, Enforcement, Key, Policy, Priority, Quotas, RouteAction, Rule},
+    head::{self, HeadError, HeadLimits, HttpRequestHead},
+    matching::{Mismatch, RequestView},
+    model::{self, KeySpec, Policy, PrioritySpec, Quotas, RouteAction, RuleEnforcement, RuleSpec},
 };
 use http::{header, request};
 use std::{fmt, net::IpAddr, path::Path, time::Duration};
@@ -27,14 +27,14 @@ pub struct Explanation {
     /// The request, in a line.
     pub request: String,
     /// What becomes of it.
-    pub outcome: Predicted,
+    pub outcome: PredictedOutcome,
     /// What each rule says, in their order.
-    pub rules: Vec<Explained>,
+    pub rules: Vec<RuleExplanation>,
 }
 
 /// What becomes of a request.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Predicted {
+pub enum PredictedOutcome {
     /// It is forwarded.
     Forwarded {
         /// To this upstream.
@@ -64,14 +64,14 @@ pub enum Predicted {
     },
 }
 
-impl Predicted {
+impl PredictedOutcome {
     /// The status of the gateway's own answer; `None` where an upstream answers, or nobody.
     pub fn status(&self) -> Option<u16> {
         match self {
             Self::NoRoute => Some(404),
             Self::Malformed(error) => Some(error.status()),
-            Self::Refused { action: RejectAction::Answer(answer), .. }
-            | Self::Responded { response: RejectAction::Answer(answer), .. } => Some(answer.final_status()),
+            Self::Refused { action: RejectAction::Response(answer), .. }
+            | Self::Responded { response: RejectAction::Response(answer), .. } => Some(answer.final_status()),
             Self::Forwarded { .. } | Self::Responded { .. } | Self::Refused { .. } => None,
         }
     }
@@ -79,8 +79,8 @@ impl Predicted {
     /// Where the gateway's own answer redirects to, if it does.
     pub fn location(&self) -> Option<&str> {
         match self {
-            Self::Refused { action: RejectAction::Answer(answer), .. }
-            | Self::Responded { response: RejectAction::Answer(answer), .. } => answer.get("location"),
+            Self::Refused { action: RejectAction::Response(answer), .. }
+            | Self::Responded { response: RejectAction::Response(answer), .. } => answer.get("location"),
             Self::Forwarded { .. }
             | Self::Responded { .. }
             | Self::NoRoute
@@ -109,31 +109,31 @@ impl Predicted {
 
 /// What one rule says.
 #[derive(Clone, Debug)]
-pub struct Explained {
+pub struct RuleExplanation {
     /// Its name.
     pub rule: String,
     /// What it says.
-    pub finding: Finding,
+    pub applicability: Applicability,
 }
 
 /// Whether a rule applies.
 #[derive(Clone, Debug)]
-pub enum Finding {
+pub enum Applicability {
     /// It is not about this request.
-    Differs(Mismatch),
+    Mismatch(Mismatch),
     /// It is off.
     Off,
     /// It applies.
-    Applies(Box<Applied>),
+    Applies(Box<AppliedRule>),
 }
 
 /// How a rule applies.
 #[derive(Clone, Debug)]
-pub struct Applied {
+pub struct AppliedRule {
     /// The pattern that fits the path, if it has one.
     pub path: Option<String>,
     /// For whom it counts.
-    pub key: KeyFound,
+    pub key: ResolvedKey,
     /// Whether it is enforced for this key.
     pub mode: Mode,
     /// What the request costs.
@@ -141,18 +141,18 @@ pub struct Applied {
     /// The name of its tier, where the rule has tiers.
     pub tier: Option<String>,
     /// Where it is counted.
-    pub counted: Counted,
+    pub counter_location: CounterLocation,
     /// What its lists say of the client; `None` where it has none.
-    pub listed: Option<Listed>,
+    pub list_match: Option<ListMatch>,
     /// Its quotas, and what becomes of a request when each is spent; none apply to a client that is allowed.
-    pub quotas: Vec<SpentQuota>,
+    pub quotas: Vec<QuotaExplanation>,
     /// What else it does, by the key of the policy: `charge`, `ban`, `schedule` and so on.
-    pub more: Vec<(&'static str, String)>,
+    pub details: Vec<(&'static str, String)>,
 }
 
 /// What the lists of a rule say of a client.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Listed {
+pub enum ListMatch {
     /// It is allowed, and no other limit of the rule applies.
     Allowed,
     /// It is denied.
@@ -163,7 +163,7 @@ pub enum Listed {
 
 /// For whom a request is counted.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub enum KeyFound {
+pub enum ResolvedKey {
     /// For this one, as it is in the key of a store; empty for everybody together.
     Key(String),
     /// It has no such key, and is counted by the address of its client.
@@ -174,7 +174,7 @@ pub enum KeyFound {
 
 /// Where a rule is counted.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Counted {
+pub enum CounterLocation {
     /// In each process by itself.
     Memory,
     /// In the store that rules without one of their own have; its address is not told.
@@ -185,7 +185,7 @@ pub enum Counted {
 
 /// A quota, and what becomes of a request when it is spent.
 #[derive(Clone, Debug)]
-pub struct SpentQuota {
+pub struct QuotaExplanation {
     /// The quota that applies now.
     pub quota: Quota,
     /// What the policy declares, where a schedule has changed it.
@@ -193,38 +193,44 @@ pub struct SpentQuota {
     /// The most that it lets through, whatever clients do: for each process in memory, for all of them in a store.
     pub bound: Bound,
     /// What becomes of a request when it is spent.
-    pub spent: Spent,
+    pub on_exhausted: ExhaustedOutcome,
 }
 
 /// What becomes of a request when a quota is spent.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Spent {
+pub enum ExhaustedOutcome {
     /// This.
     Refused(RejectAction),
     /// It waits for so long.
-    Waits(Duration),
+    Delayed(Duration),
     /// Nothing: the rule is only watched.
-    Watched,
+    Shadowed,
 }
 
 /// Explains what a policy does with a request that is the first to come: nothing is counted, nobody is banned, and no store is
 /// asked. Names of files start from `base`.
 pub fn explain(policy: &Policy, head: &dyn Head, base: &Path) -> Result<Explanation, PolicyError> {
-    let compile =
-        || Compiler::new(Rules::new()).base(base).memory(MEMORY).compile(&without_stores(policy), None);
+    let compile = || {
+        Compiler::new(Rules::new())
+            .base(base)
+            .memory(EXPLAIN_MEMORY_BYTES)
+            .compile(&without_stores(policy), None)
+    };
     let gate = compile()?;
-    let seen = gate.see(head);
-    let explain = |(place, said): (usize, &Rule)| Explained {
-        rule: said.name.clone(),
-        finding: match gate.matcher(place).and_then(|matcher| matcher.mismatch(&seen)) {
-            _ if said.enforcement == Enforcement::All(Mode::Off) => Finding::Off,
-            Some(mismatch) => Finding::Differs(mismatch),
-            None => Finding::Applies(Box::new(applied(policy, (place, said), &gate, &seen))),
+    let view = gate.view_request(head);
+    let explain = |(place, rule_spec): (usize, &RuleSpec)| RuleExplanation {
+        rule: rule_spec.name.clone(),
+        applicability: match gate.matcher(place).and_then(|matcher| matcher.mismatch(&view)) {
+            _ if rule_spec.enforcement == RuleEnforcement::All(Mode::Off) => Applicability::Off,
+            Some(mismatch) => Applicability::Mismatch(mismatch),
+            None => {
+                Applicability::Applies(Box::new(explain_applied(policy, (place, rule_spec), &gate, &view)))
+            }
         },
     };
-    let client = seen.client().map(|client| format!(" from {client}")).unwrap_or_default();
+    let client = view.client().map(|client| format!(" from {client}")).unwrap_or_default();
     Ok(Explanation {
-        request: format!("{} {}{}{client}", head.method(), seen.host().unwrap_or_default(), head.path()),
+        request: format!("{} {}{}{client}", head.method(), view.host().unwrap_or_default(), head.path()),
         rules: policy.rules.iter().enumerate().map(explain).collect(),
         outcome: predict(&compile()?, head),
     })
@@ -239,7 +245,7 @@ pub fn explain_request(
     base: &Path,
 ) -> Result<Explanation, PolicyError> {
     let proxies = TrustedProxies::from(policy.trusted_proxies.clone());
-    let client = proxies.client(&RequestHead::new(&request, peer)).unwrap_or(peer);
+    let client = proxies.client(&HttpRequestHead::new(&request, peer)).unwrap_or(peer);
     let line = format!("{} {} from {client}", request.method, request.uri);
     let length =
         request.headers.get(header::CONTENT_LENGTH).and_then(|length| length.to_str().ok()?.parse().ok());
@@ -247,36 +253,38 @@ pub fn explain_request(
     let limits = HeadLimits::from(&policy.connections);
     match head::check(&mut request, &limits, length, || proxies.trusts(peer.to_canonical())) {
         Ok(()) => {
-            let head = RequestHead::new(&request, peer).with_client(client).with_listener(listener);
+            let head = HttpRequestHead::new(&request, peer).with_client(client).with_listener(listener);
             explain(policy, &head, base)
         }
         Err(error) => {
-            Ok(Explanation { request: line, outcome: Predicted::Malformed(error), rules: Vec::new() })
+            Ok(Explanation { request: line, outcome: PredictedOutcome::Malformed(error), rules: Vec::new() })
         }
     }
 }
 
 /// What the tables of a gate that is asked once may take.
-const MEMORY: u64 = 1 << 20;
+const EXPLAIN_MEMORY_BYTES: u64 = 1 << 20;
 
 /// Evaluates a gate that has counted nothing.
-fn predict(gate: &PolicyGate, head: &dyn Head) -> Predicted {
-    let seen = gate.see(head);
-    let route = gate.place_of_route(&seen).and_then(|place| gate.routes().get(place));
+fn predict(gate: &PolicyGate, head: &dyn Head) -> PredictedOutcome {
+    let view = gate.view_request(head);
+    let route = gate.find_route_index(&view).and_then(|place| gate.routes().get(place));
     let admitted = |delay| match route.map(|route| &route.action) {
-        Some(RouteAction::Forward(upstream)) => Predicted::Forwarded { upstream: upstream.clone(), delay },
-        Some(RouteAction::Respond(respond)) => {
-            Predicted::Responded { response: RejectAction::respond(respond, &seen), delay }
+        Some(RouteAction::Forward(upstream)) => {
+            PredictedOutcome::Forwarded { upstream: upstream.clone(), delay }
         }
-        None => Predicted::NoRoute,
+        Some(RouteAction::Respond(respond)) => {
+            PredictedOutcome::Responded { response: RejectAction::for_route(respond, &view), delay }
+        }
+        None => PredictedOutcome::NoRoute,
     };
     // Nothing is waited for: what comes of a wait is known.
     let (mut prefetch, mut dry_run) = (Prefetch::default(), DryRun::new(gate));
-    gate.prepare(&seen, &mut prefetch);
+    gate.prepare(&view, &mut prefetch);
     gate.dry_run(head, (&prefetch, 0), &mut dry_run);
     match dry_run.refusal(head) {
         None => admitted(dry_run.delay()),
-        Some(refusal) => Predicted::Refused {
+        Some(refusal) => PredictedOutcome::Refused {
             rule: refusal.rule.to_string(),
             reason: refusal.reason,
             action: refusal.action,
@@ -284,149 +292,167 @@ fn predict(gate: &PolicyGate, head: &dyn Head) -> Predicted {
     }
 }
 
-fn applied(policy: &Policy, (place, said): (usize, &Rule), gate: &PolicyGate, seen: &Seen<'_>) -> Applied {
-    let head = seen.head();
+fn explain_applied(
+    policy: &Policy,
+    (place, rule_spec): (usize, &RuleSpec),
+    gate: &PolicyGate,
+    view: &RequestView<'_>,
+) -> AppliedRule {
+    let head = view.head();
     let rule = gate.rule(place);
-    let key = match (rule.and_then(|rule| rule.key_of(head)), said.missing) {
-        (Some(key), Missing::Address) if !gate.has_key(place, head) => KeyFound::Address(key.to_string()),
-        (Some(key), _) => KeyFound::Key(key.to_string()),
-        (None, missing) => KeyFound::Missing(missing),
+    let key = match (rule.and_then(|rule| rule.key_of(head)), rule_spec.missing) {
+        (Some(key), Missing::Address) if !gate.has_key(place, head) => ResolvedKey::Address(key.to_string()),
+        (Some(key), _) => ResolvedKey::Key(key.to_string()),
+        (None, missing) => ResolvedKey::Missing(missing),
     };
     let mode = rule.map_or(Mode::Off, |rule| rule.mode(head));
     let limiting = rule.and_then(|rule| rule.limiting.as_ref());
     let cost = limiting.map_or(1, |limiting| limiting.cost_of(head));
     let tier_place = limiting.and_then(|limiting| limiting.tier_of(head));
-    let (tier, quotas): (_, Vec<(usize, Quota)>) = match &said.quotas {
+    let (tier, quotas): (_, Vec<(usize, Quota)>) = match &rule_spec.quotas {
         Quotas::All(quotas) => (None, quotas.iter().copied().enumerate().collect()),
         Quotas::Tiers(tiers) => {
-            let place = tier_place.unwrap_or(tiers.each.len());
-            match tiers.each.get(place) {
+            let place = tier_place.unwrap_or(tiers.quotas.len());
+            match tiers.quotas.get(place) {
                 Some((name, quota)) => (Some(name.clone()), vec![(place, *quota)]),
-                None => (Some("else".to_owned()), vec![(place, tiers.otherwise)]),
+                None => (Some("else".to_owned()), vec![(place, tiers.default)]),
             }
         }
     };
     let now = gate.view(place).map(|view| view.quotas()).unwrap_or_default();
     let spent = |(place, declared): (usize, Quota)| {
         let quota = now.get(place).copied().unwrap_or(declared);
-        SpentQuota {
+        QuotaExplanation {
             quota,
             declared: (quota != declared).then_some(declared),
             bound: quota.bound(),
-            spent: match mode {
-                Mode::Enforce => spend(said, policy.headers, place, quota, cost, head),
-                Mode::Shadow | Mode::Off => Spent::Watched,
+            on_exhausted: match mode {
+                Mode::Enforce => simulate_exhausted(rule_spec, policy.headers, place, quota, cost, head),
+                Mode::Shadow | Mode::Off => ExhaustedOutcome::Shadowed,
             },
         }
     };
-    let listed = said.access.as_ref().filter(|access| !access.deny.is_empty() || !access.allow.is_empty());
-    let listed = listed.and_then(|_| rule?.door.as_ref()).map(|door| match door.knock(head) {
-        Ok(guest) if guest.standing() == Standing::Allowed => Listed::Allowed,
-        Ok(_) => Listed::Unlisted,
-        Err(_) => Listed::Denied,
+    let listed =
+        rule_spec.access.as_ref().filter(|access| !access.deny.is_empty() || !access.allow.is_empty());
+    let listed = listed.and_then(|_| rule?.request_access.as_ref()).map(|door| match door.knock(head) {
+        Ok(guest) if guest.standing() == Standing::Allowed => ListMatch::Allowed,
+        Ok(_) => ListMatch::Unlisted,
+        Err(_) => ListMatch::Denied,
     });
-    Applied {
-        path: rule.and_then(|rule| rule.matcher.path_of(seen)).map(|path| path.shown().to_owned()),
+    AppliedRule {
+        path: rule.and_then(|rule| rule.matcher.matching_path(view)).map(|path| path.pattern().to_owned()),
         key,
         mode,
         cost,
         tier,
-        counted: counted(policy, said),
-        listed,
+        counter_location: counter_location(policy, rule_spec),
+        list_match: listed,
         quotas: quotas.into_iter().map(spent).collect(),
-        more: more(said, gate, place, head),
+        details: describe_details(rule_spec, gate, place, head),
     }
 }
 
 /// What else a rule does with a request.
-fn more(said: &Rule, gate: &PolicyGate, place: usize, head: &dyn Head) -> Vec<(&'static str, String)> {
+fn describe_details(
+    rule_spec: &RuleSpec,
+    gate: &PolicyGate,
+    place: usize,
+    head: &dyn Head,
+) -> Vec<(&'static str, String)> {
     let mut more = Vec::new();
     let rule = gate.rule(place);
-    if let Some(charge) = &said.charge {
-        more.push(("charge", charged(charge)));
+    if let Some(charge) = &rule_spec.charge {
+        more.push(("charge", describe_charge(charge)));
     }
-    if let Some(ban) = said.access.as_ref().and_then(|access| access.ban.as_ref()) {
-        more.push(("ban", banned(ban, rule.and_then(|rule| rule.banned_as(head)).as_deref())));
+    if let Some(ban) = rule_spec.access.as_ref().and_then(|access| access.ban.as_ref()) {
+        more.push(("ban", describe_ban(ban, rule.and_then(|rule| rule.ban_subject(head)).as_deref())));
     }
-    if let (Some(schedule), false) = (&said.schedule, quotas_of(said).is_empty()) {
+    if let (Some(schedule), false) = (&rule_spec.schedule, quotas_of(rule_spec).is_empty()) {
         more.push(("schedule", format!("{schedule}; the quotas above are those of now")));
     }
     if let Some(view) = gate.view(place).and_then(|view| view.adaptive())
-        && let Some(adaptive) = &said.adaptive
+        && let Some(adaptive) = &rule_spec.adaptive
     {
-        let (min, max) = (adaptive.least.unwrap_or(1), adaptive.most.unwrap_or(1_000));
+        let (min, max) = (adaptive.min.unwrap_or(1), adaptive.max.unwrap_or(1_000));
         let target = Micros::from(adaptive.target);
         more.push(("adaptive", format!("starts at {} in flight, then {min} to {max} by the latency, target {target}; beyond that 503", view.limit)));
     }
-    if said.breaker.is_some() {
+    if rule_spec.breaker.is_some() {
         more.push(("breaker", "closed at first; 503 while it is open".to_owned()));
     }
-    if let Some(bandwidth) = &said.bandwidth {
+    if let Some(bandwidth) = &rule_spec.bandwidth {
         let rate = |way: &str, quota: Option<Quota>| quota.map(|quota| format!("{way} {quota}"));
         let rates: Vec<_> =
             [rate("down", bandwidth.down), rate("up", bandwidth.up)].into_iter().flatten().collect();
         more.push(("bandwidth", format!("{}: slowed down, never refused", rates.join(", "))));
     }
-    if let Some(priority) = &said.priority {
+    if let Some(priority) = &rule_spec.priority {
         let class = match (priority, rule) {
-            (Priority::Always(name), _) => Some(name.as_str()),
+            (PrioritySpec::Fixed(name), _) => Some(name.as_str()),
             (_, Some(rule)) => crate::compile::CLASSES.get(rule.class_of(head)).map(|(name, _)| *name),
             _ => None,
         };
         more.extend(class.map(|class| ("priority", class.to_owned())));
     }
-    if !said.wait.is_zero() {
-        more.push(("wait", format!("up to {} for its turn", Micros::from(said.wait))));
+    if !rule_spec.wait.is_zero() {
+        more.push(("wait", format!("up to {} for its turn", Micros::from(rule_spec.wait))));
     }
     more
 }
 
-fn quotas_of(rule: &Rule) -> Vec<Quota> {
+fn quotas_of(rule: &RuleSpec) -> Vec<Quota> {
     match &rule.quotas {
         Quotas::All(quotas) => quotas.clone(),
-        Quotas::Tiers(tiers) => tiers.each.iter().map(|(_, quota)| *quota).chain([tiers.otherwise]).collect(),
+        Quotas::Tiers(tiers) => tiers.quotas.iter().map(|(_, quota)| *quota).chain([tiers.default]).collect(),
     }
 }
 
-fn charged(charge: &model::Charge) -> String {
-    let list = |dues: &[model::Due]| {
-        let due = |due: &model::Due| match due {
-            model::Due::Status(status) => status.to_string(),
-            model::Due::Hundred(hundred) => {
+fn describe_charge(charge: &model::ChargeSpec) -> String {
+    let list = |dues: &[model::StatusPattern]| {
+        let due = |due: &model::StatusPattern| match due {
+            model::StatusPattern::Status(status) => status.to_string(),
+            model::StatusPattern::Class(hundred) => {
                 format!("{}xx", if *hundred >= 100 { hundred / 100 } else { *hundred })
             }
         };
         dues.iter().map(due).collect::<Vec<_>>().join(", ")
     };
     match charge {
-        model::Charge::If(dues) => format!("only if answered with {}; otherwise refunded", list(dues)),
-        model::Charge::Unless(dues) => format!("refunded if answered with {}", list(dues)),
-        model::Charge::Header(name) => format!("what the response header `{name}` says"),
+        model::ChargeSpec::If(dues) => format!("only if answered with {}; otherwise refunded", list(dues)),
+        model::ChargeSpec::Unless(dues) => format!("refunded if answered with {}", list(dues)),
+        model::ChargeSpec::Header(name) => format!("what the response header `{name}` says"),
     }
 }
 
-fn banned(ban: &BanRule, whom: Option<&str>) -> String {
-    match whom {
+fn describe_ban(ban: &BanRule, subject: Option<&str>) -> String {
+    match subject {
         Some(whom) => format!("{ban}: `{}`, who is not banned now", whom.escape_debug()),
         None => format!("{ban}: the client is not known"),
     }
 }
 
 /// Where a rule is counted.
-pub(crate) fn counted(policy: &Policy, rule: &Rule) -> Counted {
+pub(crate) fn counter_location(policy: &Policy, rule: &RuleSpec) -> CounterLocation {
     let outage = rule.on_outage.or(policy.stores.on_outage).unwrap_or_default();
     let is_store = |address: &String| address != "memory";
     match &rule.store {
         Some(name) if policy.stores.named.get(name).is_none_or(is_store) => {
-            Counted::Store(name.clone(), outage)
+            CounterLocation::Store(name.clone(), outage)
         }
-        None if policy.stores.default.as_ref().is_some_and(is_store) => Counted::DefaultStore(outage),
-        _ => Counted::Memory,
+        None if policy.stores.default.as_ref().is_some_and(is_store) => CounterLocation::DefaultStore(outage),
+        _ => CounterLocation::Memory,
     }
 }
 
 /// What is answered to a request that comes when a quota is used up, worked out on a state of its own.
-fn spend(rule: &Rule, fields: Fields, place: usize, quota: Quota, cost: u64, head: &dyn Head) -> Spent {
+fn simulate_exhausted(
+    rule: &RuleSpec,
+    fields: Fields,
+    place: usize,
+    quota: Quota,
+    cost: u64,
+    head: &dyn Head,
+) -> ExhaustedOutcome {
     let now = Micros::from_secs(1);
     let patience = Micros::from(rule.wait);
     let mut words = vec![0; quota.width()];
@@ -434,13 +460,17 @@ fn spend(rule: &Rule, fields: Fields, place: usize, quota: Quota, cost: u64, hea
     quota.decide(&mut words[..], now, Demand::within(quota.limit(), Micros::MAX));
     let decision = quota.decide(&mut words[..], now, Demand::within(cost.max(1), patience)).decision;
     match decision.outcome() {
-        Outcome::Allow | Outcome::Delay(_) => Spent::Waits(decision.wait().to_duration()),
+        Outcome::Allow | Outcome::Delay(_) => ExhaustedOutcome::Delayed(decision.wait().to_duration()),
         Outcome::Deny(_) => {
             let limited = Limited::new(rule.name.as_str(), Cause::Limited(decision.of_quota(place)))
                 .with_message(rule.message.as_deref().map(Into::into))
                 .with_quota(Some(quota));
-            let usual = Answer::of(&limited, fields);
-            Spent::Refused(RejectAction::of(&rule.on_limit, usual, head.header("accept")))
+            let default_response = Answer::of(&limited, fields);
+            ExhaustedOutcome::Refused(RejectAction::for_rule(
+                &rule.on_limit,
+                default_response,
+                head.header("accept"),
+            ))
         }
     }
 }
@@ -453,7 +483,7 @@ impl fmt::Display for Explanation {
     }
 }
 
-impl fmt::Display for Predicted {
+impl fmt::Display for PredictedOutcome {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::Forwarded { upstream, delay } if delay.is_zero() => write!(f, "goes to `{upstream}`"),
@@ -462,7 +492,7 @@ impl fmt::Display for Predicted {
             }
             Self::Responded { response, delay } => {
                 match response {
-                    RejectAction::Answer(answer) => {
+                    RejectAction::Response(answer) => {
                         let location = answer.get("location").map(|location| format!(" {location}"));
                         write!(f, "the gateway answers {}{}", answer.status, location.unwrap_or_default())?;
                     }
@@ -483,56 +513,62 @@ impl fmt::Display for Predicted {
                     DenyReason::Banned => "the client is banned",
                     DenyReason::Guarded => "it protects what is behind it",
                 };
-                write!(f, "refused by rule `{rule}`, since {reason}: {}", Spent::Refused(action.clone()))
+                write!(
+                    f,
+                    "refused by rule `{rule}`, since {reason}: {}",
+                    ExhaustedOutcome::Refused(action.clone())
+                )
             }
         }
     }
 }
 
-impl fmt::Display for Explained {
+impl fmt::Display for RuleExplanation {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match &self.finding {
-            Finding::Differs(mismatch) => writeln!(f, "rule `{}` does not apply: {mismatch}", self.rule),
-            Finding::Off => writeln!(f, "rule `{}` is off", self.rule),
-            Finding::Applies(applied) => write!(f, "rule `{}` applies\n{applied}", self.rule),
+        match &self.applicability {
+            Applicability::Mismatch(mismatch) => {
+                writeln!(f, "rule `{}` does not apply: {mismatch}", self.rule)
+            }
+            Applicability::Off => writeln!(f, "rule `{}` is off", self.rule),
+            Applicability::Applies(applied) => write!(f, "rule `{}` applies\n{applied}", self.rule),
         }
     }
 }
 
-impl fmt::Display for Applied {
+impl fmt::Display for AppliedRule {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         if let Some(path) = &self.path {
             writeln!(f, "  path     {path}")?;
         }
         match &self.key {
-            KeyFound::Key(key) if key.is_empty() => writeln!(f, "  key      everybody together")?,
-            KeyFound::Key(key) => writeln!(f, "  key      {}", key.escape_debug())?,
-            KeyFound::Address(key) => {
+            ResolvedKey::Key(key) if key.is_empty() => writeln!(f, "  key      everybody together")?,
+            ResolvedKey::Key(key) => writeln!(f, "  key      {}", key.escape_debug())?,
+            ResolvedKey::Address(key) => {
                 let address = key.rsplit('?').next().unwrap_or(key);
                 writeln!(f, "  key      not there: counted by the address {}", address.escape_debug())?;
             }
-            KeyFound::Missing(Missing::Share | Missing::Address) => {
+            ResolvedKey::Missing(Missing::Share | Missing::Address) => {
                 writeln!(f, "  key      not there: shared with all others without it")?;
             }
-            KeyFound::Missing(Missing::Skip) => writeln!(f, "  key      not there: the rule is skipped")?,
-            KeyFound::Missing(Missing::Refuse) => writeln!(f, "  key      not there: refused with 400")?,
+            ResolvedKey::Missing(Missing::Skip) => writeln!(f, "  key      not there: the rule is skipped")?,
+            ResolvedKey::Missing(Missing::Refuse) => writeln!(f, "  key      not there: refused with 400")?,
         }
         writeln!(f, "  mode     {}", self.mode)?;
         if let Some(tier) = &self.tier {
             writeln!(f, "  tier     {tier}")?;
         }
-        match &self.listed {
+        match &self.list_match {
             None => {}
-            Some(Listed::Allowed) => {
+            Some(ListMatch::Allowed) => {
                 return writeln!(f, "  lists    allowed: no other limit of this rule applies");
             }
-            Some(Listed::Denied) if self.mode == Mode::Enforce => return writeln!(f, "  lists    denied"),
-            Some(Listed::Denied) => writeln!(f, "  lists    denied, which is only noted")?,
-            Some(Listed::Unlisted) => writeln!(f, "  lists    on none of them")?,
+            Some(ListMatch::Denied) if self.mode == Mode::Enforce => return writeln!(f, "  lists    denied"),
+            Some(ListMatch::Denied) => writeln!(f, "  lists    denied, which is only noted")?,
+            Some(ListMatch::Unlisted) => writeln!(f, "  lists    on none of them")?,
         }
         if !self.quotas.is_empty() {
             writeln!(f, "  cost     {}", self.cost)?;
-            writeln!(f, "  counted  {}", self.counted)?;
+            writeln!(f, "  counted  {}", self.counter_location)?;
         }
         for quota in &self.quotas {
             match quota.declared {
@@ -542,13 +578,13 @@ impl fmt::Display for Applied {
                 None => writeln!(f, "  quota    {}", quota.quota)?,
             }
             writeln!(f, "    bound  {}", quota.bound)?;
-            writeln!(f, "    spent  {}", quota.spent)?;
+            writeln!(f, "    spent  {}", quota.on_exhausted)?;
         }
-        self.more.iter().try_for_each(|(key, text)| writeln!(f, "  {key:<8} {text}"))
+        self.details.iter().try_for_each(|(key, text)| writeln!(f, "  {key:<8} {text}"))
     }
 }
 
-impl fmt::Display for Counted {
+impl fmt::Display for CounterLocation {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let outage = match self {
             Self::Memory => return f.write_str("in memory: the bound holds for each process"),
@@ -578,14 +614,14 @@ impl fmt::Display for Counted {
     }
 }
 
-impl fmt::Display for Spent {
+impl fmt::Display for ExhaustedOutcome {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
-            Self::Watched => f.write_str("let through, and noted"),
-            Self::Waits(wait) => write!(f, "waits {}", Micros::from(*wait)),
+            Self::Shadowed => f.write_str("let through, and noted"),
+            Self::Delayed(wait) => write!(f, "waits {}", Micros::from(*wait)),
             Self::Refused(RejectAction::Drop) => f.write_str("the connection is closed"),
             Self::Refused(RejectAction::Upstream(name)) => write!(f, "`{name}` answers"),
-            Self::Refused(RejectAction::Answer(answer)) => {
+            Self::Refused(RejectAction::Response(answer)) => {
                 write!(f, "{}", answer.final_status())?;
                 for name in ["location", "retry-after", "content-type"] {
                     if let Some(value) = answer.get(name) {
@@ -599,11 +635,11 @@ impl fmt::Display for Spent {
 }
 
 /// Whether a key is the same for everybody.
-pub(crate) fn is_everybody(key: &Key) -> bool {
+pub(crate) fn is_shared_key(key: &KeySpec) -> bool {
     match key {
-        Key::All => true,
-        Key::Part(_) => false,
-        Key::Every(parts) => parts.iter().all(is_everybody),
-        Key::First(parts) => parts.first().is_none_or(is_everybody),
+        KeySpec::All => true,
+        KeySpec::Part(_) => false,
+        KeySpec::Composite(parts) => parts.iter().all(is_shared_key),
+        KeySpec::First(parts) => parts.first().is_none_or(is_shared_key),
     }
 }

@@ -1,8 +1,8 @@
 //! A policy file that is read again when its content changes.
 //!
 //! ```text
-//!   0.25 s pass ──▶ compare content ──differs twice, and alike──▶ read ──▶ apply, or log and keep the previous policy
-//!        ▲                │ same                                               │
+//!   0.25 s acquire_guards ──▶ compare content ──differs twice, append alike──▶ read ──▶ apply, or log append keep the previous policy
+//!        ▲                │ is_same                                               │
 //!        └────────────────┴────────────────────────────────────────────────────┘
 //! ```
 //!
@@ -14,7 +14,7 @@ use crate::{
     document::Document,
     model::Policy,
     problem::Problems,
-    source::{Disk, Files as _},
+    source::{DiskFiles, FileSource as _},
 };
 use std::{
     cell::RefCell,
@@ -27,26 +27,32 @@ use std::{
 };
 
 /// How often files are compared.
-const POLL: Duration = Duration::from_millis(250);
+const POLL_INTERVAL: Duration = Duration::from_millis(250);
 
 /// A policy file, and the content that was last read of it, of the files that it includes and of its lists.
 #[derive(Debug)]
-pub struct PolicyFile {
+pub struct WatchedPolicyFile {
     path: PathBuf,
-    content: Content,
+    contents: FileContents,
     /// A change that may still be going on.
-    change: Option<Content>,
-    applied: u64,
+    pending_contents: Option<FileContents>,
+    applied_count: u64,
     error: Option<String>,
 }
 
 /// `None` for a file that cannot be read.
-type Content = BTreeMap<PathBuf, Option<Vec<u8>>>;
+type FileContents = BTreeMap<PathBuf, Option<Vec<u8>>>;
 
-impl PolicyFile {
+impl WatchedPolicyFile {
     /// A file that has not been read yet.
     pub fn new(path: impl Into<PathBuf>) -> Self {
-        Self { path: path.into(), content: Content::new(), change: None, applied: 0, error: None }
+        Self {
+            path: path.into(),
+            contents: FileContents::new(),
+            pending_contents: None,
+            applied_count: 0,
+            error: None,
+        }
     }
 
     /// Its path.
@@ -55,8 +61,8 @@ impl PolicyFile {
     }
 
     /// How often it was applied.
-    pub fn applied(&self) -> u64 {
-        self.applied
+    pub fn applied_count(&self) -> u64 {
+        self.applied_count
     }
 
     /// Why the last content was rejected; `None` if it was applied.
@@ -66,9 +72,9 @@ impl PolicyFile {
 
     /// Reads the file and applies it by `apply`. Problems have their place in the file.
     pub fn load<T>(&mut self, apply: impl FnOnce(&Policy) -> Result<T, PolicyError>) -> Result<T, Problems> {
-        let content = RefCell::new(Content::new());
+        let content = RefCell::new(FileContents::new());
         let read = |path: &Path| {
-            let read = Disk.read(path);
+            let read = DiskFiles.read(path);
             content.borrow_mut().insert(path.to_owned(), read.as_ref().ok().cloned());
             read
         };
@@ -76,25 +82,26 @@ impl PolicyFile {
         if let Ok(document) = &document {
             document.policy().lists.values().flat_map(|list| &list.files).for_each(|file| drop(read(file)));
         }
-        (self.content, self.change) = (content.into_inner(), None);
+        (self.contents, self.pending_contents) = (content.into_inner(), None);
         let outcome = document
             .and_then(|document| apply(document.policy()).map_err(|error| document.policy_problems(&error)));
-        self.applied += u64::from(outcome.is_ok());
+        self.applied_count += u64::from(outcome.is_ok());
         self.error = outcome.as_ref().err().map(ToString::to_string);
         outcome
     }
 
     /// Whether the content differs from what was last read, and is the same as at the last call: not while it is written.
     pub fn has_changed(&mut self) -> bool {
-        let now: Content = self.content.keys().map(|path| (path.clone(), Disk.read(path).ok())).collect();
-        let change = (now != self.content).then_some(now);
-        let is_settled = change.is_some() && change == self.change;
-        self.change = change;
+        let now: FileContents =
+            self.contents.keys().map(|path| (path.clone(), DiskFiles.read(path).ok())).collect();
+        let change = (now != self.contents).then_some(now);
+        let is_settled = change.is_some() && change == self.pending_contents;
+        self.pending_contents = change;
         is_settled
     }
 
     /// Logs the outcome of a reload.
-    pub fn report(path: &Path, outcome: &Result<(), Problems>) {
+    pub fn log_reload(path: &Path, outcome: &Result<(), Problems>) {
         let path = path.display();
         match outcome {
             Ok(()) => tracing::info!(%path, "policy reloaded"),
@@ -107,10 +114,10 @@ impl LivePolicy {
     /// Puts the policy of a file in force in front of a service, and again whenever the file changes, until the policy is
     /// dropped. A file with problems is an error now; later it is logged, and the previous policy stays in force.
     pub fn from_file(path: impl Into<PathBuf>, compiler: Compiler) -> Result<Arc<Self>, Problems> {
-        let mut file = PolicyFile::new(path);
+        let mut file = WatchedPolicyFile::new(path);
         let live = file.load(|policy| {
             let live = Self::new(compiler, policy)?;
-            live.stand_before_service()?;
+            live.forbid_upstream_fallbacks()?;
             Ok(Arc::new(live))
         })?;
         let weak = Arc::downgrade(&live);
@@ -118,7 +125,7 @@ impl LivePolicy {
             let Some(live) = weak.upgrade() else { return ControlFlow::Break(()) };
             if file.has_changed() {
                 let outcome = file.load(|policy| live.replace(policy));
-                PolicyFile::report(&file.path, &outcome);
+                WatchedPolicyFile::log_reload(&file.path, &outcome);
             }
             ControlFlow::Continue(())
         });
@@ -130,7 +137,7 @@ impl LivePolicy {
 pub fn poll_files(mut poll: impl FnMut() -> ControlFlow<()> + Send + 'static) {
     let watch = move || {
         while poll().is_continue() {
-            thread::park_timeout(POLL);
+            thread::park_timeout(POLL_INTERVAL);
         }
     };
     if let Err(error) = thread::Builder::new().name("tidegate-policy".to_owned()).spawn(watch) {

@@ -17,14 +17,14 @@ use tidegate_rule::request::Head;
 
 /// A request over HTTP, as rules see it.
 #[derive(Clone, Copy, Debug)]
-pub struct RequestHead<'a> {
+pub struct HttpRequestHead<'a> {
     parts: &'a request::Parts,
     peer: IpAddr,
     client: Option<IpAddr>,
     listener: Option<&'a str>,
 }
 
-impl<'a> RequestHead<'a> {
+impl<'a> HttpRequestHead<'a> {
     /// A request that came from `peer`. Its client is the peer, or the address that a trusted proxy names.
     pub fn new(parts: &'a request::Parts, peer: IpAddr) -> Self {
         Self { parts, peer: peer.to_canonical(), client: None, listener: None }
@@ -43,7 +43,7 @@ impl<'a> RequestHead<'a> {
     }
 }
 
-impl Head for RequestHead<'_> {
+impl Head for HttpRequestHead<'_> {
     fn method(&self) -> &str {
         self.parts.method.as_str()
     }
@@ -120,7 +120,7 @@ pub enum HeadError {
     /// The path is invalid, or servers do not agree on it.
     Path(PathError),
     /// A transfer coding other than `chunked`.
-    Coding,
+    TransferCoding,
     /// `CONNECT` or `TRACE`.
     Method,
     /// The body is larger than `body-size`.
@@ -134,7 +134,7 @@ impl HeadError {
             Self::Malformed(_) | Self::Path(_) => 400,
             Self::Method => 405,
             Self::TooLarge => 413,
-            Self::Coding => 501,
+            Self::TransferCoding => 501,
         }
     }
 
@@ -143,16 +143,16 @@ impl HeadError {
         match self {
             Self::Malformed(message) => message,
             Self::Path(error) => error.message(),
-            Self::Coding => "The only transfer coding that is understood is chunked.",
+            Self::TransferCoding => "The only transfer coding that is understood is chunked.",
             Self::Method => "CONNECT and TRACE are not allowed here.",
             Self::TooLarge => "The body of the request is larger than is allowed.",
         }
     }
 
     /// Whether the connection is closed afterwards: what follows on it cannot be told from this request.
-    pub fn closes(self) -> bool {
+    pub fn should_close(self) -> bool {
         match self {
-            Self::Malformed(_) | Self::Coding | Self::TooLarge => true,
+            Self::Malformed(_) | Self::TransferCoding | Self::TooLarge => true,
             Self::Path(_) | Self::Method => false,
         }
     }
@@ -167,7 +167,7 @@ impl fmt::Display for HeadError {
 impl std::error::Error for HeadError {}
 
 /// The longest method.
-const LONGEST_METHOD: usize = 32;
+const MAX_METHOD_LEN: usize = 32;
 
 /// Refuses what servers might understand in different ways, and brings the rest into one form: a normalized path in the
 /// request line, one `Host`, and no header that is not forwarded.
@@ -183,13 +183,13 @@ pub fn check(
     if matches!(parts.method, Method::CONNECT | Method::TRACE) {
         return Err(HeadError::Method);
     }
-    if parts.method.as_str().len() > LONGEST_METHOD {
+    if parts.method.as_str().len() > MAX_METHOD_LEN {
         return Err(HeadError::Malformed("The method is too long."));
     }
     if length.is_some_and(|length| length > limits.body_size) {
         return Err(HeadError::TooLarge);
     }
-    let (mut hosts, mut codings, mut cookies, mut lengths) = (0, 0, 0, Lengths::None);
+    let (mut hosts, mut codings, mut cookies, mut lengths) = (0, 0, 0, ContentLengthForm::None);
     let (mut has_underscores, mut has_names, mut is_forwarded) = (false, false, false);
     for (name, value) in &parts.headers {
         // HTTP/1.1 has them trimmed. In HTTP/2 a value with a space at its end is malformed (RFC 9113, 8.2.1), and a server
@@ -198,18 +198,18 @@ pub fn check(
             return Err(HeadError::Malformed("A header value starts or ends with white space."));
         }
         has_underscores |= name.as_str().contains('_');
-        is_forwarded |= is_forwarding(name);
+        is_forwarded |= is_forwarded_header(name);
         match *name {
             HOST => {
                 hosts += 1;
-                if value.is_empty() || !value.as_bytes().iter().copied().all(is_of_host) {
+                if value.is_empty() || !value.as_bytes().iter().copied().all(is_host_byte) {
                     return Err(HeadError::Malformed("The Host is not the name of one."));
                 }
             }
             TRANSFER_ENCODING => {
                 codings += 1;
                 if codings > 1 || !value.as_bytes().trim_ascii().eq_ignore_ascii_case(b"chunked") {
-                    return Err(HeadError::Coding);
+                    return Err(HeadError::TransferCoding);
                 }
             }
             header::COOKIE => cookies += 1,
@@ -220,7 +220,9 @@ pub fn check(
     }
     // What is not forwarded must not be what rules decide on.
     if has_names {
-        for name in named_by_connection(&parts.headers).iter().filter(|name| hop_by_hop(name).is_none()) {
+        for name in
+            connection_header_names(&parts.headers).iter().filter(|name| hop_by_hop_name(name).is_none())
+        {
             parts.headers.remove(name);
         }
     }
@@ -251,7 +253,7 @@ pub fn check(
         }
         None => {}
     }
-    if let (Lengths::Odd, Some(length)) = (lengths, length) {
+    if let (ContentLengthForm::NonCanonical, Some(length)) = (lengths, length) {
         parts.headers.insert(CONTENT_LENGTH, length.into());
     }
     if cookies > 1 {
@@ -292,21 +294,21 @@ fn drop_underscores(headers: &mut HeaderMap) {
 
 /// How a length is written, whatever it is.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Lengths {
+pub enum ContentLengthForm {
     /// There is none.
     None,
     /// Once, in the usual way.
-    One,
+    Canonical,
     /// Twice the same, or with zeros before it.
-    Odd,
+    NonCanonical,
 }
 
-impl Lengths {
+impl ContentLengthForm {
     /// Adds one more value of `Content-Length`.
     pub fn add(&mut self, value: &HeaderValue) {
         *self = match (&self, value.as_bytes()) {
-            (Self::None, [b'0'] | [b'1'..=b'9', ..]) if !value.as_bytes().contains(&b',') => Self::One,
-            _ => Self::Odd,
+            (Self::None, [b'0'] | [b'1'..=b'9', ..]) if !value.as_bytes().contains(&b',') => Self::Canonical,
+            _ => Self::NonCanonical,
         };
     }
 }
@@ -319,7 +321,7 @@ fn join_cookies(headers: &mut HeaderMap) {
     }
 }
 
-fn is_of_host(byte: u8) -> bool {
+fn is_host_byte(byte: u8) -> bool {
     byte.is_ascii_alphanumeric() || b".-_~:[]%!$&'()*+,;=".contains(&byte)
 }
 
@@ -336,7 +338,7 @@ pub const X_REQUEST_ID: HeaderName = HeaderName::from_static("x-request-id");
 
 /// Whether a header says something of the client that only a trusted proxy may say.
 #[inline]
-pub fn is_forwarding(name: &HeaderName) -> bool {
+pub fn is_forwarded_header(name: &HeaderName) -> bool {
     *name == header::FORWARDED
         || name.as_str().starts_with("x-forwarded-")
         || *name == X_REQUEST_ID
@@ -344,14 +346,14 @@ pub fn is_forwarding(name: &HeaderName) -> bool {
 }
 
 /// The headers that `Connection` names.
-pub fn named_by_connection(headers: &HeaderMap) -> Vec<HeaderName> {
+pub fn connection_header_names(headers: &HeaderMap) -> Vec<HeaderName> {
     let mut named = Vec::new();
     for (name, value) in headers {
         // What it says mostly names nothing that would stay.
         if *name != CONNECTION || matches!(value.as_bytes(), b"keep-alive" | b"close") {
             continue;
         }
-        let names = tokens(value).filter_map(|token| HeaderName::from_bytes(token).ok());
+        let names = list_elements(value).filter_map(|token| HeaderName::from_bytes(token).ok());
         // A client cannot have these taken out: without them a request is another one.
         let is_vital = |name: &HeaderName| {
             matches!(*name, HOST | CONTENT_LENGTH | header::AUTHORIZATION | header::COOKIE)
@@ -362,7 +364,7 @@ pub fn named_by_connection(headers: &HeaderMap) -> Vec<HeaderName> {
 }
 
 /// The elements of a value that is a list.
-pub fn tokens(value: &HeaderValue) -> impl Iterator<Item = &[u8]> {
+pub fn list_elements(value: &HeaderValue) -> impl Iterator<Item = &[u8]> {
     value.as_bytes().split(|byte| *byte == b',').map(<[u8]>::trim_ascii)
 }
 
@@ -371,7 +373,7 @@ const PROXY_CONNECTION: HeaderName = HeaderName::from_static("proxy-connection")
 
 /// The name again, if the header is meant for one connection only.
 #[inline]
-pub fn hop_by_hop(name: &HeaderName) -> Option<HeaderName> {
+pub fn hop_by_hop_name(name: &HeaderName) -> Option<HeaderName> {
     match *name {
         CONNECTION => Some(CONNECTION),
         TE => Some(TE),
@@ -392,7 +394,7 @@ mod tests {
     use super::*;
     use http::Request;
 
-    fn checked(target: &str, method: &str, headers: &[(&str, &str)]) -> Result<request::Parts, HeadError> {
+    fn check_head(target: &str, method: &str, headers: &[(&str, &str)]) -> Result<request::Parts, HeadError> {
         let request = Request::builder().method(method).uri(target);
         let request = headers.iter().fold(request, |request, (name, value)| request.header(*name, *value));
         let mut parts = request.body(()).unwrap().into_parts().0;
@@ -432,13 +434,13 @@ mod tests {
             ("/..", "GET", &[host], 400, "invalid path: `..` leads out of the root"),
             ("*", "GET", &[host], 400, "invalid path: it does not start with a slash"),
         ] {
-            let error = checked(target, method, headers).unwrap_err();
+            let error = check_head(target, method, headers).unwrap_err();
             assert_eq!((error.status(), error.message()), (status, message));
         }
     }
 
     #[test]
-    fn rules_see_what_is_forwarded() {
+    fn head_check_strips_untrusted_headers() {
         let headers = [
             ("host", "a"),
             ("connection", "x-user"),
@@ -448,7 +450,7 @@ mod tests {
             ("cookie", "a=1"),
             ("cookie", "b=2"),
         ];
-        let parts = checked("http://b/x/../y?q", "GET", &headers).unwrap();
+        let parts = check_head("http://b/x/../y?q", "GET", &headers).unwrap();
         assert_eq!(parts.uri, "/y?q");
         let values = |name: &str| parts.headers.get_all(name).iter().cloned().collect::<Vec<_>>();
         assert_eq!(values("host"), ["b"]);

@@ -1,7 +1,7 @@
 //! Which rules may be about a request, found without looking at each.
 //!
 //! ```text
-//!   host ──▶ trie of paths ──▶ rules, each with its methods ──▶ those of which all holds
+//!   host ──▶ trie of paths ──▶ rules, quotas with its methods ──▶ those of which all holds
 //! ```
 //!
 //! Rules of one exact host are in a trie of their own, all others in one that every request goes through. A trie is walked
@@ -9,8 +9,8 @@
 //! its paths. So what a request costs depends on how many rules are about its host and path, not on how many there are.
 
 use crate::{
-    matching::{Matcher, PathMatcher, Seen, Segments, Step},
-    model::Rest,
+    matching::{Matcher, PathMatcher, RequestView, SegmentMatcher, Segments},
+    model::PathTail,
 };
 use foldhash::fast::RandomState;
 use std::collections::HashMap;
@@ -19,52 +19,53 @@ use std::collections::HashMap;
 #[derive(Clone, Debug, Default)]
 pub struct RuleIndex {
     matchers: Vec<Matcher>,
-    anywhere: Trie,
+    any_host: Trie,
     hosts: HashMap<Box<[u8]>, Trie, RandomState>,
 }
 
 /// One trie of paths; the first node is the root.
 #[derive(Clone, Debug)]
 struct Trie {
-    nodes: Vec<Node>,
+    nodes: Vec<TrieNode>,
 }
 
 #[derive(Clone, Debug, Default)]
-struct Node {
-    texts: HashMap<Box<[u8]>, usize, RandomState>,
-    named: Option<usize>,
-    globs: Vec<(Step, usize)>,
+struct TrieNode {
+    literals: HashMap<Box<[u8]>, usize, RandomState>,
+    capture: Option<usize>,
+    globs: Vec<(SegmentMatcher, usize)>,
     /// Those of paths that end here.
-    here: Vec<Entry>,
+    exact: Vec<IndexEntry>,
     /// Those of paths that go on in any way.
-    below: Vec<Entry>,
+    prefixes: Vec<IndexEntry>,
 }
 
 #[derive(Clone, Copy, Debug)]
-struct Entry {
+struct IndexEntry {
     rule: usize,
-    methods: Methods,
+    methods: MethodSet,
 }
 
 /// A set of methods: one bit for each that is known, and one for all others.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-struct Methods(u16);
+struct MethodSet(u16);
 
-const KNOWN: [&str; 9] = ["GET", "POST", "PUT", "DELETE", "PATCH", "HEAD", "OPTIONS", "CONNECT", "TRACE"];
+const KNOWN_METHODS: [&str; 9] =
+    ["GET", "POST", "PUT", "DELETE", "PATCH", "HEAD", "OPTIONS", "CONNECT", "TRACE"];
 
-impl Methods {
-    fn of(method: &str) -> Self {
-        Self(1 << KNOWN.iter().position(|known| *known == method).unwrap_or(KNOWN.len()))
+impl MethodSet {
+    fn from_name(method: &str) -> Self {
+        Self(1 << KNOWN_METHODS.iter().position(|known| *known == method).unwrap_or(KNOWN_METHODS.len()))
     }
 
-    fn all_of(methods: &[Box<str>]) -> Self {
+    fn from_names(methods: &[Box<str>]) -> Self {
         match methods {
             [] => Self(u16::MAX),
-            some => Self(some.iter().fold(0, |bits, method| bits | Self::of(method).0)),
+            some => Self(some.iter().fold(0, |bits, method| bits | Self::from_name(method).0)),
         }
     }
 
-    fn overlap(self, other: Self) -> bool {
+    fn overlaps(self, other: Self) -> bool {
         self.0 & other.0 != 0
     }
 }
@@ -74,7 +75,7 @@ impl RuleIndex {
     pub fn new(matchers: impl IntoIterator<Item = Matcher>) -> Self {
         let mut index = Self::default();
         for (rule, matcher) in matchers.into_iter().enumerate() {
-            let entry = Entry { rule, methods: Methods::all_of(matcher.methods()) };
+            let entry = IndexEntry { rule, methods: MethodSet::from_names(matcher.methods()) };
             // Where only its `any` says where it is about, each of that is a place to look.
             match matcher.hosts().is_empty() && matcher.paths().is_empty() && !matcher.any().is_empty() {
                 true => matcher.any().iter().for_each(|each| index.add(each, entry)),
@@ -85,26 +86,26 @@ impl RuleIndex {
         index
     }
 
-    fn add(&mut self, matcher: &Matcher, entry: Entry) {
-        let exact: Option<Vec<_>> = matcher.hosts().iter().map(|host| host.text()).collect();
+    fn add(&mut self, matcher: &Matcher, entry: IndexEntry) {
+        let exact: Option<Vec<_>> = matcher.hosts().iter().map(|host| host.literal()).collect();
         match exact {
             Some(hosts) if !hosts.is_empty() => {
                 for host in hosts {
                     self.hosts.entry(host.into()).or_default().add(matcher.paths(), entry);
                 }
             }
-            _ => self.anywhere.add(matcher.paths(), entry),
+            _ => self.any_host.add(matcher.paths(), entry),
         }
     }
 
     /// The places of all rules that are about this request, in their order.
-    pub fn find(&self, seen: &Seen<'_>, found: &mut Vec<usize>) {
-        let methods = Methods::of(seen.head().method());
-        self.anywhere.find(seen, methods, found);
+    pub fn find(&self, view: &RequestView<'_>, found: &mut Vec<usize>) {
+        let methods = MethodSet::from_name(view.head().method());
+        self.any_host.find(view, methods, found);
         if !self.hosts.is_empty()
-            && let Some(trie) = seen.host().and_then(|host| self.hosts.get(host.as_bytes()))
+            && let Some(trie) = view.host().and_then(|host| self.hosts.get(host.as_bytes()))
         {
-            trie.find(seen, methods, found);
+            trie.find(view, methods, found);
         }
         if found.len() > 1 {
             found.sort_unstable();
@@ -112,14 +113,14 @@ impl RuleIndex {
         }
         // The trie is as strict about paths as patterns are.
         let is_meant =
-            |rule: &usize| self.matchers.get(*rule).is_some_and(|rule| rule.matches_beyond_path(seen));
+            |rule: &usize| self.matchers.get(*rule).is_some_and(|rule| rule.matches_except_path(view));
         found.retain(is_meant);
     }
 
     /// The first rule that is about this request.
-    pub fn first(&self, seen: &Seen<'_>) -> Option<usize> {
+    pub fn find_first(&self, view: &RequestView<'_>) -> Option<usize> {
         let mut found = Vec::new();
-        self.find(seen, &mut found);
+        self.find(view, &mut found);
         found.first().copied()
     }
 
@@ -131,32 +132,32 @@ impl RuleIndex {
 
 impl Default for Trie {
     fn default() -> Self {
-        Self { nodes: vec![Node::default()] }
+        Self { nodes: vec![TrieNode::default()] }
     }
 }
 
 impl Trie {
-    fn add(&mut self, paths: &[PathMatcher], entry: Entry) {
+    fn add(&mut self, paths: &[PathMatcher], entry: IndexEntry) {
         if paths.is_empty() {
-            self.nodes[0].below.push(entry);
+            self.nodes[0].prefixes.push(entry);
         }
         for path in paths {
-            let (steps, rest) = path.steps();
-            let node = steps.iter().fold(0, |node, step| self.child(node, step));
+            let (steps, rest) = path.segments();
+            let node = steps.iter().fold(0, |node, step| self.get_or_insert_child(node, step));
             match rest {
-                Some(Rest::Any | Rest::Named(_)) => self.nodes[node].below.push(entry),
-                None => self.nodes[node].here.push(entry),
+                Some(PathTail::Any | PathTail::Capture(_)) => self.nodes[node].prefixes.push(entry),
+                None => self.nodes[node].exact.push(entry),
             }
         }
     }
 
     /// The node behind this step, made if there is none.
-    fn child(&mut self, node: usize, step: &Step) -> usize {
+    fn get_or_insert_child(&mut self, node: usize, step: &SegmentMatcher) -> usize {
         let next = self.nodes.len();
         let at = &mut self.nodes[node];
         let child = match step {
-            Step::Text(text) => *at.texts.entry(text.clone()).or_insert(next),
-            Step::Named(_) => *at.named.get_or_insert(next),
+            SegmentMatcher::Text(text) => *at.literals.entry(text.clone()).or_insert(next),
+            SegmentMatcher::Capture(_) => *at.capture.get_or_insert(next),
             glob => match at.globs.iter().find(|(known, _)| known == glob) {
                 Some((_, child)) => *child,
                 None => {
@@ -166,33 +167,39 @@ impl Trie {
             },
         };
         if child == next {
-            self.nodes.push(Node::default());
+            self.nodes.push(TrieNode::default());
         }
         child
     }
 
-    fn find(&self, seen: &Seen<'_>, methods: Methods, found: &mut Vec<usize>) {
+    fn find(&self, view: &RequestView<'_>, methods: MethodSet, found: &mut Vec<usize>) {
         let root = &self.nodes[0];
-        collect(&root.below, methods, found);
+        collect_rules(&root.prefixes, methods, found);
         // Where no rule has a path, nobody needs to know it.
-        if self.nodes.len() > 1 || !root.here.is_empty() {
-            self.walk(root, seen.path().segments(), methods, found);
+        if self.nodes.len() > 1 || !root.exact.is_empty() {
+            self.collect_matches(root, view.path().segments(), methods, found);
         }
     }
 
     /// No deeper than the deepest pattern, and to no node twice. What goes on below a node has been collected already.
-    fn walk(&self, node: &Node, mut segments: Segments<'_>, methods: Methods, found: &mut Vec<usize>) {
-        let Some(segment) = segments.next() else { return collect(&node.here, methods, found) };
-        let text = if node.texts.is_empty() { None } else { node.texts.get(segment) };
-        let globs = node.globs.iter().filter(|(glob, _)| glob.fits(segment)).map(|(_, child)| child);
-        for child in text.into_iter().chain(&node.named).chain(globs) {
+    fn collect_matches(
+        &self,
+        node: &TrieNode,
+        mut segments: Segments<'_>,
+        methods: MethodSet,
+        found: &mut Vec<usize>,
+    ) {
+        let Some(segment) = segments.next() else { return collect_rules(&node.exact, methods, found) };
+        let text = if node.literals.is_empty() { None } else { node.literals.get(segment) };
+        let globs = node.globs.iter().filter(|(glob, _)| glob.matches(segment)).map(|(_, child)| child);
+        for child in text.into_iter().chain(&node.capture).chain(globs) {
             let child = &self.nodes[*child];
-            collect(&child.below, methods, found);
-            self.walk(child, segments, methods, found);
+            collect_rules(&child.prefixes, methods, found);
+            self.collect_matches(child, segments, methods, found);
         }
     }
 }
 
-fn collect(entries: &[Entry], methods: Methods, found: &mut Vec<usize>) {
-    found.extend(entries.iter().filter(|entry| entry.methods.overlap(methods)).map(|entry| entry.rule));
+fn collect_rules(entries: &[IndexEntry], methods: MethodSet, found: &mut Vec<usize>) {
+    found.extend(entries.iter().filter(|entry| entry.methods.overlaps(methods)).map(|entry| entry.rule));
 }

@@ -6,7 +6,7 @@
 //! routes:
 //!   - upstream: app
 //! rules:
-//!   - name: everybody
+//!   - name: all_prefixes
 //!     key: ip
 //!     quota: 100/min burst 20
 //!   - name: login
@@ -29,6 +29,7 @@ mod file;
 pub mod head;
 pub mod index;
 mod lint;
+mod map_schema;
 pub mod matching;
 pub mod model;
 mod print;
@@ -36,17 +37,16 @@ mod problem;
 mod read;
 pub mod schema;
 pub mod source;
-mod table;
 
-pub use credentials::{is_credential, without_credentials};
+pub use credentials::{is_credential, redact_credentials};
 pub use document::{Diagnostic, Document};
 pub use explain::{
-    Applied, Counted, Explained, Explanation, Finding, KeyFound, Listed, Predicted, Spent, SpentQuota,
-    explain, explain_request,
+    Applicability, AppliedRule, CounterLocation, ExhaustedOutcome, Explanation, ListMatch, PredictedOutcome,
+    QuotaExplanation, ResolvedKey, RuleExplanation, explain, explain_request,
 };
-pub use file::{PolicyFile, poll_files};
-pub use lint::{Advice, Lint, lint};
+pub use file::{WatchedPolicyFile, poll_files};
+pub use lint::{Lint, LintWarning, lint};
 pub use model::Policy;
 pub use problem::{Problem, Problems};
 pub use read::{is_host, is_path, is_upstream_url};
-pub use source::{Disk, Files, Format};
+pub use source::{DiskFiles, FileSource, PolicyFormat};

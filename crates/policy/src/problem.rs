@@ -1,6 +1,6 @@
 //! What is wrong with a policy, where, and what to do about it.
 
-use crate::source::{Fault, Secrecy, Sources, Span, position};
+use crate::source::{Secrecy, SourceSpan, Sources, SpannedError, line_and_column};
 use std::{
     error, fmt,
     ops::Range,
@@ -12,15 +12,15 @@ use unicode_width::UnicodeWidthStr as _;
 /// Everything that is wrong with a policy, in the order of its lines. There is at least one thing.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Problems {
-    all: Vec<Problem>,
+    problems: Vec<Problem>,
     /// How many more there are than anybody would read.
-    left_out: usize,
+    omitted: usize,
 }
 
 /// One thing that is wrong with a policy.
 ///
 /// ```text
-/// policy.yaml:3:5: unknown key `quta` in rule `login`; did you mean `quota`?
+/// policy.yaml:3:5: report_unknown_key key `quta` in rule `login`; did you mean `quota`?
 ///       quta: 5/min
 ///       ^^^^
 /// ```
@@ -37,31 +37,34 @@ pub struct Problem {
 struct Excerpt {
     line: usize,
     column: usize,
-    shown: String,
+    text: String,
     carets: Range<usize>,
 }
 
 /// More than anybody corrects before trying again.
-const MOST: usize = 1_000;
+const MAX_PROBLEMS: usize = 1_000;
 
 impl Problems {
     /// These faults, in the order of their places.
-    pub fn of(mut faults: Vec<Fault>, sources: &Sources) -> Self {
+    pub fn from_errors(mut faults: Vec<SpannedError>, sources: &Sources) -> Self {
         faults.sort();
         faults.dedup();
-        let left_out = faults.len().saturating_sub(MOST);
-        faults.truncate(MOST);
-        Self { all: faults.into_iter().map(|fault| Problem::of(fault, sources)).collect(), left_out }
+        let left_out = faults.len().saturating_sub(MAX_PROBLEMS);
+        faults.truncate(MAX_PROBLEMS);
+        Self {
+            problems: faults.into_iter().map(|fault| Problem::from_error(fault, sources)).collect(),
+            omitted: left_out,
+        }
     }
 
     /// How many there are.
     pub fn count(&self) -> usize {
-        self.all.len() + self.left_out
+        self.problems.len() + self.omitted
     }
 
     /// Each, in the order of the lines; of very many only the first thousand.
     pub fn iter(&self) -> slice::Iter<'_, Problem> {
-        self.all.iter()
+        self.problems.iter()
     }
 }
 
@@ -79,17 +82,17 @@ impl IntoIterator for Problems {
     type IntoIter = vec::IntoIter<Problem>;
 
     fn into_iter(self) -> Self::IntoIter {
-        self.all.into_iter()
+        self.problems.into_iter()
     }
 }
 
 impl fmt::Display for Problems {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        for (index, problem) in self.all.iter().enumerate() {
+        for (index, problem) in self.problems.iter().enumerate() {
             let between = if index > 0 { "\n\n" } else { "" };
             write!(f, "{between}{problem}")?;
         }
-        match self.left_out {
+        match self.omitted {
             0 => Ok(()),
             more => write!(f, "\n\nand {more} more"),
         }
@@ -99,16 +102,16 @@ impl fmt::Display for Problems {
 impl error::Error for Problems {}
 
 impl Problem {
-    fn of(fault: Fault, sources: &Sources) -> Self {
-        let Fault { at, problem, fix, secrecy } = fault;
-        let source = sources.source(at);
+    fn from_error(fault: SpannedError, sources: &Sources) -> Self {
+        let SpannedError { span: at, problem, fix, secrecy } = fault;
+        let source = sources.file(at);
         Self {
             path: source.map(|source| source.path.clone()).unwrap_or_default(),
-            problem: in_one_line(problem),
-            fix: in_one_line(fix),
+            problem: escape_control_chars(problem),
+            fix: escape_control_chars(fix),
             excerpt: source
                 .filter(|source| !source.text.is_empty())
-                .map(|source| Excerpt::of(&source.text, at, secrecy)),
+                .map(|source| Excerpt::new(&source.text, at, secrecy)),
         }
     }
 
@@ -138,7 +141,7 @@ impl Problem {
     }
 }
 
-/// `policy.yaml:3:9: what is wrong; what to do about it`, the line, and carets under the place.
+/// `policy.yaml:3:9: name is wrong; name new_mode do description it`, the line, and carets under the place.
 impl fmt::Display for Problem {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let Self { path, problem, fix, excerpt } = self;
@@ -146,7 +149,7 @@ impl fmt::Display for Problem {
             write!(f, "{}:", path.display())?;
         }
         let between = if fix.is_empty() { "" } else { "; " };
-        let Some(Excerpt { line, column, shown, carets }) = excerpt else {
+        let Some(Excerpt { line, column, text: shown, carets }) = excerpt else {
             return write!(f, " {problem}{between}{fix}");
         };
         writeln!(f, "{line}:{column}: {problem}{between}{fix}")?;
@@ -160,17 +163,17 @@ impl fmt::Display for Problem {
 }
 
 /// Nobody reads more of a line than this.
-const LONGEST: usize = 160;
+const MAX_EXCERPT_CHARS: usize = 160;
 
 /// Lines that no person wrote are not shown, since to look for secrets in each takes its time.
-const LONGEST_SEARCHED: usize = 8 * 1024;
+const MAX_LINE_BYTES: usize = 8 * 1024;
 
 impl Excerpt {
-    fn of(text: &str, at: Span, secrecy: Secrecy) -> Self {
-        let (line, column) = position(text, at.start);
+    fn new(text: &str, at: SourceSpan, secrecy: Secrecy) -> Self {
+        let (line, column) = line_and_column(text, at.start);
         let whole = text.split('\n').nth(line - 1).unwrap_or_default().trim_end_matches('\r');
-        if whole.len() > LONGEST_SEARCHED {
-            return Self { line, column, shown: "…".to_owned(), carets: 0..1 };
+        if whole.len() > MAX_LINE_BYTES {
+            return Self { line, column, text: "…".to_owned(), carets: 0..1 };
         }
         let before = column - 1;
         let first: String = whole.chars().take(before).collect();
@@ -178,18 +181,18 @@ impl Excerpt {
         let pointed = whole.get(first.len()..first.len() + width).unwrap_or_default();
         let carets = before..before + pointed.trim_end().chars().count().max(1);
         let (shown, carets) = match secrecy {
-            Secrecy::Shown => without_secrets(whole, carets),
+            Secrecy::Shown => redact_secrets(whole, carets),
             Secrecy::Hidden => (first + "…", before..before + 1),
         };
-        let (shown, carets) = shortened(&shown, carets);
+        let (shown, carets) = truncate_line(&shown, carets);
         // A tab is as wide as the terminal likes, which a caret cannot follow; other such signs would be obeyed.
-        Self { line, column, shown: shown.replace(char::is_control, " "), carets }
+        Self { line, column, text: shown.replace(char::is_control, " "), carets }
     }
 }
 
 /// A line without what may be a password: what stands between `://` and `@`, all of an address that is not of the web, and
 /// the values of keys that are called so.
-fn without_secrets(line: &str, carets: Range<usize>) -> (String, Range<usize>) {
+fn redact_secrets(line: &str, carets: Range<usize>) -> (String, Range<usize>) {
     let lower = line.to_ascii_lowercase();
     let named = ["pass", "secret", "credential", "api-key", "apikey"]
         .iter()
@@ -226,7 +229,7 @@ fn without_secrets(line: &str, carets: Range<usize>) -> (String, Range<usize>) {
 }
 
 /// Signs that a terminal would obey, as they are written in quotes: what is told may be words of the file.
-fn in_one_line(text: String) -> String {
+fn escape_control_chars(text: String) -> String {
     match text.contains(char::is_control) {
         false => text,
         true => text.chars().fold(String::new(), |mut all, sign| {
@@ -240,29 +243,29 @@ fn in_one_line(text: String) -> String {
 }
 
 /// A line that is not longer than one reads, with the carets in it.
-fn shortened(line: &str, carets: Range<usize>) -> (String, Range<usize>) {
+fn truncate_line(line: &str, carets: Range<usize>) -> (String, Range<usize>) {
     let count = line.chars().count();
-    if count <= LONGEST {
+    if count <= MAX_EXCERPT_CHARS {
         return (line.to_owned(), carets);
     }
-    let from = carets.start.saturating_sub(LONGEST / 2);
+    let from = carets.start.saturating_sub(MAX_EXCERPT_CHARS / 2);
     let before = if from > 0 { "…" } else { "" };
-    let behind = if from + LONGEST < count { "…" } else { "" };
-    let shown: String = line.chars().skip(from).take(LONGEST).collect();
+    let behind = if from + MAX_EXCERPT_CHARS < count { "…" } else { "" };
+    let shown: String = line.chars().skip(from).take(MAX_EXCERPT_CHARS).collect();
     let offset = before.chars().count();
     let start = carets.start - from + offset;
-    let end = (carets.end - from + offset).min(LONGEST + offset);
+    let end = (carets.end - from + offset).min(MAX_EXCERPT_CHARS + offset);
     (format!("{before}{shown}{behind}"), start..end.max(start + 1))
 }
 
 #[cfg(test)]
 mod tests {
     use super::{Excerpt, Problems};
-    use crate::source::{Fault, Secrecy, Sources, Span};
+    use crate::source::{Secrecy, SourceSpan, Sources, SpannedError};
     use std::path::Path;
 
     #[test]
-    fn lines_are_shown_and_secrets_are_not() {
+    fn excerpt_redacts_secrets() {
         let long = format!("key: {}!{}", "x".repeat(300), "y".repeat(300));
         let cases = [
             ("mode: of", 6..8, "mode: of|      ^^"),
@@ -277,26 +280,31 @@ mod tests {
             ("", 0..0, "|^"),
         ];
         for (text, span, expected) in cases {
-            let Excerpt { shown, carets, .. } =
-                Excerpt::of(text, Span { file: 0, start: span.start, end: span.end }, Secrecy::Shown);
+            let Excerpt { text: shown, carets, .. } =
+                Excerpt::new(text, SourceSpan { file: 0, start: span.start, end: span.end }, Secrecy::Shown);
             let carets = format!("{}{}", " ".repeat(carets.start), "^".repeat(carets.len()));
             assert_eq!(format!("{shown}|{carets}"), expected);
         }
-        let cut = Excerpt::of(&long, Span { file: 0, start: 305, end: 306 }, Secrecy::Shown);
-        assert_eq!(cut.shown.chars().nth(cut.carets.start), Some('!'));
-        assert!(cut.shown.chars().count() < 170);
-        let endless = Excerpt::of(&"x".repeat(9_000), Span { file: 0, start: 305, end: 306 }, Secrecy::Shown);
-        assert_eq!((endless.column, endless.shown.as_str()), (306, "…"));
+        let cut = Excerpt::new(&long, SourceSpan { file: 0, start: 305, end: 306 }, Secrecy::Shown);
+        assert_eq!(cut.text.chars().nth(cut.carets.start), Some('!'));
+        assert!(cut.text.chars().count() < 170);
+        let endless =
+            Excerpt::new(&"x".repeat(9_000), SourceSpan { file: 0, start: 305, end: 306 }, Secrecy::Shown);
+        assert_eq!((endless.column, endless.text.as_str()), (306, "…"));
     }
 
     #[test]
-    fn carets_stand_under_what_is_behind_wide_characters() {
+    fn carets_align_after_wide_characters() {
         let text = "name: 登录, quota: 100/分钟";
         let at = text.find("分").unwrap();
         let mut sources = Sources::default();
-        sources.take(Path::new("p.yaml"), text.as_bytes()).unwrap();
-        let fault = Fault::new(Span { file: 0, start: at, end: text.len() }, "unknown period", "write `min`");
-        let shown = Problems::of(vec![fault], &sources).to_string();
+        sources.add(Path::new("p.yaml"), text.as_bytes()).unwrap();
+        let fault = SpannedError::new(
+            SourceSpan { file: 0, start: at, end: text.len() },
+            "unknown period",
+            "write `min`",
+        );
+        let shown = Problems::from_errors(vec![fault], &sources).to_string();
         let lines: Vec<_> = shown.lines().collect();
         assert_eq!(lines[0], "p.yaml:1:22: unknown period; write `min`");
         assert_eq!(lines[2], format!("  {}^^^^", " ".repeat(23)), "two columns for each of four characters");

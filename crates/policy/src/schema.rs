@@ -4,103 +4,108 @@
 //! they mean: `tidegate check` tells more.
 
 use crate::{
-    print::json,
+    map_schema::{MapOutline, OutputValue, ValueSchema},
+    print::write_json,
     read::POLICY,
-    table::{Outline, Shape, Written},
 };
 use std::collections::BTreeMap;
 
 /// The schema, in draft 2020-12.
-pub fn schema() -> String {
-    let mut schema = Schema::default();
-    let root = schema.table(POLICY.outline());
+pub fn json_schema() -> String {
+    let mut schema = SchemaBuilder::default();
+    let root = schema.build_map(POLICY.outline());
     let mut entries = vec![
-        entry("$schema", Written::text("https://json-schema.org/draft/2020-12/schema")),
-        entry("title", Written::text("A policy of Tidegate")),
+        property("$schema", OutputValue::text("https://json-schema.org/draft/2020-12/schema")),
+        property("title", OutputValue::text("A policy of Tidegate")),
     ];
-    if let Written::Map(root) = root {
+    if let OutputValue::Map(root) = root {
         entries.extend(root);
     }
     let definitions = schema.definitions.into_iter().filter_map(|(name, it)| Some((name.to_owned(), it?)));
-    entries.push(entry("$defs", Written::Map(definitions.collect())));
+    entries.push(property("$defs", OutputValue::Map(definitions.collect())));
     let mut text = String::new();
-    json(&mut text, &Written::Map(entries), 0);
+    write_json(&mut text, &OutputValue::Map(entries), 0);
     text.push('\n');
     text
 }
 
 #[derive(Default)]
-struct Schema {
+struct SchemaBuilder {
     /// `None` while one is being written, which may hold itself.
-    definitions: BTreeMap<&'static str, Option<Written>>,
+    definitions: BTreeMap<&'static str, Option<OutputValue>>,
 }
 
-impl Schema {
-    fn table(&mut self, outline: Outline) -> Written {
+impl SchemaBuilder {
+    fn build_map(&mut self, outline: MapOutline) -> OutputValue {
         let properties = outline.keys.into_iter().map(|key| {
-            let mut written = vec![entry("description", Written::text(key.about))];
-            written.extend(key.default.map(|default| entry("default", default)));
-            if let Written::Map(more) = self.shape(key.shape) {
+            let mut written = vec![property("description", OutputValue::text(key.description))];
+            written.extend(key.default.map(|default| property("default", default)));
+            if let OutputValue::Map(more) = self.build_value(key.shape) {
                 written.extend(more);
             }
-            (key.name.to_owned(), Written::Map(written))
+            (key.name.to_owned(), OutputValue::Map(written))
         });
-        let properties = Written::Map(properties.collect());
+        let properties = OutputValue::Map(properties.collect());
         let mut entries = vec![
-            entry("type", Written::text("object")),
-            entry("properties", properties),
-            entry("additionalProperties", Written::Bool(false)),
+            property("type", OutputValue::text("object")),
+            property("properties", properties),
+            property("additionalProperties", OutputValue::Bool(false)),
         ];
         if !outline.required.is_empty() {
-            entries.push(entry("required", texts(outline.required)));
+            entries.push(property("required", text_list(outline.required)));
         }
-        Written::Map(entries)
+        OutputValue::Map(entries)
     }
 
-    fn shape(&mut self, shape: &'static Shape) -> Written {
-        let of_type = |kind: &str| entry("type", Written::text(kind));
-        Written::Map(match shape {
-            Shape::Text(examples) => vec![of_type("string"), entry("examples", texts(examples))],
-            Shape::Word(words) => vec![entry("enum", texts(words))],
-            Shape::Whole => vec![of_type("integer"), entry("minimum", Written::Number(0))],
-            Shape::Scalar => vec![entry("type", texts(&["string", "number", "boolean"]))],
-            Shape::List(each) => vec![of_type("array"), entry("items", self.shape(each))],
-            Shape::Several(each) => {
-                let list = Written::Map(vec![of_type("array"), entry("items", self.shape(each))]);
-                vec![entry("anyOf", Written::List(vec![self.shape(each), list]))]
+    fn build_value(&mut self, shape: &'static ValueSchema) -> OutputValue {
+        let of_type = |kind: &str| property("type", OutputValue::text(kind));
+        OutputValue::Map(match shape {
+            ValueSchema::Text(examples) => vec![of_type("string"), property("examples", text_list(examples))],
+            ValueSchema::Keyword(words) => vec![property("enum", text_list(words))],
+            ValueSchema::Integer => vec![of_type("integer"), property("minimum", OutputValue::Number(0))],
+            ValueSchema::Scalar => vec![property("type", text_list(&["string", "number", "boolean"]))],
+            ValueSchema::List(each) => vec![of_type("array"), property("items", self.build_value(each))],
+            ValueSchema::OneOrMany(each) => {
+                let list =
+                    OutputValue::Map(vec![of_type("array"), property("items", self.build_value(each))]);
+                vec![property("anyOf", OutputValue::List(vec![self.build_value(each), list]))]
             }
-            Shape::Names(each) => vec![of_type("object"), entry("additionalProperties", self.shape(each))],
-            Shape::Either(shapes) => {
-                let each = shapes.iter().map(|shape| self.shape(shape)).collect();
-                vec![entry("anyOf", Written::List(each))]
+            ValueSchema::NamedMap(each) => {
+                vec![of_type("object"), property("additionalProperties", self.build_value(each))]
             }
-            Shape::Keys(outline) => {
+            ValueSchema::AnyOf(shapes) => {
+                let each = shapes.iter().map(|shape| self.build_value(shape)).collect();
+                vec![property("anyOf", OutputValue::List(each))]
+            }
+            ValueSchema::Map(outline) => {
                 let outline = outline();
-                let name = outline.what;
-                self.define(name, |schema| schema.table(outline))
+                let name = outline.name;
+                self.add_definition(name, |schema| schema.build_map(outline))
             }
-            Shape::Named(name, shape) => self.define(name, |schema| schema.shape(shape())),
+            ValueSchema::Reference(name, shape) => {
+                self.add_definition(name, |schema| schema.build_value(shape()))
+            }
         })
     }
 
-    fn define(
+    fn add_definition(
         &mut self,
         name: &'static str,
-        write: impl FnOnce(&mut Self) -> Written,
-    ) -> Vec<(String, Written)> {
+        write: impl FnOnce(&mut Self) -> OutputValue,
+    ) -> Vec<(String, OutputValue)> {
         if !self.definitions.contains_key(name) {
             self.definitions.insert(name, None);
             let written = write(self);
             self.definitions.insert(name, Some(written));
         }
-        vec![entry("$ref", Written::text(format!("#/$defs/{name}")))]
+        vec![property("$ref", OutputValue::text(format!("#/$defs/{name}")))]
     }
 }
 
-fn entry(name: &str, value: Written) -> (String, Written) {
+fn property(name: &str, value: OutputValue) -> (String, OutputValue) {
     (name.to_owned(), value)
 }
 
-fn texts(texts: &[&str]) -> Written {
-    Written::List(texts.iter().map(Written::text).collect())
+fn text_list(texts: &[&str]) -> OutputValue {
+    OutputValue::List(texts.iter().map(OutputValue::text).collect())
 }

@@ -40,7 +40,7 @@ mod file {
         sync::{Mutex, MutexGuard, PoisonError},
     };
     use tidegate_policy::{
-        Policy, PolicyFile, Problems, compile::Compiler, compile::PolicyError, poll_files,
+        Policy, Problems, WatchedPolicyFile, compile::Compiler, compile::PolicyError, poll_files,
     };
     use tidegate_rule::Rules;
 
@@ -67,7 +67,7 @@ mod file {
     /// first function with an attribute is called.
     pub fn init(path: impl AsRef<Path>) -> Result<(), Problems> {
         let mut active = active();
-        let mut file = PolicyFile::new(path.as_ref());
+        let mut file = WatchedPolicyFile::new(path.as_ref());
         file.load(apply)?;
         watch(&mut active, file);
         Ok(())
@@ -106,11 +106,11 @@ mod file {
         if active.is_some() {
             return;
         }
-        let mut file = PolicyFile::new(path);
+        let mut file = WatchedPolicyFile::new(path);
         let outcome = file.load(apply);
         watch(&mut active, file);
         drop(active);
-        PolicyFile::report(path, &outcome);
+        WatchedPolicyFile::log_reload(path, &outcome);
     }
 
     fn apply(policy: &Policy) -> Result<(), PolicyError> {
@@ -118,11 +118,11 @@ mod file {
     }
 
     /// The policy file of this program. Locked while it is loaded, so that files are applied one after the other.
-    static ACTIVE: Mutex<Option<PolicyFile>> = Mutex::new(None);
+    static ACTIVE: Mutex<Option<WatchedPolicyFile>> = Mutex::new(None);
     /// Locked only to copy: a log subscriber may ask for the status while a file is loaded.
     static STATUS: Mutex<PolicyStatus> = Mutex::new(PolicyStatus { applied: 0, path: None, error: None });
 
-    fn active() -> MutexGuard<'static, Option<PolicyFile>> {
+    fn active() -> MutexGuard<'static, Option<WatchedPolicyFile>> {
         ACTIVE.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
@@ -130,12 +130,12 @@ mod file {
         STATUS.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    fn note(file: &PolicyFile) {
-        let (applied, path) = (file.applied(), Some(file.path().to_owned()));
+    fn note(file: &WatchedPolicyFile) {
+        let (applied, path) = (file.applied_count(), Some(file.path().to_owned()));
         *status() = PolicyStatus { applied, path, error: file.error().map(str::to_owned) };
     }
 
-    fn watch(active: &mut Option<PolicyFile>, file: PolicyFile) {
+    fn watch(active: &mut Option<WatchedPolicyFile>, file: WatchedPolicyFile) {
         note(&file);
         if active.replace(file).is_none() {
             poll_files(|| {
@@ -155,7 +155,7 @@ mod file {
         let (path, outcome) = (file.path().to_owned(), file.load(apply));
         note(file);
         drop(active);
-        PolicyFile::report(&path, &outcome);
+        WatchedPolicyFile::log_reload(&path, &outcome);
     }
 }
 

@@ -11,7 +11,7 @@ use std::{
     fmt, fs, io,
     path::{Path, PathBuf},
 };
-use tidegate_policy::{edit::Splice, model::Enforcement};
+use tidegate_policy::{edit::Splice, model::RuleEnforcement};
 use tidegate_rule::key_hash;
 
 /// Another mode that a rule was given.
@@ -26,9 +26,9 @@ pub struct Change {
     /// The rule.
     pub rule: String,
     /// Its mode before.
-    pub from: Enforcement,
+    pub from: RuleEnforcement,
     /// Its mode since.
-    pub to: Enforcement,
+    pub to: RuleEnforcement,
     /// The file that says so, as seen from the folder of the policy.
     pub file: PathBuf,
     /// The change that it takes back, if it is a rollback.
@@ -124,9 +124,9 @@ impl Entry {
             ("to", json!(change.to.to_string())),
             ("file", json!(change.file.to_string_lossy())),
             ("undoes", json!(change.undoes)),
-            ("at", json!(splice.at)),
+            ("at", json!(splice.offset)),
             ("removed", json!(splice.removed)),
-            ("put", json!(splice.put)),
+            ("put", json!(splice.inserted)),
             ("before", json!(before)),
             ("after", json!(after)),
         ];
@@ -149,9 +149,9 @@ impl Entry {
                 undoes: line["undoes"].as_u64(),
             },
             splice: Splice {
-                at: line["at"].as_u64()?.try_into().ok()?,
+                offset: line["at"].as_u64()?.try_into().ok()?,
                 removed: text("removed")?,
-                put: text("put")?,
+                inserted: text("put")?,
             },
             before: text("before")?,
             after: text("after")?,
@@ -175,8 +175,8 @@ impl Change {
     }
 }
 
-pub(crate) fn mode_json(mode: &Enforcement) -> Value {
-    let percent = mode.share().map(|share| f64::from(share.millionths()) / 1e4);
+pub(crate) fn mode_json(mode: &RuleEnforcement) -> Value {
+    let percent = mode.percent().map(|share| f64::from(share.millionths()) / 1e4);
     json!({ "mode": mode.mode().to_string(), "percent": percent })
 }
 

@@ -25,9 +25,9 @@ use std::{
 use tidegate_core::Utc;
 use tidegate_limiter::Clock;
 use tidegate_policy::{
-    Disk, Files as _, Policy,
+    DiskFiles, FileSource as _, Policy,
     edit::{EditError, ModeEdit},
-    model::Enforcement,
+    model::RuleEnforcement,
 };
 use write::Prepared;
 
@@ -89,25 +89,25 @@ impl PolicyFile {
     }
 
     /// The mode of a rule, as the file says it; `None` if there is no such rule.
-    pub fn mode_of(&self, rule: &str) -> Result<Option<Enforcement>, AmendError> {
-        let policy = Policy::read(&self.path, &Disk)
+    pub fn mode_of(&self, rule: &str) -> Result<Option<RuleEnforcement>, AmendError> {
+        let policy = Policy::read(&self.path, &DiskFiles)
             .map_err(|problems| AmendError::Edit(EditError::Policy(problems)))?;
         Ok(policy.rules.into_iter().find(|known| known.name == rule).map(|known| known.enforcement))
     }
 
     /// Has a rule be in this mode.
-    pub fn set_mode(&self, rule: &str, to: &Enforcement) -> Result<Amended, AmendError> {
+    pub fn set_mode(&self, rule: &str, to: &RuleEnforcement) -> Result<Amended, AmendError> {
         self.set_mode_by_steps(rule, to, |_| Ok(()))
     }
 
     fn set_mode_by_steps(
         &self,
         rule: &str,
-        to: &Enforcement,
+        to: &RuleEnforcement,
         step: impl FnMut(Step) -> Result<(), AmendError>,
     ) -> Result<Amended, AmendError> {
         let _lock = self.lock()?;
-        let edit = ModeEdit::of(&self.path, &Disk, rule, to).map_err(AmendError::Edit)?;
+        let edit = ModeEdit::plan(&self.path, &DiskFiles, rule, to).map_err(AmendError::Edit)?;
         self.compare(&edit.policy)?;
         let Some(splice) = &edit.splice else { return Ok(Amended::Same) };
         let history = History::read(&self.path)?;
@@ -117,16 +117,17 @@ impl PolicyFile {
                 time: Utc::from(self.clock.now()).to_string(),
                 by: self.by.clone(),
                 rule: rule.to_owned(),
-                from: edit.from.clone(),
-                to: edit.to.clone(),
+                from: edit.old_mode.clone(),
+                to: edit.new_mode.clone(),
                 file: self.near(&edit.file),
                 undoes: None,
             },
             splice: splice.clone(),
-            before: history::digest(&edit.before),
-            after: history::digest(&edit.after()),
+            before: history::digest(&edit.old_content),
+            after: history::digest(&edit.new_content()),
         };
-        carry_out(history, entry, (&edit.file, &edit.before, &edit.after()), step).map(Amended::Changed)
+        carry_out(history, entry, (&edit.file, &edit.old_content, &edit.new_content()), step)
+            .map(Amended::Changed)
     }
 
     /// Takes the last change back that has not been taken back yet: this one, where it matters which.
@@ -147,10 +148,10 @@ impl PolicyFile {
         }
         let file = self.folder().join(&last.change.file);
         let before = read(&file)?;
-        let now = Policy::read(&self.path, &Disk)
+        let now = Policy::read(&self.path, &DiskFiles)
             .map_err(|problems| AmendError::Edit(EditError::Policy(problems)))?;
         self.compare(&now)?;
-        let splice = last.splice.reversed();
+        let splice = last.splice.inverse();
         let after = splice.apply(&before).ok_or_else(|| AmendError::Changed(file.clone()))?;
         self.try_out(&file, &after)?;
         let entry = Entry {
@@ -225,7 +226,7 @@ impl PolicyFile {
         let file = absolute(file);
         let files = |asked: &Path| match absolute(asked) == file {
             true => Ok(after.to_vec()),
-            false => Disk.read(asked),
+            false => DiskFiles.read(asked),
         };
         let tried = Policy::read(&self.path, &files);
         tried.map(drop).map_err(|problems| AmendError::Edit(EditError::Policy(problems)))
@@ -283,7 +284,7 @@ fn absolute(path: &Path) -> PathBuf {
 }
 
 fn read(file: &Path) -> Result<Vec<u8>, AmendError> {
-    Disk.read(file).map_err(|error| AmendError::of("it cannot be read", file, error))
+    DiskFiles.read(file).map_err(|error| AmendError::of("it cannot be read", file, error))
 }
 
 #[cfg(test)]

@@ -186,7 +186,7 @@ fn writers_wait_for_each_other() {
             let file = PolicyFile::at(&path).by(format!("writer {rule}"));
             thread::spawn(move || {
                 for to in ["shadow", "enforce 5%", "off"] {
-                    let to: Enforcement = to.parse().unwrap();
+                    let to: RuleEnforcement = to.parse().unwrap();
                     file.set_mode(&format!("r{rule}"), &to).unwrap();
                 }
             })

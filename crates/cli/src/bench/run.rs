@@ -226,7 +226,7 @@ impl Stage {
         request: &Request<Full<Bytes>>,
         from: IpAddr,
         busy: usize,
-    ) -> Option<Box<tidegate_policy::compile::Admission>> {
+    ) -> Option<Box<tidegate_policy::compile::PolicyAdmission>> {
         self.started.fetch_add(1, Ordering::Relaxed);
         let mut tally = self.tally();
         // Within the lock: the clock of the policy does not go back.

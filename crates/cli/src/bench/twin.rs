@@ -8,7 +8,7 @@ use tidegate::{Clock, limiter::ClockHand};
 use tidegate_core::Micros;
 use tidegate_policy::{
     Policy,
-    compile::{Admission, Compiler, DryRun, PolicyGate, Prefetch},
+    compile::{Compiler, DryRun, PolicyAdmission, PolicyGate, Prefetch},
     model::{Fallback, OnLimit, Stores},
 };
 use tidegate_rule::{Rules, request::Reply};
@@ -32,7 +32,7 @@ pub(super) struct ExpectedResult {
     /// The rule that denies it.
     pub(super) denied_by: Option<usize>,
     /// What it holds until its response.
-    pub(super) admission: Option<Box<Admission>>,
+    pub(super) admission: Option<Box<PolicyAdmission>>,
 }
 
 /// How often schedules are followed.
@@ -95,14 +95,14 @@ impl Twin {
     pub(super) fn ask(&mut self, sent: &Sent<'_>, now: Micros) -> ExpectedResult {
         self.advance(now);
         self.prefetch.clear();
-        self.gate.prepare(&self.gate.see(sent), &mut self.prefetch);
+        self.gate.prepare(&self.gate.view_request(sent), &mut self.prefetch);
         self.gate.dry_run(sent, (&self.prefetch, 0), &mut self.dry_run);
         let denied_by = self.dry_run.denied_by();
         ExpectedResult { denied_by, admission: self.dry_run.take_admission() }
     }
 
     /// A request was answered.
-    pub(super) fn settle(&mut self, mut admission: Admission, answer: &Answered<'_>, now: Micros) {
+    pub(super) fn settle(&mut self, mut admission: PolicyAdmission, answer: &Answered<'_>, now: Micros) {
         self.advance(now);
         admission.leave_queues();
         drop(admission.settle(answer));
@@ -114,7 +114,7 @@ impl Twin {
             self.hand.set(now);
         }
         if self.follow.is_some_and(|next| next <= self.now) {
-            self.gate.follow_time();
+            self.gate.update_schedules();
             self.follow = Some(self.now.plus(MOMENT));
         }
     }

@@ -75,12 +75,12 @@ impl Checked {
         let connects = |url: &str| rules.check_address(url).map_err(|error| error.to_string());
         let Preflight { errors, warnings } = Preflight::of(policy, &connects).resolved(policy);
         if !errors.is_empty() {
-            return Self::refused(document.problems(errors));
+            return Self::refused(document.to_problems(errors));
         }
         let advice = lint(policy).into_iter().filter_map(|advice| {
-            Some((advice.lint.to_string(), advice.rule.clone(), document.advice(&advice)?))
+            Some((advice.lint.to_string(), advice.rule.clone(), document.warning_problem(&advice)?))
         });
-        let warnings = warnings.into_iter().flat_map(|warning| document.problems([warning]));
+        let warnings = warnings.into_iter().flat_map(|warning| document.to_problems([warning]));
         let warnings = warnings.map(|warning| ("gateway".to_owned(), String::new(), warning));
         let advice = advice.chain(warnings).collect();
         Self { problems: Vec::new(), advice, policy: Some(document.into_policy()) }

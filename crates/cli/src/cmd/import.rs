@@ -12,7 +12,7 @@ use std::{
     path::{Path, PathBuf},
 };
 use tidegate_import::{Imported, Loss, LossKind};
-use tidegate_policy::{Disk, Format};
+use tidegate_policy::{DiskFiles, PolicyFormat};
 
 /// Write a policy that says what another program's configuration says.
 ///
@@ -62,8 +62,9 @@ Examples:
 
 pub(crate) fn run(args: &Args) -> Result<(), Failure> {
     let From::Nginx(Nginx { file, out, force, accept_loss, json }) = &args.from;
-    let format = out.as_deref().map_or(Ok(Format::Yaml), format)?;
-    let imported = Imported::nginx(file, &Disk).map_err(|problems| Failure::input(problems.to_string()))?;
+    let format = out.as_deref().map_or(Ok(PolicyFormat::Yaml), format)?;
+    let imported =
+        Imported::nginx(file, &DiskFiles).map_err(|problems| Failure::input(problems.to_string()))?;
     let is_refused = |loss: &&Loss| !accept_loss.contains(&loss.directive);
     let refused: Vec<&Loss> = imported.losses_of(LossKind::Protection).filter(is_refused).collect();
     if !refused.is_empty() {
@@ -134,8 +135,8 @@ fn report(imported: &Imported, policy: Option<&str>) -> Value {
     json!({ "policy": policy, "losses": imported.losses.iter().map(loss).collect::<Vec<_>>() })
 }
 
-fn format(path: &Path) -> Result<Format, Failure> {
-    Format::of_path(path).ok_or_else(|| {
+fn format(path: &Path) -> Result<PolicyFormat, Failure> {
+    PolicyFormat::from_path(path).ok_or_else(|| {
         let problem = format!("{} is neither YAML nor TOML nor JSON", path.display());
         Failure::input(format!("{problem}; give it a name that ends with .yaml, .toml or .json"))
     })

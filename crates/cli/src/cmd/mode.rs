@@ -6,7 +6,7 @@ use crate::{
     terminal::{self, Paint, Tone},
 };
 use clap::builder::{PossibleValuesParser, TypedValueParser};
-use tidegate_policy::model::Enforcement;
+use tidegate_policy::model::RuleEnforcement;
 use tidegate_rule::Mode;
 
 /// Put a rule in force, in shadow, or off: in the policy file, of which every other byte stays, and at once.
@@ -50,7 +50,8 @@ fn modes() -> impl TypedValueParser<Value = Mode> {
 }
 
 pub(crate) fn run(args: &Args) -> Result<(), Failure> {
-    let to = Enforcement::of(args.mode, args.percent).map_err(|error| Failure::input(error.to_string()))?;
+    let to =
+        RuleEnforcement::new(args.mode, args.percent).map_err(|error| Failure::input(error.to_string()))?;
     let place = Place::of(&args.place)?;
     if let Some(from) = place.mode_of(&args.rule)?.filter(|from| to.is_weaker_than(from) && !args.yes) {
         confirm(&format!("rule `{}` would be enforced for fewer keys ({from} → {to})", args.rule))?;

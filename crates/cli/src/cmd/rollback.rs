@@ -6,7 +6,7 @@ use crate::{
     terminal::{self, Paint, Tone},
 };
 use serde_json::Value;
-use tidegate_policy::model::Enforcement;
+use tidegate_policy::model::RuleEnforcement;
 
 /// Take the last change of a mode back: the policy file is again as it was before.
 ///
@@ -45,7 +45,7 @@ pub(crate) fn run(args: &Args) -> Result<(), Failure> {
         let last = told["changes"].as_array().and_then(|changes| changes.iter().find(is_last));
         let mode = |said: &Value| {
             let mode = said["mode"].as_str()?.parse().ok()?;
-            Enforcement::of(mode, said["percent"].as_f64()).ok()
+            RuleEnforcement::new(mode, said["percent"].as_f64()).ok()
         };
         if let Some((change, from, to)) = last.and_then(|it| Some((it, mode(&it["to"])?, mode(&it["from"])?)))
             && to.is_weaker_than(&from)

@@ -126,7 +126,7 @@ async fn serve(args: &Args) -> Result<(), Failure> {
         None => report::lines(&addresses, paint),
     };
     let log = &gateway.policy().log;
-    let is_log = !args.json && log.format != model::LogFormat::None && log.file.is_none();
+    let is_log = !args.json && log.format != model::AccessLogFormat::None && log.file.is_none();
     let Signals { hangup, end } = signals;
     tokio::spawn(reload_on(hangup, gateway.handle()));
     let mut printed = Ok(());

@@ -16,7 +16,7 @@ use std::{
     sync::Arc,
 };
 use tidegate_core::Share;
-use tidegate_policy::Format;
+use tidegate_policy::PolicyFormat;
 use tidegate_replay::{
     Failure as NotReplayed,
     log::{Formats, Input, Log},
@@ -176,9 +176,9 @@ fn said(suggestion: &Suggestion, out: Option<&Path>) -> String {
 }
 
 /// The policy, with a word on where it comes from where there can be one.
-fn written(suggestion: &Suggestion, format: Format) -> String {
+fn written(suggestion: &Suggestion, format: PolicyFormat) -> String {
     let policy = suggestion.policy.print(format);
-    if format == Format::Json {
+    if format == PolicyFormat::Json {
         return policy;
     }
     let log = &suggestion.log;
@@ -215,8 +215,8 @@ fn already_there(path: &Path) -> Failure {
     ))
 }
 
-fn format(path: &Path) -> Result<Format, Failure> {
-    Format::of_path(path).ok_or_else(|| {
+fn format(path: &Path) -> Result<PolicyFormat, Failure> {
+    PolicyFormat::from_path(path).ok_or_else(|| {
         let problem = format!("{} is neither YAML nor TOML nor JSON", path.display());
         Failure::input(format!("{problem}; give it a name that ends with .yaml, .toml or .json"))
     })

@@ -15,7 +15,7 @@ use tidegate_gateway::{Action, Config, Gateway, run};
 use tidegate_http_server::{BoundListener, Fault};
 use tidegate_policy::{
     Policy,
-    model::{Listener, Upstream, UpstreamServer},
+    model::{ListenerSpec, Upstream, UpstreamServer},
 };
 
 const TEXT: &str = include_str!("example.yaml");
@@ -45,7 +45,7 @@ impl Example {
         let echo = UpstreamServer { url: format!("http://{address}"), weight: 1 };
         policy.upstreams.insert("echo".to_owned(), Upstream::new(vec![echo]));
         // A port that is taken must not spoil the first look.
-        let is_free = |listener: &Listener| BoundListener::bind(listener).is_ok();
+        let is_free = |listener: &ListenerSpec| BoundListener::bind(listener).is_ok();
         if !policy.listen.iter().all(is_free) {
             policy.listen = vec![loopback(0)];
         }
@@ -93,8 +93,8 @@ impl Example {
     }
 }
 
-fn loopback(port: u16) -> Listener {
-    Listener { name: None, address: (Ipv4Addr::LOCALHOST, port).into(), tls: None }
+fn loopback(port: u16) -> ListenerSpec {
+    ListenerSpec { name: None, address: (Ipv4Addr::LOCALHOST, port).into(), tls: None }
 }
 
 /// What was asked.

@@ -16,7 +16,7 @@ const INTERVAL: Micros = Micros::from_secs(60);
 
 impl ExpressionFailures {
     pub(super) fn log(&mut self, gate: &PolicyGate, now: Micros) {
-        for (part, failures) in gate.failures() {
+        for (part, failures) in gate.expression_failures() {
             let part = part.to_string();
             let (logged, at) = self.logged.get(&part).copied().unwrap_or((0, Micros::ZERO));
             // A new policy counts from zero.

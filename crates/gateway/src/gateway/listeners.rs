@@ -2,7 +2,7 @@
 
 use std::{borrow::Cow, net::SocketAddr};
 use tidegate_http_server::{BoundListener, Fault};
-use tidegate_policy::{Policy, model::Listener};
+use tidegate_policy::{Policy, model::ListenerSpec};
 
 /// Where a policy listens that does not say it.
 const USUAL: SocketAddr = SocketAddr::new(std::net::IpAddr::V4(std::net::Ipv4Addr::LOCALHOST), 8_080);
@@ -13,11 +13,11 @@ pub(super) fn listeners(policy: &Policy, existing: &[BoundListener]) -> Result<V
 }
 
 /// The usual one where none is declared; none where there is nothing to go to, and decisions are asked for elsewhere.
-pub(super) fn declared(policy: &Policy) -> Cow<'_, [Listener]> {
+pub(super) fn declared(policy: &Policy) -> Cow<'_, [ListenerSpec]> {
     let only_decides = policy.decisions.is_some() && policy.upstreams.is_empty() && policy.routes.is_empty();
     match policy.listen.is_empty() {
         true if only_decides => Cow::Borrowed(&[]),
-        true => Cow::Owned(vec![Listener { name: None, address: USUAL, tls: None }]),
+        true => Cow::Owned(vec![ListenerSpec { name: None, address: USUAL, tls: None }]),
         false => Cow::Borrowed(&policy.listen),
     }
 }
@@ -28,7 +28,7 @@ pub(super) fn has_same_connections(one: &Policy, other: &Policy) -> bool {
         && one.connections == other.connections
         && one.upstreams == other.upstreams
         && one.trusted_proxies == other.trusted_proxies
-        && one.introduce == other.introduce
+        && one.forwarded_headers == other.forwarded_headers
         && one.log == other.log
         && one.traces == other.traces
 }

@@ -205,7 +205,7 @@ impl Gateway {
             tokio::select! {
                 () = &mut shutdown => return self.end().await,
                 _ = moments.tick() => {
-                    self.gate.follow_time();
+                    self.gate.update_schedules();
                     desk.follow_time();
                     self.observer.follow_time();
                     self.failures.log(&self.gate, self.observer.clock.now());

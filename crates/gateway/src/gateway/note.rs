@@ -3,14 +3,18 @@
 use crate::LogNote;
 use tidegate_core::Decision;
 use tidegate_policy::{
-    compile::{Admission, DenyReason, PolicyGate, Refusal},
-    head::RequestHead,
+    compile::{DenyReason, PolicyAdmission, PolicyGate, PolicyRefusal},
+    head::HttpRequestHead,
 };
 use tidegate_rule::{Gate, LimitDecision, Mode, Rule, key_hash};
 
 /// That of a request that was let through: the rule that has the least left, unless one would have refused it that only
 /// watches.
-pub(super) fn admitted(admission: &Admission, gate: &PolicyGate, head: &RequestHead<'_>) -> LogNote {
+pub(super) fn admitted(
+    admission: &PolicyAdmission,
+    gate: &PolicyGate,
+    head: &HttpRequestHead<'_>,
+) -> LogNote {
     let verdict = admission.verdict();
     let name = |one: &LimitDecision| one.rule(gate.gate()).map_or("", Rule::name);
     let denied = |one: &&LimitDecision| {
@@ -27,7 +31,7 @@ pub(super) fn admitted(admission: &Admission, gate: &PolicyGate, head: &RequestH
 }
 
 /// That of a request that was not.
-pub(super) fn refused(refusal: &Refusal, gate: &PolicyGate, head: &RequestHead<'_>) -> LogNote {
+pub(super) fn refused(refusal: &PolicyRefusal, gate: &PolicyGate, head: &HttpRequestHead<'_>) -> LogNote {
     let decision = match refusal.reason {
         DenyReason::Limited => "limited",
         DenyReason::NoKey => "no-key",
@@ -38,7 +42,7 @@ pub(super) fn refused(refusal: &Refusal, gate: &PolicyGate, head: &RequestHead<'
     note(&refusal.rule, decision, gate.gate(), head)
 }
 
-fn note(rule: &str, decision: &str, gate: &Gate, head: &RequestHead<'_>) -> LogNote {
+fn note(rule: &str, decision: &str, gate: &Gate, head: &HttpRequestHead<'_>) -> LogNote {
     let limit = gate.limits().iter().find(|limit| limit.rule().name() == rule);
     let key = limit.and_then(|limit| limit.key_in(head)).map(|key| format!("{:016x}", key_hash(rule, &key)));
     LogNote { rule: Some(rule.to_owned()), key, decision: Some(decision.to_owned()) }

@@ -12,10 +12,10 @@ use tidegate_observe::{
     AnsweredBy, Banned, DenialId, HistoryEntry, Observer, OperatorBans, RequestRecorder, Sampled,
 };
 use tidegate_policy::{
-    compile::{Admission, PolicyGate, PolicyResult, RejectAction},
-    head::RequestHead,
-    matching::Seen,
-    model::{LogFormat, RouteAction},
+    compile::{PolicyAdmission, PolicyGate, PolicyResult, RejectAction},
+    head::HttpRequestHead,
+    matching::RequestView,
+    model::{AccessLogFormat, RouteAction},
 };
 use tidegate_rule::{Answer, Evaluation, Fields, HeldSlots, ProblemDetails, request::Head};
 
@@ -52,7 +52,7 @@ pub(crate) struct PolicyContext {
 
 enum Stage {
     /// It was let through, and waits for its response. Contexts are moved about, so it is boxed.
-    Admitted(Box<Admission>),
+    Admitted(Box<PolicyAdmission>),
     /// It has a response, and holds this until the body is gone.
     Settled { _held: HeldSlots },
     /// Nothing is held, and there is nothing to settle.
@@ -86,7 +86,7 @@ impl RequestFilter for PolicyFilter {
     fn filter(&self, parts: &mut request::Parts, origin: &Origin) -> FilterResult<PolicyContext> {
         let policy = self.active.load();
         let head = origin.head(parts);
-        let seen = policy.gate.see(&head);
+        let seen = policy.gate.view_request(&head);
         let tally = &policy.recorder.tally;
         let came = tally.now();
         if let Some((ban, left)) = policy.bans.check(&seen, &policy.gate) {
@@ -107,7 +107,7 @@ impl RequestFilter for PolicyFilter {
                 let seen = policy.reports().then(|| (parts.clone(), origin.clone()));
                 FilterResult::Later(Box::pin(async move {
                     let passage = evaluation.await;
-                    policy.recorder.tally.end_later(came, passage.waited());
+                    policy.recorder.tally.end_later(came, passage.wait_time());
                     let head = seen.as_ref().map(|(parts, origin)| origin.head(parts));
                     policy.conclude(passage, came, route, head.as_ref())
                 }))
@@ -117,7 +117,9 @@ impl RequestFilter for PolicyFilter {
 
     fn rates<'c>(&self, context: &'c PolicyContext) -> Rates<'c> {
         match &context.stage {
-            Stage::Admitted(admission) => Rates { up: admission.up(), down: admission.down() },
+            Stage::Admitted(admission) => {
+                Rates { up: admission.request_rates(), down: admission.response_rates() }
+            }
             Stage::Settled { .. } | Stage::Free => Rates::default(),
         }
     }
@@ -152,18 +154,20 @@ impl ActivePolicy {
         observer: &Observer,
         recorder: Arc<RequestRecorder>,
     ) -> Self {
-        let has_notes = config.log.format != LogFormat::None || config.traces.is_some();
+        let has_notes = config.log.format != AccessLogFormat::None || config.traces.is_some();
         let routes = gate.routes().iter().map(|route| config.target(route.upstream()?)).collect();
         let named = |name: &String| config.target(name).map(|target| (name.clone(), target));
         let by_name = config.upstreams.keys().filter_map(named).collect();
         Self { gate, routes, by_name, has_notes, recorder, bans: observer.bans.clone() }
     }
 
-    fn route(&self, seen: &Seen<'_>) -> Route {
-        let Some(place) = self.gate.place_of_route(seen) else { return Route::None };
+    fn route(&self, seen: &RequestView<'_>) -> Route {
+        let Some(place) = self.gate.find_route_index(seen) else { return Route::None };
         match (self.routes.get(place), self.gate.routes().get(place).map(|route| &route.action)) {
             (Some(Some(target)), _) => Route::Upstream(*target),
-            (_, Some(RouteAction::Respond(respond))) => Route::Respond(RejectAction::respond(respond, seen)),
+            (_, Some(RouteAction::Respond(respond))) => {
+                Route::Respond(RejectAction::for_route(respond, seen))
+            }
             _ => Route::None,
         }
     }
@@ -179,7 +183,7 @@ impl ActivePolicy {
         passage: PolicyResult,
         came: Micros,
         route: Route,
-        head: Option<&RequestHead<'_>>,
+        head: Option<&HttpRequestHead<'_>>,
     ) -> FilterDecision<PolicyContext> {
         let note = head.filter(|_| self.has_notes).map(|head| {
             Box::new(match &passage {
@@ -198,19 +202,20 @@ impl ActivePolicy {
             PolicyContext { stage: Stage::Free, telemetry: self.telemetry(came, rules, denial, head) };
         let action = match passage {
             PolicyResult::Admitted(admission) => {
-                let is_slowed = !admission.up().is_empty() || !admission.down().is_empty();
-                if admission.holds_anything() || is_slowed || admission.fields() != Fields::None {
+                let is_slowed =
+                    !admission.request_rates().is_empty() || !admission.response_rates().is_empty();
+                if admission.has_pending() || is_slowed || admission.header_style() != Fields::None {
                     context.stage = Stage::Admitted(Box::new(admission));
                 }
                 match route {
                     Route::Upstream(target) => Action::Forward(target),
                     Route::Respond(RejectAction::Drop) => Action::Drop,
-                    Route::Respond(RejectAction::Answer(answer)) => context.respond(answer.into()),
+                    Route::Respond(RejectAction::Response(answer)) => context.respond(answer.into()),
                     Route::Respond(RejectAction::Upstream(_)) | Route::None => context.respond(no_route()),
                 }
             }
             PolicyResult::Refused(refusal) => match refusal.action {
-                RejectAction::Answer(mut answer) => {
+                RejectAction::Response(mut answer) => {
                     if let Some(id) = context.denial() {
                         answer.set_instance(&id.uri());
                     }
@@ -232,7 +237,7 @@ impl ActivePolicy {
         came: Micros,
         rules: Vec<usize>,
         denial: Option<DenialId>,
-        head: Option<&RequestHead<'_>>,
+        head: Option<&HttpRequestHead<'_>>,
     ) -> Option<Box<PolicyTelemetry>> {
         let history = head.and_then(|head| self.recorder.history_entry(&self.gate, head));
         let is_any = !rules.is_empty() || denial.is_some() || history.is_some();
@@ -247,7 +252,7 @@ impl ActivePolicy {
         whom: &Banned,
         left: Micros,
         came: Micros,
-        head: &RequestHead<'_>,
+        head: &HttpRequestHead<'_>,
     ) -> FilterDecision<PolicyContext> {
         let mut problem =
             ProblemDetails { detail: "banned for a time", ..ProblemDetails::new(403, "Forbidden") };
@@ -280,8 +285,8 @@ impl PolicyContext {
     /// Settles what was taken, and adds the headers of limits and of a denial.
     fn on_response(&mut self, response: &mut response::Parts) {
         if let Stage::Admitted(admission) = mem::replace(&mut self.stage, Stage::Free) {
-            if admission.fields() != Fields::None {
-                admission.write_fields(|name, value| {
+            if admission.header_style() != Fields::None {
+                admission.write_headers(|name, value| {
                     if let Ok(value) = HeaderValue::from_str(value) {
                         response.headers.insert(HeaderName::from_static(name), value);
                     }

@@ -10,7 +10,7 @@ use tidegate_http_server::{Certificate, Fault, HTTP1, Roots, Secret};
 use tidegate_policy::{
     Diagnostic, Policy,
     compile::{PolicyError, check_with_stores},
-    model::{Tls, Upstream, UpstreamServer, Variable},
+    model::{EnvVariable, Tls, Upstream, UpstreamServer},
 };
 use tokio_rustls::rustls::pki_types::ServerName;
 
@@ -55,7 +55,7 @@ impl Preflight {
 
     /// The errors, as those of a policy that comes from no file.
     pub(super) fn error(self) -> Option<PolicyError> {
-        (!self.errors.is_empty()).then(|| PolicyError::of(self.errors))
+        (!self.errors.is_empty()).then(|| PolicyError::from_diagnostics(self.errors))
     }
 
     fn listeners(&mut self, policy: &Policy) {
@@ -95,7 +95,7 @@ impl Preflight {
         };
         let key = match file {
             file if file == files.key => "key",
-            file if Some(file) == files.clients.as_deref() => "clients",
+            file if Some(file) == files.client_ca.as_deref() => "clients",
             _ => "certificate",
         };
         let at = at.iter().cloned().chain(keys(["tls", key]));
@@ -103,7 +103,7 @@ impl Preflight {
     }
 
     fn tokens(&mut self, policy: &Policy) {
-        let mut check = |at: Vec<String>, variable: &Variable| {
+        let mut check = |at: Vec<String>, variable: &EnvVariable| {
             if let Err(fault) = Secret::read(variable) {
                 self.errors.push(Diagnostic::new(at, fault.to_string(), "set it, or leave the token out"));
             }

@@ -37,7 +37,7 @@ impl Gateway {
 
     async fn replace(&mut self, policy: Policy) -> Result<Reloaded, GatewayError> {
         if policy == self.policy {
-            self.gate.reread_lists().map_err(|error| self.source.error(error))?;
+            self.gate.reload_lists().map_err(|error| self.source.error(error))?;
             return Ok(Reloaded::Lists);
         }
         let has_moved = policy.admin != self.policy.admin;

@@ -3,7 +3,7 @@
 use super::{GatewayError, Preflight};
 use std::path::{Path, PathBuf};
 use tidegate_http_server::ReadFiles;
-use tidegate_policy::{Document, Files as _, Policy, compile::PolicyError};
+use tidegate_policy::{Document, FileSource as _, Policy, compile::PolicyError};
 
 /// Where a policy comes from.
 #[derive(Clone, Debug)]
@@ -41,7 +41,7 @@ impl PolicySource {
         let document = Document::read(file, files).map_err(GatewayError::Text)?;
         let errors = preflight(document.policy()).errors;
         if !errors.is_empty() {
-            return Err(GatewayError::Text(document.problems(errors)));
+            return Err(GatewayError::Text(document.to_problems(errors)));
         }
         let policy = document.into_policy();
         for list in policy.lists.values().flat_map(|list| &list.files) {

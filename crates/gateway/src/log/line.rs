@@ -5,15 +5,15 @@ use http::HeaderValue;
 use serde_json::{Map, Value};
 use std::{fmt::Write, net::IpAddr};
 use tidegate_core::Utc;
-use tidegate_policy::{is_credential, model::LogFormat};
+use tidegate_policy::{is_credential, model::AccessLogFormat};
 use tidegate_rule::key_hash;
 
 impl RequestRecord {
     /// Its line, with its end.
-    pub(super) fn line(&self, format: LogFormat) -> String {
+    pub(super) fn line(&self, format: AccessLogFormat) -> String {
         match format {
-            LogFormat::Combined => self.combined(),
-            LogFormat::Json | LogFormat::None => self.json(),
+            AccessLogFormat::Combined => self.combined(),
+            AccessLogFormat::Json | AccessLogFormat::None => self.json(),
         }
     }
 
@@ -140,13 +140,13 @@ mod tests {
     #[test]
     fn a_request_is_a_line_that_nobody_can_break() {
         assert_eq!(
-            RequestRecord::example().line(LogFormat::Combined),
+            RequestRecord::example().line(AccessLogFormat::Combined),
             "192.0.2.1 - - [29/Feb/2000:12:34:56 +0000] \"POST /login?next=/ HTTP/1.1\" 429 7 \"-\" \
              \"a \\x22b\\x22\\x09\\xC3\\xA9\"\n"
         );
         let mut record = RequestRecord::example();
         record.note.rule = Some("login".to_owned());
-        let line = record.line(LogFormat::Json);
+        let line = record.line(AccessLogFormat::Json);
         let value: Value = serde_json::from_str(&line).unwrap();
         assert_eq!(value["time"], "2000-02-29T12:34:56.789012Z");
         assert_eq!(
@@ -170,15 +170,15 @@ mod tests {
             ..RequestRecord::example()
         };
         let hash = format!("{:016x}", key_hash("query", &"abc"));
-        for format in [LogFormat::Json, LogFormat::Combined] {
+        for format in [AccessLogFormat::Json, AccessLogFormat::Combined] {
             let line = record.line(format);
             assert!(!line.contains("pass@") && !line.contains("=abc") && !line.contains("token=t"), "{line}");
             assert!(line.contains(&format!("api_key={hash}&page=2")) && line.contains("a:8080/x"), "{line}");
         }
         assert!(
-            record.line(LogFormat::Combined).contains("/x\\x22?"),
+            record.line(AccessLogFormat::Combined).contains("/x\\x22?"),
             "{}",
-            record.line(LogFormat::Combined)
+            record.line(AccessLogFormat::Combined)
         );
     }
 }

@@ -24,7 +24,7 @@ use std::{
     thread::{self, JoinHandle},
 };
 use tidegate_http_server::Fault;
-use tidegate_policy::model::{Log, LogFormat};
+use tidegate_policy::model::{AccessLogFormat, AccessLogSpec};
 
 /// Where workers hand over their records.
 #[derive(Clone)]
@@ -41,9 +41,9 @@ const WAITING: usize = 8_192;
 
 impl Logbook {
     /// Opens the log; nothing where none is wanted.
-    pub(crate) fn open(log: &Log) -> Result<Option<(Self, Writing)>, Fault> {
+    pub(crate) fn open(log: &AccessLogSpec) -> Result<Option<(Self, Writing)>, Fault> {
         let format = match log.format {
-            LogFormat::None => return Ok(None),
+            AccessLogFormat::None => return Ok(None),
             format => format,
         };
         let out = match &log.file {
@@ -73,7 +73,7 @@ impl Logbook {
 
 fn write(
     records: &Receiver<Arc<RequestRecord>>,
-    format: LogFormat,
+    format: AccessLogFormat,
     mut out: Out,
     lost: &AtomicU64,
 ) -> io::Result<()> {

@@ -39,7 +39,7 @@ impl Drop for Sending {
 }
 
 async fn send(mut posting: Posting, terms: Metrics, observer: Arc<Observer>) {
-    let mut turns = time::interval(terms.every);
+    let mut turns = time::interval(terms.interval);
     turns.set_missed_tick_behavior(MissedTickBehavior::Delay);
     let mut state = ExportState::new("metrics", &terms.endpoint);
     loop {

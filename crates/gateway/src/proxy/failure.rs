@@ -45,7 +45,7 @@ impl Failure {
             Self::Head(error) => {
                 let status = StatusCode::from_u16(error.status()).unwrap_or(StatusCode::BAD_REQUEST);
                 let answer = problem(status, error.message());
-                if error.closes() { closing(answer) } else { answer }
+                if error.should_close() { closing(answer) } else { answer }
             }
             Self::BrokenBody => closing(problem(
                 StatusCode::BAD_REQUEST,

@@ -8,8 +8,11 @@ use http::{
     request, response,
 };
 use tidegate_policy::{
-    head::{Lengths, X_REQUEST_ID, hop_by_hop, is_forwarding, named_by_connection, tokens},
-    model::{Introduce, Underscores},
+    head::{
+        ContentLengthForm, X_REQUEST_ID, connection_header_names, hop_by_hop_name, is_forwarded_header,
+        list_elements,
+    },
+    model::{ForwardedHeaders, Underscores},
 };
 
 /// Whether the client wants to speak of something else.
@@ -24,7 +27,7 @@ const LONGEST_ID: usize = 128;
 
 /// The name of a request: a new one, or that of a trusted proxy.
 pub(super) fn id(parts: &request::Parts, client: &Client) -> HeaderValue {
-    let is_told = client.worker.introduce != Introduce::None;
+    let is_told = client.worker.introduce != ForwardedHeaders::None;
     if !is_told && client.worker.log.is_none() && client.worker.tracer.is_none() {
         return HeaderValue::from_static("");
     }
@@ -43,7 +46,7 @@ pub(super) fn id(parts: &request::Parts, client: &Client) -> HeaderValue {
 
 /// Tells the name of a request, where names are told.
 pub(super) fn name(headers: &mut HeaderMap, id: &HeaderValue, client: &Client) {
-    if client.worker.introduce != Introduce::None {
+    if client.worker.introduce != ForwardedHeaders::None {
         headers.insert(X_REQUEST_ID, id.clone());
     }
 }
@@ -55,8 +58,8 @@ pub(super) fn clean_trailers(trailers: HeaderMap, client: &Client) -> HeaderMap 
         matches!(
             *name,
             HOST | CONTENT_LENGTH | EXPECT | header::AUTHORIZATION | header::COOKIE | header::RANGE
-        ) || hop_by_hop(name).is_some()
-            || is_forwarding(name)
+        ) || hop_by_hop_name(name).is_some()
+            || is_forwarded_header(name)
             || name.as_str().contains('_') && client.worker.terms.head.underscores == Underscores::Drop
     };
     let mut trailers = trailers;
@@ -73,11 +76,11 @@ pub(super) fn prepare(parts: &mut request::Parts, client: &Client, id: &HeaderVa
     // Most requests have nothing of the kind, and to look at all names costs less than to look for one.
     let (mut has_hops, mut is_introduced) = (false, false);
     for name in headers.keys() {
-        has_hops |= *name == EXPECT || hop_by_hop(name).is_some();
-        is_introduced |= is_forwarding(name);
+        has_hops |= *name == EXPECT || hop_by_hop_name(name).is_some();
+        is_introduced |= is_forwarded_header(name);
     }
     let upgrade = if has_hops { unhop(headers, parts.version) } else { Upgrade::NotAsked };
-    if is_introduced || client.worker.introduce != Introduce::None {
+    if is_introduced || client.worker.introduce != ForwardedHeaders::None {
         let mut introduction = client.introduction.borrow_mut();
         introduction.get_or_insert_with(|| Box::new(Introduction::of(client))).write(headers);
     }
@@ -117,12 +120,14 @@ pub(super) fn clean(parts: &mut response::Parts, length: Option<u64>) {
     if headers.contains_key(TRANSFER_ENCODING) {
         headers.remove(CONTENT_LENGTH);
     }
-    let mut lengths = Lengths::None;
+    let mut lengths = ContentLengthForm::None;
     headers.get_all(CONTENT_LENGTH).iter().for_each(|length| lengths.add(length));
     match (lengths, length) {
-        (Lengths::None | Lengths::One, _) => {}
-        (Lengths::Odd, Some(length)) => drop(headers.insert(CONTENT_LENGTH, length.into())),
-        (Lengths::Odd, None) => drop(headers.remove(CONTENT_LENGTH)),
+        (ContentLengthForm::None | ContentLengthForm::Canonical, _) => {}
+        (ContentLengthForm::NonCanonical, Some(length)) => {
+            drop(headers.insert(CONTENT_LENGTH, length.into()))
+        }
+        (ContentLengthForm::NonCanonical, None) => drop(headers.remove(CONTENT_LENGTH)),
     }
     strip(headers);
     parts.version = Version::HTTP_11;
@@ -132,13 +137,13 @@ fn upgrade_of(headers: &HeaderMap) -> Option<HeaderValue> {
     let mut protocols = headers.get_all(UPGRADE).iter();
     let (protocol, None) = (protocols.next()?, protocols.next()) else { return None };
     // More requests would follow that nobody has judged.
-    if tokens(protocol).any(is_http) {
+    if list_elements(protocol).any(is_http) {
         return None;
     }
     let is_meant = headers
         .get_all(CONNECTION)
         .iter()
-        .flat_map(tokens)
+        .flat_map(list_elements)
         .any(|token| token.eq_ignore_ascii_case(b"upgrade"));
     is_meant.then(|| protocol.clone())
 }
@@ -151,9 +156,9 @@ fn is_http(protocol: &[u8]) -> bool {
 
 /// Takes out what is meant for one connection only, by its own name or named by `Connection`.
 fn strip(headers: &mut HeaderMap) {
-    while let Some(name) = headers.keys().find_map(hop_by_hop) {
+    while let Some(name) = headers.keys().find_map(hop_by_hop_name) {
         if name == CONNECTION {
-            for name in named_by_connection(headers) {
+            for name in connection_header_names(headers) {
                 headers.remove(name);
             }
         }

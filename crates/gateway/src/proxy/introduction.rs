@@ -9,7 +9,7 @@ use std::net::IpAddr;
 use tidegate_http_server::Scheme;
 use tidegate_policy::{
     head::{X_FORWARDED_FOR, X_FORWARDED_HOST, X_FORWARDED_PROTO, X_REAL_IP, X_REQUEST_ID},
-    model::Introduce,
+    model::ForwardedHeaders,
 };
 
 /// What servers are told of a client.
@@ -17,7 +17,7 @@ pub(crate) struct Introduction {
     address: HeaderValue,
     scheme: HeaderValue,
     trust: Trust,
-    words: Introduce,
+    words: ForwardedHeaders,
     /// The last host that was asked for, and what `Forwarded` says then.
     forwarded: Option<(HeaderValue, HeaderValue)>,
 }
@@ -45,13 +45,13 @@ impl Introduction {
 
     /// Writes it into the head of a request.
     pub(crate) fn write(&mut self, headers: &mut HeaderMap) {
-        if self.words != Introduce::Full && self.trust == Trust::Nobody {
+        if self.words != ForwardedHeaders::Full && self.trust == Trust::Nobody {
             headers.remove(header::FORWARDED);
         }
         if self.trust == Trust::Nobody {
             headers.remove(X_REAL_IP);
         }
-        if self.words == Introduce::None {
+        if self.words == ForwardedHeaders::None {
             if self.trust == Trust::Nobody {
                 [X_FORWARDED_FOR, X_FORWARDED_PROTO, X_FORWARDED_HOST, X_REQUEST_ID]
                     .into_iter()
@@ -60,7 +60,7 @@ impl Introduction {
             return;
         }
         let host = headers.get(header::HOST).cloned();
-        let forwarded = (self.words == Introduce::Full).then(|| self.forwarded(host.as_ref()));
+        let forwarded = (self.words == ForwardedHeaders::Full).then(|| self.forwarded(host.as_ref()));
         match self.trust {
             Trust::Nobody => {
                 headers.insert(X_FORWARDED_FOR, self.address.clone());

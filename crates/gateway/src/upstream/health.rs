@@ -132,14 +132,14 @@ pub(crate) async fn check(server: Rc<Server>, check: HealthCheck) {
         match time::timeout(check.timeout, ask(&server, &check)).await {
             Ok(Some(status)) if status.is_success() || status.is_redirection() => {
                 (failures, successes) = (0, successes + 1);
-                if successes >= check.successes && !health.answers.swap(true, Ordering::Relaxed) {
+                if successes >= check.healthy_threshold && !health.answers.swap(true, Ordering::Relaxed) {
                     tracing::info!(server = server.name(), "a server is well again");
                 }
             }
             outcome => {
                 (failures, successes) = (failures + 1, 0);
                 health.failed_checks.fetch_add(1, Ordering::Relaxed);
-                if failures >= check.failures && health.answers.swap(false, Ordering::Relaxed) {
+                if failures >= check.unhealthy_threshold && health.answers.swap(false, Ordering::Relaxed) {
                     let status = outcome.ok().flatten().map(|status| status.as_u16());
                     tracing::warn!(
                         server = server.name(),
@@ -149,7 +149,7 @@ pub(crate) async fn check(server: Rc<Server>, check: HealthCheck) {
                 }
             }
         }
-        time::sleep(check.every.max(Duration::from_millis(10))).await;
+        time::sleep(check.interval.max(Duration::from_millis(10))).await;
     }
 }
 

@@ -45,7 +45,7 @@ impl Upstream {
         Rc::new(Self {
             servers: plan.servers.iter().map(|server| Server::new(server, plan, watch)).collect(),
             turns: Turns::new(plan.balance, plan.servers.len()),
-            most_retries: plan.retries.most,
+            most_retries: plan.retries.max,
             share: plan.retries.budget.as_f64(),
             budget: Cell::new(SAVINGS),
             check: plan.check.clone(),

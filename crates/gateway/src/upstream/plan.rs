@@ -12,7 +12,7 @@ use tidegate_core::SettingError;
 use tidegate_http_server::{Fault, HTTP1, HTTP2, Roots};
 use tidegate_overload::BreakerSettings;
 use tidegate_policy::model::{
-    Balance, BreakerTerms, HealthCheck, Protocol, Retries, Upstream, UpstreamServer,
+    Balance, BreakerSpec, HealthCheck, Protocol, Retries, Upstream, UpstreamServer,
 };
 use tokio_rustls::{TlsConnector, rustls::pki_types::ServerName};
 
@@ -133,25 +133,25 @@ impl ServerPlan {
     }
 }
 
-fn settings(terms: &BreakerTerms) -> Result<BreakerSettings, SettingError> {
+fn settings(terms: &BreakerSpec) -> Result<BreakerSettings, SettingError> {
     let few = |count: u64| u32::try_from(count).unwrap_or(u32::MAX);
     let mut settings = BreakerSettings::builder();
     if let Some(rate) = terms.failure_rate {
         settings = settings.failure_rate(rate);
     }
-    if let (Some(rate), Some(slow)) = (terms.slow_rate, terms.slow) {
+    if let (Some(rate), Some(slow)) = (terms.slow_call_rate, terms.slow_call_duration) {
         settings = settings.slow_calls(rate, slow);
     }
-    if let Some(calls) = terms.over {
+    if let Some(calls) = terms.window_size {
         settings = settings.over_calls(few(calls));
     }
-    if let Some(calls) = terms.least {
+    if let Some(calls) = terms.min_calls {
         settings = settings.min_calls(calls);
     }
-    if let Some(time) = terms.open {
+    if let Some(time) = terms.open_duration {
         settings = settings.open_for(time);
     }
-    if let Some(probes) = terms.probes {
+    if let Some(probes) = terms.half_open_calls {
         settings = settings.probes(few(probes));
     }
     settings.build()

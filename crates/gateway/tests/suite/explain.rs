@@ -8,7 +8,7 @@ use std::{
 };
 use tempfile::TempDir;
 use tidegate_gateway::{Gateway, PolicySource};
-use tidegate_policy::{Policy, Predicted, explain_request};
+use tidegate_policy::{Policy, PredictedOutcome, explain_request};
 use tidegate_rule::Rules;
 use tokio::{sync::oneshot, time::timeout};
 
@@ -230,10 +230,10 @@ async fn explain_predicts_what_the_gateway_answers() {
                 assert_eq!(answer.body, format!("upstream {upstream}"), "{}", context());
             }
             match outcome {
-                Predicted::Refused { .. } => refused += 1,
-                Predicted::Forwarded { .. } => forwarded += 1,
-                Predicted::Malformed(_) => malformed += 1,
-                Predicted::NoRoute | Predicted::Responded { .. } => nowhere += 1,
+                PredictedOutcome::Refused { .. } => refused += 1,
+                PredictedOutcome::Forwarded { .. } => forwarded += 1,
+                PredictedOutcome::Malformed(_) => malformed += 1,
+                PredictedOutcome::NoRoute | PredictedOutcome::Responded { .. } => nowhere += 1,
             }
             rules.push((outcome.rule().map(str::to_owned), context()));
         }

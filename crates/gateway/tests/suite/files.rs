@@ -8,7 +8,7 @@ use std::{
 };
 use tempfile::TempDir;
 use tidegate_http_server::{FileWatch, ReadFiles};
-use tidegate_policy::Files as _;
+use tidegate_policy::FileSource as _;
 use tokio::time;
 
 /// A folder with a file of a policy, and whoever watches it.

@@ -14,7 +14,7 @@ use std::{
 use tempfile::TempDir;
 use tidegate_gateway::{Gateway, PolicySource};
 use tidegate_import::{Imported, LossKind};
-use tidegate_policy::{Disk, Format};
+use tidegate_policy::{DiskFiles, PolicyFormat};
 use tidegate_rule::Rules;
 use tidegate_testkit::servers::NginxServer;
 use tokio::sync::oneshot;
@@ -367,14 +367,14 @@ async fn compare(case: &Case) {
     let config = folder.path().join("nginx.conf");
     let port = nginx.address().port().to_string();
     fs::write(&config, http.replace("PORT", &port)).unwrap();
-    let mut imported = Imported::nginx(&config, &Disk).unwrap();
+    let mut imported = Imported::nginx(&config, &DiskFiles).unwrap();
     assert_eq!(imported.losses_of(LossKind::Protection).count(), 0, "{}: {:?}", case.name, imported.losses);
     let theirs: Vec<SocketAddr> = imported.policy.listen.iter().map(|listener| listener.address).collect();
     for listener in &mut imported.policy.listen {
         listener.address.set_port(0);
     }
     let policy = folder.path().join("policy.yaml");
-    let text = imported.print(Format::Yaml);
+    let text = imported.print(PolicyFormat::Yaml);
     fs::write(&policy, &text).unwrap();
     let gateway = Gateway::open(PolicySource::file(policy), Rules::new()).unwrap();
     let ours = gateway.addresses();

@@ -236,7 +236,7 @@ async fn the_gateway_does_not_wait_for_ever() {
     })
     .await;
     let mut config = config(&[&server]);
-    config.connections.drain = SOON;
+    config.connections.drain_timeout = SOON;
     let mut gateway = Gateway::with(config).await;
     let mut client = gateway.client().await;
     client.send("GET / HTTP/1.1\r\nhost: a\r\n\r\n").await;

@@ -5,7 +5,7 @@ use bytes::Bytes;
 use http::{Response, request};
 use std::fs;
 use tidegate_gateway::{Action, LogNote};
-use tidegate_policy::model::{Log, LogFormat};
+use tidegate_policy::model::{AccessLogFormat, AccessLogSpec};
 
 #[tokio::test]
 async fn each_request_is_a_line_with_what_was_decided() {
@@ -13,7 +13,7 @@ async fn each_request_is_a_line_with_what_was_decided() {
     let file = directory.path().join("access.log");
     let server = Server::mirror().await;
     let mut config = config(&[&server]);
-    config.log = Log { format: LogFormat::Json, file: Some(file.clone()) };
+    config.log = AccessLogSpec { format: AccessLogFormat::Json, file: Some(file.clone()) };
     let app = config.target("app").unwrap();
     let mut gateway = Gateway::judged(config, move |head: &request::Parts| match head.uri.path() {
         "/limited" => {
@@ -45,7 +45,8 @@ async fn each_request_is_a_line_with_what_was_decided() {
 async fn a_log_that_cannot_be_written_keeps_the_gateway_from_starting() {
     let server = Server::mirror().await;
     let mut config = config(&[&server]);
-    config.log = Log { format: LogFormat::Combined, file: Some("/no/such/place/access.log".into()) };
+    config.log =
+        AccessLogSpec { format: AccessLogFormat::Combined, file: Some("/no/such/place/access.log".into()) };
     let error = Gateway::with(config).await.fault().await;
     assert!(error.contains("/no/such/place/access.log"), "{error}");
 }
@@ -64,11 +65,11 @@ async fn log_names_the_client_behind_a_trusted_proxy() {
     .into_iter()
     .enumerate()
     {
-        for format in [LogFormat::Json, LogFormat::Combined] {
+        for format in [AccessLogFormat::Json, AccessLogFormat::Combined] {
             let file = directory.path().join(format!("{number}-{format:?}"));
             let mut config = config(&[&server]);
             config.trusted = vec![trusted.parse().unwrap()];
-            config.log = Log { format, file: Some(file.clone()) };
+            config.log = AccessLogSpec { format, file: Some(file.clone()) };
             let mut gateway = Gateway::with(config).await;
             let request =
                 format!("GET /a HTTP/1.1\r\nhost: example.org\r\nx-forwarded-for: {claimed}\r\n\r\n");
@@ -76,7 +77,7 @@ async fn log_names_the_client_behind_a_trusted_proxy() {
             gateway.stop();
             gateway.ended().await;
             let line = fs::read_to_string(&file).unwrap();
-            if format == LogFormat::Combined {
+            if format == AccessLogFormat::Combined {
                 assert!(line.starts_with(&format!("{client} - - [")), "{line}");
                 continue;
             }

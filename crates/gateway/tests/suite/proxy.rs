@@ -11,7 +11,7 @@ use std::{
 };
 use tidegate_gateway::{Action, Config, FilterDecision, FilterResult, Origin, RequestFilter};
 use tidegate_observe::AnsweredBy;
-use tidegate_policy::model::Introduce;
+use tidegate_policy::model::ForwardedHeaders;
 use tokio::{
     io::{AsyncReadExt, AsyncWriteExt},
     net::TcpStream,
@@ -65,7 +65,9 @@ async fn what_a_client_says_of_itself_is_replaced_and_what_a_trusted_proxy_says_
     assert_eq!(answer.header("x-request-id"), Some(id[0]));
 
     let words = ["x-forwarded-for", "x-forwarded-proto", "x-forwarded-host", "forwarded", "x-request-id"];
-    for (introduce, has) in [(Introduce::XForwarded, [1, 1, 1, 0, 1]), (Introduce::None, [0; 5])] {
+    for (introduce, has) in
+        [(ForwardedHeaders::XForwarded, [1, 1, 1, 0, 1]), (ForwardedHeaders::None, [0; 5])]
+    {
         let gateway = Gateway::with(Config { introduce, ..config(&[&server]) }).await;
         let mut client = gateway.client().await;
         for request in [told, "GET / HTTP/1.1\r\nhost: app.example\r\n\r\n"] {

@@ -14,7 +14,7 @@ use std::{
 use tidegate_core::Share;
 use tidegate_gateway::{Action, Config, run};
 use tidegate_http_server::BoundListener;
-use tidegate_policy::model::{Balance, BreakerTerms, HealthCheck};
+use tidegate_policy::model::{Balance, BreakerSpec, HealthCheck};
 
 async fn named(name: &'static str) -> Server {
     Server::start(move |_: Request<Incoming>| async move { Response::new(text(name)) }).await
@@ -106,7 +106,7 @@ async fn only_what_does_no_harm_is_sent_again_and_only_so_often() {
         ("PUT / HTTP/1.1\r\nhost: a\r\ncontent-length: 2\r\n\r\nab", 2, 1),
     ] {
         let mut config = config(&[&one, &two, &three]);
-        config.upstreams.get_mut("app").unwrap().retries.most = most;
+        config.upstreams.get_mut("app").unwrap().retries.max = most;
         let gateway = Gateway::with(config).await;
         count.store(0, Ordering::SeqCst);
         assert_eq!(gateway.client().await.ask(request).await.status(), 502);
@@ -142,14 +142,14 @@ async fn a_breaker_opens_for_a_server_that_fails() {
     })
     .await;
     let mut config = config(&[&failing]);
-    config.upstreams.get_mut("app").unwrap().breaker = Some(BreakerTerms {
+    config.upstreams.get_mut("app").unwrap().breaker = Some(BreakerSpec {
         failure_rate: Some(Share::percent(50.0).unwrap()),
-        slow_rate: None,
-        slow: None,
-        over: Some(4),
-        least: Some(4),
-        open: Some(Duration::from_secs(3_600)),
-        probes: None,
+        slow_call_rate: None,
+        slow_call_duration: None,
+        window_size: Some(4),
+        min_calls: Some(4),
+        open_duration: Some(Duration::from_secs(3_600)),
+        half_open_calls: None,
     });
     let gateway = Gateway::with(config).await;
     let mut client = gateway.client().await;
@@ -182,10 +182,10 @@ async fn a_server_that_is_not_well_gets_nothing_until_it_is() {
     let mut config = config(&[&moody, &steady]);
     config.upstreams.get_mut("app").unwrap().health = Some(HealthCheck {
         path: "/healthz".to_owned(),
-        every: Duration::from_millis(10),
+        interval: Duration::from_millis(10),
         timeout: Duration::from_secs(10),
-        failures: 2,
-        successes: 2,
+        unhealthy_threshold: 2,
+        healthy_threshold: 2,
     });
     let gateway = Gateway::with(config).await;
     while turns(&gateway, 4).await.len() > 1 {}

@@ -15,7 +15,7 @@ use std::{
 };
 use tidegate_gateway::Action;
 use tidegate_http_server::{BoundListener, Roots};
-use tidegate_policy::model::{Listener, Protocol, Tls};
+use tidegate_policy::model::{ListenerSpec, Protocol, Tls};
 use tidegate_testkit::servers::Certificates;
 use tokio::{
     io::{AsyncReadExt, AsyncWriteExt},
@@ -59,7 +59,7 @@ fn certificates() -> (tempfile::TempDir, Certificates) {
 }
 
 fn tls(certificates: &Certificates) -> Tls {
-    Tls { certificate: certificates.certificate.clone(), key: certificates.key.clone(), clients: None }
+    Tls { certificate: certificates.certificate.clone(), key: certificates.key.clone(), client_ca: None }
 }
 
 /// Asks over HTTP/2; the body of the answer.
@@ -218,7 +218,7 @@ async fn removed_client_authority_lets_nobody_in() {
     let config = config(&[&server]);
     let app = config.target("app").unwrap();
     let judge = move |_: &request::Parts| Action::Forward(app);
-    let files = Tls { clients: Some(authorities.clone()), ..tls(&server_files) };
+    let files = Tls { client_ca: Some(authorities.clone()), ..tls(&server_files) };
     let gateway = Gateway::listening(config, Some(files), judge).await;
 
     let mut roots = RootCertStore::empty();
@@ -254,8 +254,8 @@ async fn a_certificate_that_is_no_good_is_named() {
         (&good.certificate, &empty, &empty, "there is no private key in it"),
         (&good.certificate, &other.key, &other.key, "it does not go with"),
     ] {
-        let tls = Tls { certificate: certificate.clone(), key: key.clone(), clients: None };
-        let error = BoundListener::bind(&Listener {
+        let tls = Tls { certificate: certificate.clone(), key: key.clone(), client_ca: None };
+        let error = BoundListener::bind(&ListenerSpec {
             name: None,
             address: ([127, 0, 0, 1], 0).into(),
             tls: Some(tls),
@@ -270,7 +270,7 @@ async fn a_certificate_that_is_no_good_is_named() {
 async fn an_address_in_use_is_told() {
     let server = Server::mirror().await;
     let error =
-        BoundListener::bind(&Listener { name: None, address: server.address, tls: None }).unwrap_err();
+        BoundListener::bind(&ListenerSpec { name: None, address: server.address, tls: None }).unwrap_err();
     assert!(error.to_string().contains("is in use"), "{error}");
 }
 

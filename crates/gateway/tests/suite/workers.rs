@@ -10,7 +10,7 @@ use std::{
 };
 use tidegate_gateway::Action;
 use tidegate_http_server::BoundListener;
-use tidegate_policy::model::Listener;
+use tidegate_policy::model::ListenerSpec;
 use tokio::time::timeout;
 
 #[tokio::test]
@@ -75,8 +75,9 @@ async fn ipv6_is_listened_on_and_told_of_as_it_is_written() {
     });
     let config = config(&[&server]);
     let app = config.target("app").unwrap();
-    let bound = BoundListener::bind(&Listener { name: None, address: "[::1]:0".parse().unwrap(), tls: None })
-        .unwrap();
+    let bound =
+        BoundListener::bind(&ListenerSpec { name: None, address: "[::1]:0".parse().unwrap(), tls: None })
+            .unwrap();
     let gateway = Gateway::at(config, bound, move |_: &request::Parts| Action::Forward(app));
     let head = gateway.client().await.get("/").await.body;
     assert!(head.contains("x-forwarded-for: ::1\r\n"), "{head}");
@@ -86,7 +87,7 @@ async fn ipv6_is_listened_on_and_told_of_as_it_is_written() {
 #[tokio::test]
 async fn both_families_have_the_same_port() {
     let every = |address: &str| {
-        BoundListener::bind(&Listener { name: None, address: address.parse().unwrap(), tls: None })
+        BoundListener::bind(&ListenerSpec { name: None, address: address.parse().unwrap(), tls: None })
     };
     let six = every("[::]:0").unwrap();
     let four = every(&format!("0.0.0.0:{}", six.address().port())).unwrap();

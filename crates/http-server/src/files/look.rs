@@ -9,7 +9,7 @@ use std::{
     path::{Path, PathBuf},
     sync::{Mutex, PoisonError},
 };
-use tidegate_policy::Files;
+use tidegate_policy::FileSource;
 
 /// A file that is larger is no list of networks any more.
 const MOST_BYTES: u64 = 64 * 1024 * 1024;
@@ -40,7 +40,7 @@ pub(super) enum Depth {
     Inside,
 }
 
-impl Files for ReadFiles {
+impl FileSource for ReadFiles {
     fn read(&self, path: &Path) -> io::Result<Vec<u8>> {
         let read = read(path);
         let digest = match &read {

@@ -182,7 +182,7 @@ mod tests {
         path::Path,
         time::{Duration, SystemTime},
     };
-    use tidegate_policy::Files as _;
+    use tidegate_policy::FileSource as _;
 
     /// Steps until nothing changes any more, and says how often a change was told of.
     async fn told(watch: &mut FileWatch) -> usize {

@@ -38,13 +38,13 @@ const CERTIFICATE_REFRESH: Duration = Duration::from_secs(1);
 
 impl BoundListener {
     /// Binds a listener. Port 0 becomes a free port; [`address`](Self::address) returns it.
-    pub fn bind(declared: &model::Listener) -> Result<Self, Fault> {
+    pub fn bind(declared: &model::ListenerSpec) -> Result<Self, Fault> {
         Self::bind_or_reuse(declared, [])
     }
 
     /// Reuses the socket of the listener that was declared with the same address, and its backlog; otherwise binds a new one.
     pub fn bind_or_reuse<'a>(
-        declared: &model::Listener,
+        declared: &model::ListenerSpec,
         existing: impl IntoIterator<Item = &'a Self>,
     ) -> Result<Self, Fault> {
         let certificate = declared.tls.as_ref().map(Certificate::load).transpose()?;

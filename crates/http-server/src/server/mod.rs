@@ -109,14 +109,14 @@ pub const PREFACE: &[u8] = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n";
 impl<S> HttpServer<S> {
     /// A server of HTTP/1.1 and HTTP/2.
     pub fn new(service: S, settings: &Connections) -> Self {
-        let max_connections = usize::try_from(settings.most).unwrap_or(usize::MAX);
+        let max_connections = usize::try_from(settings.max).unwrap_or(usize::MAX);
         Self {
             service,
             protocol: Protocol::Http { idle_timeout: settings.header_timeout.max(settings.idle_timeout) },
             connections: Arc::new(Semaphore::new(max_connections.min(Semaphore::MAX_PERMITS))),
             max_header_size: usize::try_from(settings.header_size).unwrap_or(usize::MAX),
             handshake_timeout: settings.header_timeout,
-            drain_timeout: settings.drain,
+            drain_timeout: settings.drain_timeout,
         }
     }
 
@@ -303,7 +303,7 @@ pub struct ThreadedListener {
 
 impl ThreadedListener {
     /// Binds a listener; reuses the socket of `existing` if it was declared with the same address.
-    pub fn bind(declared: &model::Listener, existing: Option<&Self>) -> Result<Self, Fault> {
+    pub fn bind(declared: &model::ListenerSpec, existing: Option<&Self>) -> Result<Self, Fault> {
         let existing = existing.map(|existing| &existing.bound);
         Ok(Self { bound: BoundListener::bind_or_reuse(declared, existing)?, threads: None })
     }

@@ -87,7 +87,7 @@ fn config(files: &Tls, name: Option<&ServerName<'static>>) -> Result<ServerConfi
 
 /// Who is let in: all, unless authorities are named.
 fn clients(files: &Tls, provider: &Arc<CryptoProvider>) -> Result<Arc<dyn ClientCertVerifier>, Fault> {
-    let Some(authorities) = &files.clients else { return Ok(WebPkiClientVerifier::no_client_auth()) };
+    let Some(authorities) = &files.client_ca else { return Ok(WebPkiClientVerifier::no_client_auth()) };
     let roots = Arc::new(Roots::File(authorities.clone()).store()?);
     WebPkiClientVerifier::builder_with_provider(roots, provider.clone())
         .build()
@@ -99,7 +99,7 @@ fn stamps(files: &Tls) -> [Stamp; 3] {
         let metadata = fs::metadata(file).ok()?;
         Some((metadata.modified().ok()?, metadata.len()))
     };
-    [stamp(&files.certificate), stamp(&files.key), files.clients.as_deref().and_then(stamp)]
+    [stamp(&files.certificate), stamp(&files.key), files.client_ca.as_deref().and_then(stamp)]
 }
 
 fn read(files: &Tls, provider: &CryptoProvider) -> Result<CertifiedKey, Fault> {

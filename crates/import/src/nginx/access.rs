@@ -3,8 +3,8 @@
 use super::{Importer, lexer::Directive, region::and_not};
 use tidegate_access::Prefix;
 use tidegate_policy::{
-    model::{Access, Match, Network},
-    source::Span,
+    model::{AccessSpec, Match, Network},
+    source::SourceSpan,
 };
 
 /// One `allow` or `deny`.
@@ -25,7 +25,7 @@ pub(super) enum Verb {
 #[derive(Clone, Debug, Default)]
 pub(super) struct AccessList {
     pub(super) entries: Vec<AccessEntry>,
-    pub(super) at: Option<Span>,
+    pub(super) at: Option<SourceSpan>,
 }
 
 /// `limit_except METHODS { allow …; deny …; }`
@@ -84,7 +84,7 @@ impl Importer<'_> {
 const MOST_ENTRIES: usize = 10_000;
 
 /// What a list says: lists of a rule where that is the same, or else the requests that are denied; `None` if all are let in.
-pub(super) fn rule_of(entries: &[AccessEntry]) -> Option<(Access, Match)> {
+pub(super) fn rule_of(entries: &[AccessEntry]) -> Option<(AccessSpec, Match)> {
     // Whoever is in `all` is in no entry behind it.
     let end = entries.iter().position(|entry| entry.network.is_none()).map_or(entries.len(), |at| at + 1);
     let entries = &entries[..end];
@@ -100,14 +100,14 @@ pub(super) fn rule_of(entries: &[AccessEntry]) -> Option<(Access, Match)> {
     }
     if ends_in_denial && is_all(Verb::Allow, &entries[..entries.len() - 1]) {
         let allow = networks(&entries[..entries.len() - 1]);
-        return Some((Access { deny: all(), allow, ban: None }, Match::default()));
+        return Some((AccessSpec { deny: all(), allow, ban: None }, Match::default()));
     }
     let denies = match entries.last() {
         Some(AccessEntry { verb: Verb::Allow, network: None }) => &entries[..entries.len() - 1],
         _ => entries,
     };
     if !ends_in_denial && is_all(Verb::Deny, denies) {
-        return Some((Access { deny: networks(denies), ..Access::default() }, Match::default()));
+        return Some((AccessSpec { deny: networks(denies), ..AccessSpec::default() }, Match::default()));
     }
     // From the last entry to the first: each adds its network to those denied, or takes it out.
     let mut denied: Option<Match> = None;
@@ -129,5 +129,5 @@ pub(super) fn rule_of(entries: &[AccessEntry]) -> Option<(Access, Match)> {
             }
         };
     }
-    denied.map(|denied| (Access { deny: all(), ..Access::default() }, denied))
+    denied.map(|denied| (AccessSpec { deny: all(), ..AccessSpec::default() }, denied))
 }

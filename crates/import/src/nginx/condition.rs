@@ -12,7 +12,7 @@ use tidegate_policy::{
     is_host,
     matching::check_condition,
     model::{Expression, Glob, Match, Network},
-    source::short,
+    source::truncate,
 };
 
 /// The requests for which a condition holds; an error says what cannot be carried over.
@@ -28,7 +28,7 @@ impl Condition {
     pub(super) fn of(directive: &Directive, variables: &Variables) -> Result<Self, String> {
         let words: Vec<&str> = directive.args.iter().map(|word| word.text.as_str()).collect();
         let words = unbracketed(&words).ok_or("a condition that is not understood")?;
-        let strange = || format!("a condition by `{}`", short(&words.join(" ")));
+        let strange = || format!("a condition by `{}`", truncate(&words.join(" ")));
         let name = words.first().and_then(|name| name.strip_prefix('$')).ok_or_else(strange)?;
         let (operator, value) = match &words[..] {
             [_, operator, value @ ..] => (*operator, value.join(" ")),

@@ -9,7 +9,7 @@ use std::{
     io::ErrorKind,
     path::{Component, Path, PathBuf},
 };
-use tidegate_policy::source::{Fault, Sources, Span};
+use tidegate_policy::source::{SourceSpan, Sources, SpannedError};
 
 /// Whoever includes more than this includes by accident.
 const MOST_INCLUDES: usize = 1_000;
@@ -17,7 +17,7 @@ const MOST_INCLUDES: usize = 1_000;
 const MOST_BYTES: usize = 16 * 1024 * 1024;
 
 /// All directives of a file, with those of the files that it includes.
-pub(super) fn load(path: &Path, files: &dyn Tree, sources: &mut Sources) -> Result<Loaded, Fault> {
+pub(super) fn load(path: &Path, files: &dyn Tree, sources: &mut Sources) -> Result<Loaded, SpannedError> {
     let folder = path.parent().unwrap_or(Path::new("")).to_owned();
     let mut loader = Loader {
         files,
@@ -64,28 +64,28 @@ struct Loader<'a> {
 }
 
 impl Loader<'_> {
-    fn file(&mut self, path: &Path, from: Option<Span>) -> Result<Vec<Directive>, Fault> {
+    fn file(&mut self, path: &Path, from: Option<SourceSpan>) -> Result<Vec<Directive>, SpannedError> {
         let path = plain(path);
         let bytes = self.files.read(&path).map_err(|error| {
-            let at = from.unwrap_or_else(|| self.sources.unread(&path));
+            let at = from.unwrap_or_else(|| self.sources.add_unreadable(&path));
             let problem = format!("`{}` cannot be read: {error}", path.display());
-            Fault::new(at, problem, "name a file that is there and may be read")
+            SpannedError::new(at, problem, "name a file that is there and may be read")
         })?;
         self.files_read += 1;
         self.bytes_read = self.bytes_read.saturating_add(bytes.len());
         if let Some(at) = from {
             if self.open.contains(&path) {
                 let problem = format!("`{}` includes itself", path.display());
-                return Err(Fault::new(at, problem, "leave it out"));
+                return Err(SpannedError::new(at, problem, "leave it out"));
             }
             if self.files_read > MOST_INCLUDES || self.bytes_read > MOST_BYTES {
                 let problem = format!("more than {MOST_INCLUDES} files, or {MOST_BYTES} bytes of them");
-                return Err(Fault::new(at, problem, "include less"));
+                return Err(SpannedError::new(at, problem, "include less"));
             }
         }
-        let file = self.sources.take(&path, &bytes)?;
-        let whole = Span { file, start: 0, end: 0 };
-        let text = self.sources.source(whole).map_or(String::new(), |source| source.text.clone());
+        let file = self.sources.add(&path, &bytes)?;
+        let whole = SourceSpan { file, start: 0, end: 0 };
+        let text = self.sources.file(whole).map_or(String::new(), |source| source.text.clone());
         let directives = lexer::read(file, &text)?;
         self.open.push(path);
         let directives = self.unfold(directives)?;
@@ -93,11 +93,11 @@ impl Loader<'_> {
         Ok(directives)
     }
 
-    fn unfold(&mut self, directives: Vec<Directive>) -> Result<Vec<Directive>, Fault> {
+    fn unfold(&mut self, directives: Vec<Directive>) -> Result<Vec<Directive>, SpannedError> {
         let mut all = Vec::with_capacity(directives.len());
         if let (true, Some(first)) = (self.depth > DEEPEST, directives.first()) {
             let problem = format!("more than {DEEPEST} levels of blocks and files");
-            return Err(Fault::new(first.at, problem, "say it with fewer levels"));
+            return Err(SpannedError::new(first.at, problem, "say it with fewer levels"));
         }
         self.depth += 1;
         for mut directive in directives {
@@ -114,9 +114,9 @@ impl Loader<'_> {
         Ok(all)
     }
 
-    fn included(&mut self, directive: &Directive) -> Result<Vec<Directive>, Fault> {
+    fn included(&mut self, directive: &Directive) -> Result<Vec<Directive>, SpannedError> {
         let [word] = &directive.args[..] else {
-            return Err(Fault::new(directive.at, "`include` names one file", "write `include FILE;`"));
+            return Err(SpannedError::new(directive.at, "`include` names one file", "write `include FILE;`"));
         };
         let mut all = Vec::new();
         for path in self.named(&word.text) {

@@ -10,7 +10,7 @@ use super::{
     numbers::{size, time, whole},
 };
 use std::time::Duration;
-use tidegate_policy::source::Span;
+use tidegate_policy::source::SourceSpan;
 use tidegate_rule::Mode;
 
 /// What holds at a level.
@@ -38,7 +38,7 @@ pub(super) struct RequestLimit {
     pub(super) zone: String,
     pub(super) burst: u64,
     pub(super) delay: u64,
-    pub(super) at: Span,
+    pub(super) at: SourceSpan,
 }
 
 /// One `limit_conn`.
@@ -46,7 +46,7 @@ pub(super) struct RequestLimit {
 pub(super) struct ConnectionLimit {
     pub(super) zone: String,
     pub(super) most: u64,
-    pub(super) at: Span,
+    pub(super) at: SourceSpan,
 }
 
 /// What becomes of those over a limit.
@@ -59,7 +59,7 @@ pub(super) struct Denial {
 #[derive(Clone, Copy, Debug)]
 pub(super) struct ByteRate {
     pub(super) bytes: u64,
-    pub(super) at: Span,
+    pub(super) at: SourceSpan,
 }
 
 /// One `client_max_body_size`.
@@ -67,7 +67,7 @@ pub(super) struct ByteRate {
 pub(super) struct BodySize {
     /// `None` is without an end.
     pub(super) bytes: Option<u64>,
-    pub(super) at: Span,
+    pub(super) at: SourceSpan,
 }
 
 /// Which name a server behind the proxy hears.

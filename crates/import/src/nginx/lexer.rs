@@ -3,7 +3,7 @@
 //! Quotes count where a word starts; a backslash takes the meaning from the sign behind it; `#` starts a comment between two
 //! words; `${` does not start a block.
 
-use tidegate_policy::source::{Fault, Span, short};
+use tidegate_policy::source::{SourceSpan, SpannedError, truncate};
 
 /// `name args;` or `name args { block }`
 #[derive(Clone, Debug)]
@@ -12,14 +12,14 @@ pub(super) struct Directive {
     pub(super) args: Vec<Word>,
     pub(super) block: Option<Vec<Self>>,
     /// From its name to the sign that ends it.
-    pub(super) at: Span,
+    pub(super) at: SourceSpan,
 }
 
 /// A word, without its quotes.
 #[derive(Clone, Debug)]
 pub(super) struct Word {
     pub(super) text: String,
-    pub(super) at: Span,
+    pub(super) at: SourceSpan,
 }
 
 /// Nobody nests deeper.
@@ -32,7 +32,7 @@ impl Directive {
     }
 
     /// What follows a `name=` among its arguments.
-    pub(super) fn option(&self, name: &str) -> Option<(&str, Span)> {
+    pub(super) fn option(&self, name: &str) -> Option<(&str, SourceSpan)> {
         self.args.iter().find_map(|word| {
             let value = word.text.strip_prefix(name)?.strip_prefix('=')?;
             Some((value, word.at))
@@ -45,7 +45,7 @@ impl Directive {
 }
 
 /// All directives of a text.
-pub(super) fn read(file: usize, text: &str) -> Result<Vec<Directive>, Fault> {
+pub(super) fn read(file: usize, text: &str) -> Result<Vec<Directive>, SpannedError> {
     let mut lexer = Lexer { file, text, at: 0 };
     let mut open: Vec<Block> = Vec::new();
     let mut here = Vec::new();
@@ -66,7 +66,7 @@ pub(super) fn read(file: usize, text: &str) -> Result<Vec<Directive>, Fault> {
                 let head = lexer.directive(&mut words, Some(Vec::new()))?;
                 if open.len() >= DEEPEST {
                     let problem = format!("more than {DEEPEST} levels deep");
-                    return Err(Fault::new(head.at, problem, "say it with fewer levels"));
+                    return Err(SpannedError::new(head.at, problem, "say it with fewer levels"));
                 }
                 open.push(Block { head, before: std::mem::take(&mut here) });
             }
@@ -74,7 +74,7 @@ pub(super) fn read(file: usize, text: &str) -> Result<Vec<Directive>, Fault> {
                 lexer.none_left(&words)?;
                 let Some(Block { mut head, before }) = open.pop() else {
                     let fix = "leave it out, or open a block with `{` before";
-                    return Err(Fault::new(lexer.last(1), "a `}` that closes nothing", fix));
+                    return Err(SpannedError::new(lexer.last(1), "a `}` that closes nothing", fix));
                 };
                 head.block = Some(std::mem::replace(&mut here, before));
                 here.push(head);
@@ -86,8 +86,8 @@ pub(super) fn read(file: usize, text: &str) -> Result<Vec<Directive>, Fault> {
     match open.pop() {
         None => Ok(here),
         Some(Block { head, .. }) => {
-            let problem = format!("the block of `{}` is not closed", short(&head.name));
-            Err(Fault::new(head.at, problem, "write a `}` where it ends"))
+            let problem = format!("the block of `{}` is not closed", truncate(&head.name));
+            Err(SpannedError::new(head.at, problem, "write a `}` where it ends"))
         }
     }
 }
@@ -117,7 +117,7 @@ struct Lexer<'a> {
 }
 
 impl Lexer<'_> {
-    fn next(&mut self) -> Result<Token, Fault> {
+    fn next(&mut self) -> Result<Token, SpannedError> {
         loop {
             let rest = self.text.get(self.at..).unwrap_or_default();
             let Some(first) = rest.chars().next() else { return Ok(Token::Nothing) };
@@ -159,7 +159,7 @@ impl Lexer<'_> {
         Word { text, at: self.span(start, end) }
     }
 
-    fn quoted(&mut self, quote: char) -> Result<Word, Fault> {
+    fn quoted(&mut self, quote: char) -> Result<Word, SpannedError> {
         let (start, mut text) = (self.at, String::new());
         let mut signs = self.text.get(start + 1..).unwrap_or_default().char_indices();
         while let Some((at, sign)) = signs.next() {
@@ -170,7 +170,7 @@ impl Lexer<'_> {
                     let behind = self.text.get(self.at..).and_then(|rest| rest.chars().next());
                     if behind.is_some_and(|sign| !" \t\r\n;{)".contains(sign)) {
                         let fix = "write a space between, or put all of the word into quotes";
-                        return Err(Fault::new(self.last(1), "a quote that ends within a word", fix));
+                        return Err(SpannedError::new(self.last(1), "a quote that ends within a word", fix));
                     }
                     return Ok(Word { text, at: self.span(start, self.at) });
                 }
@@ -178,11 +178,11 @@ impl Lexer<'_> {
             }
         }
         let fix = format!("write a {quote} where it ends");
-        Err(Fault::new(self.span(start, start + 1), "a quote that is not closed", fix))
+        Err(SpannedError::new(self.span(start, start + 1), "a quote that is not closed", fix))
     }
 
     /// Code of another language: only its braces are counted.
-    fn skip_block(&mut self) -> Result<(), Fault> {
+    fn skip_block(&mut self) -> Result<(), SpannedError> {
         let (start, mut depth) = (self.at, 1_usize);
         for (at, sign) in self.text.get(start..).unwrap_or_default().char_indices() {
             match sign {
@@ -196,39 +196,43 @@ impl Lexer<'_> {
             }
         }
         let at = self.span(start.saturating_sub(1), start);
-        Err(Fault::new(at, "a block of code that is not closed", "write a `}` where it ends"))
+        Err(SpannedError::new(at, "a block of code that is not closed", "write a `}` where it ends"))
     }
 
     /// What these words say, up to the sign that was just read.
-    fn directive(&self, words: &mut Vec<Word>, block: Option<Vec<Directive>>) -> Result<Directive, Fault> {
+    fn directive(
+        &self,
+        words: &mut Vec<Word>,
+        block: Option<Vec<Directive>>,
+    ) -> Result<Directive, SpannedError> {
         let mut words = std::mem::take(words).into_iter();
         let Some(name) = words.next() else {
             let sign = if block.is_some() { '{' } else { ';' };
             let problem = format!("a `{sign}` without a word before it");
-            return Err(Fault::new(self.last(1), problem, "write a directive, or leave it out"));
+            return Err(SpannedError::new(self.last(1), problem, "write a directive, or leave it out"));
         };
         let args: Vec<Word> = words.collect();
         let end = args.last().map_or(name.at.end, |word| word.at.end);
         Ok(Directive { at: self.span(name.at.start, end), name: name.text, args, block })
     }
 
-    fn none_left(&self, words: &[Word]) -> Result<(), Fault> {
+    fn none_left(&self, words: &[Word]) -> Result<(), SpannedError> {
         match words.first() {
             None => Ok(()),
             Some(first) => {
                 let end = words.last().map_or(first.at.end, |word| word.at.end);
-                let problem = format!("`{}` is not ended", short(&first.text));
-                Err(Fault::new(self.span(first.at.start, end), problem, "write a `;` behind it"))
+                let problem = format!("`{}` is not ended", truncate(&first.text));
+                Err(SpannedError::new(self.span(first.at.start, end), problem, "write a `;` behind it"))
             }
         }
     }
 
-    fn span(&self, start: usize, end: usize) -> Span {
-        Span { file: self.file, start, end }
+    fn span(&self, start: usize, end: usize) -> SourceSpan {
+        SourceSpan { file: self.file, start, end }
     }
 
     /// The last bytes that were read.
-    fn last(&self, count: usize) -> Span {
+    fn last(&self, count: usize) -> SourceSpan {
         self.span(self.at.saturating_sub(count), self.at)
     }
 }

@@ -5,7 +5,7 @@ use std::{
     net::{Ipv4Addr, Ipv6Addr, SocketAddr},
     path::PathBuf,
 };
-use tidegate_policy::model::{Listener, Tls};
+use tidegate_policy::model::{ListenerSpec, Tls};
 
 /// `ssl_certificate` and `ssl_certificate_key`
 #[derive(Clone, Debug, Default)]
@@ -45,7 +45,7 @@ impl Importer<'_> {
         let mut found = Vec::new();
         if listens.is_empty() {
             let usual = SocketAddr::from((Ipv4Addr::UNSPECIFIED, 80));
-            self.listener(server, Listener { name: None, address: usual, tls: None }, certificate);
+            self.listener(server, ListenerSpec { name: None, address: usual, tls: None }, certificate);
             found.push(Listen { address: usual, is_default: false, scheme: "http" });
         }
         let clients = match (certificate.authorities(), &certificate.verify) {
@@ -74,9 +74,11 @@ impl Importer<'_> {
             }
             let tls = match (directive.has("ssl"), certificate) {
                 (false, _) => None,
-                (true, Certificate { chain: Some(certificate), key: Some(key), .. }) => {
-                    Some(Tls { certificate: certificate.clone(), key: key.clone(), clients: clients.clone() })
-                }
+                (true, Certificate { chain: Some(certificate), key: Some(key), .. }) => Some(Tls {
+                    certificate: certificate.clone(),
+                    key: key.clone(),
+                    client_ca: clients.clone(),
+                }),
                 (true, _) => {
                     self.lose(directive, "there is no certificate for it; write `ssl_certificate` and `ssl_certificate_key`, and import again");
                     continue;
@@ -84,13 +86,13 @@ impl Importer<'_> {
             };
             let is_default = directive.has("default_server") || directive.has("default");
             let scheme = if tls.is_some() { "https" } else { "http" };
-            self.listener(server, Listener { name: None, address, tls }, certificate);
+            self.listener(server, ListenerSpec { name: None, address, tls }, certificate);
             found.push(Listen { address, is_default, scheme });
         }
         found
     }
 
-    fn listener(&mut self, server: &Directive, listener: Listener, certificate: &Certificate) {
+    fn listener(&mut self, server: &Directive, listener: ListenerSpec, certificate: &Certificate) {
         let address = listener.address;
         let Some(known) = self.policy.listen.iter_mut().find(|known| known.address == address) else {
             return self.policy.listen.push(listener);
@@ -99,7 +101,7 @@ impl Importer<'_> {
             // One server that says `ssl` says it for the address.
             (None, Some(tls)) => known.tls = Some(tls),
             (Some(known), Some(tls)) if *known != tls => {
-                let is_weaker = known.clients != tls.clients;
+                let is_weaker = known.client_ca != tls.client_ca;
                 let reason = format!("{address} has one certificate, that of its first server");
                 self.lose(server, reason);
                 if is_weaker {

@@ -15,7 +15,7 @@ use super::{
 };
 use tidegate_policy::{
     is_path,
-    model::{Expression, Glob, Match, PathPattern, Rest, Segment},
+    model::{Expression, Glob, Match, PathPattern, PathTail, Segment},
 };
 
 /// What a location is about.
@@ -106,7 +106,7 @@ impl Place {
     /// Its paths; `None` for an expression.
     pub(super) fn pattern(&self) -> Option<PathPattern> {
         match self {
-            Self::Exact(text) => Some(PathPattern { segments: texts(text), rest: None }),
+            Self::Exact(text) => Some(PathPattern { segments: texts(text), tail: None }),
             Self::Prefix(text, _) => Some(prefix(text)),
             Self::Expression(_) => None,
         }
@@ -131,7 +131,7 @@ fn prefix(text: &str) -> PathPattern {
             false => _ = segments.pop().map(|_| segments.push(glob)),
         }
     }
-    PathPattern { segments, rest: Some(Rest::Any) }
+    PathPattern { segments, tail: Some(PathTail::Any) }
 }
 
 /// Regular expressions that say no more than a path or an ending can.
@@ -221,7 +221,7 @@ fn pattern(text: &str, is_whole: bool) -> Option<PathPattern> {
         });
     }
     if is_whole {
-        return Some(PathPattern { segments, rest: None });
+        return Some(PathPattern { segments, tail: None });
     }
     if !text.ends_with('/') {
         match segments.pop()? {
@@ -229,7 +229,7 @@ fn pattern(text: &str, is_whole: bool) -> Option<PathPattern> {
             other => segments.push(other),
         }
     }
-    Some(PathPattern { segments, rest: Some(Rest::Any) })
+    Some(PathPattern { segments, tail: Some(PathTail::Any) })
 }
 
 /// An expression that stands for itself.

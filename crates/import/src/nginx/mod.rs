@@ -37,8 +37,8 @@ use std::{
     sync::Arc,
 };
 use tidegate_policy::{
-    Format, Policy, Problems, compile,
-    source::{Fault, Sources, Span, position, short},
+    Policy, PolicyFormat, Problems, compile,
+    source::{SourceSpan, Sources, SpannedError, line_and_column, truncate},
 };
 use upstreams::Group;
 use variables::{KeyPlan, Variables};
@@ -49,7 +49,7 @@ pub(super) fn import(path: &Path, files: &dyn Tree) -> Result<Imported, Problems
     let mut sources = Sources::default();
     let (directives, missing) = match include::load(path, files, &mut sources) {
         Ok(loaded) => loaded,
-        Err(fault) => return Err(Problems::of(vec![fault], &sources)),
+        Err(fault) => return Err(Problems::from_errors(vec![fault], &sources)),
     };
     let mut importer = Importer::new(&sources, path.parent().unwrap_or(Path::new("")));
     for (include, kind) in &missing {
@@ -63,7 +63,7 @@ pub(super) fn import(path: &Path, files: &dyn Tree) -> Result<Imported, Problems
     importer.check();
     let Importer { faults, mut losses, policy, .. } = importer;
     if !faults.is_empty() {
-        return Err(Problems::of(faults, &sources));
+        return Err(Problems::from_errors(faults, &sources));
     }
     losses.sort_by_key(|(at, _)| *at);
     losses.dedup();
@@ -75,8 +75,8 @@ pub(super) fn import(path: &Path, files: &dyn Tree) -> Result<Imported, Problems
 struct Importer<'a> {
     sources: &'a Sources,
     folder: &'a Path,
-    faults: Vec<Fault>,
-    losses: Vec<(Span, Loss)>,
+    faults: Vec<SpannedError>,
+    losses: Vec<(SourceSpan, Loss)>,
     /// What has been told once.
     told: BTreeSet<&'static str>,
     variables: Variables,
@@ -87,7 +87,7 @@ struct Importer<'a> {
     groups: BTreeMap<String, Group>,
     rule_names: HashSet<String>,
     /// Zones that limit something, by where they stand.
-    used_zones: HashSet<Span>,
+    used_zones: HashSet<SourceSpan>,
     /// Whether `http` and `https` have to be told apart.
     needs_scheme: bool,
     left: Budget,
@@ -146,8 +146,8 @@ impl<'a> Importer<'a> {
     }
 
     /// nginx would not start with this.
-    fn blame(&mut self, at: Span, problem: impl Into<String>, fix: impl Into<String>) {
-        self.faults.push(Fault::new(at, problem, fix));
+    fn blame(&mut self, at: SourceSpan, problem: impl Into<String>, fix: impl Into<String>) {
+        self.faults.push(SpannedError::new(at, problem, fix));
     }
 
     /// This is not carried over, or means something else.
@@ -160,22 +160,22 @@ impl<'a> Importer<'a> {
         self.lose_as(LossKind::Protection, directive.at, reason);
     }
 
-    fn lose_at(&mut self, at: Span, reason: impl Into<String>) {
+    fn lose_at(&mut self, at: SourceSpan, reason: impl Into<String>) {
         self.lose_as(LossKind::Decoration, at, reason);
     }
 
-    fn lose_as(&mut self, kind: LossKind, at: Span, reason: impl Into<String>) {
-        let text = self.sources.source(at).and_then(|source| source.text.get(at.start..at.end));
+    fn lose_as(&mut self, kind: LossKind, at: SourceSpan, reason: impl Into<String>) {
+        let text = self.sources.file(at).and_then(|source| source.text.get(at.start..at.end));
         let words: Vec<_> = text.unwrap_or_default().split_whitespace().collect();
-        let directive = words.first().map_or(String::new(), |name| short(name));
-        let said = short(&words.join(" "));
+        let directive = words.first().map_or(String::new(), |name| truncate(name));
+        let said = truncate(&words.join(" "));
         self.losses.push((at, Loss { kind, directive, place: self.line(at), said, reason: reason.into() }));
     }
 
     /// `nginx.conf:12`
-    fn line(&self, at: Span) -> String {
-        let Some(source) = self.sources.source(at) else { return String::new() };
-        format!("{}:{}", source.path.display(), position(&source.text, at.start).0)
+    fn line(&self, at: SourceSpan) -> String {
+        let Some(source) = self.sources.file(at) else { return String::new() };
+        format!("{}:{}", source.path.display(), line_and_column(&source.text, at.start).0)
     }
 
     /// The same, where it is said again and again.
@@ -198,12 +198,12 @@ impl<'a> Importer<'a> {
             return;
         }
         // Its places are those of a text that nobody sees.
-        let problem = match self.policy.print(Format::Yaml).parse::<Policy>() {
+        let problem = match self.policy.print(PolicyFormat::Yaml).parse::<Policy>() {
             Ok(read) => compile::check(&read).err().map(|error| error.to_string()),
             Err(problems) => problems.iter().next().map(|first| first.problem().to_owned()),
         };
         if let Some(problem) = problem {
-            let at = Span { file: 0, start: 0, end: 0 };
+            let at = SourceSpan { file: 0, start: 0, end: 0 };
             let problem = format!("what it says makes no policy: {problem}");
             self.blame(at, problem, "import a part of it, and write the rest by hand");
         }

@@ -111,7 +111,7 @@ fn tree_region(all: &[Located<'_>]) -> Option<Match> {
     let levels = carve(&items, false, key, |outer, inner| outer.covers(inner));
     levels.iter().rev().fold(None, |not: Option<Match>, level| {
         let paths: Vec<PathPattern> = level.iter().filter_map(|place| items[*place].0.pattern()).collect();
-        let is_everything = |path: &PathPattern| path.segments.is_empty() && path.rest.is_some();
+        let is_everything = |path: &PathPattern| path.segments.is_empty() && path.tail.is_some();
         let paths = if paths.iter().any(is_everything) { Vec::new() } else { paths };
         Some(Match { paths, not: not.map(Box::new), ..Match::default() })
     })

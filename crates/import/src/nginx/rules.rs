@@ -24,10 +24,10 @@ use std::{
 use tidegate_core::{Quota, QuotaError};
 use tidegate_policy::{
     model::{
-        Access, Bandwidth, Enforcement, Expression, Key, Match, Network, OnLimit, Part, PathPattern, Quotas,
-        Reject, Respond, Route, RouteAction, Rule,
+        AccessSpec, BandwidthSpec, Expression, KeyPart, KeySpec, Match, Network, OnLimit, PathPattern,
+        Quotas, Reject, Respond, RouteAction, RouteSpec, RuleEnforcement, RuleSpec,
     },
-    source::{Span, short},
+    source::{SourceSpan, truncate},
 };
 use tidegate_rule::Mode;
 
@@ -58,13 +58,13 @@ struct Use {
     server: Option<usize>,
     /// Sites and locations.
     places: Vec<(usize, usize)>,
-    at: Span,
+    at: SourceSpan,
 }
 
 impl Importer<'_> {
     pub(super) fn rules(&mut self, sites: &[Site<'_>]) {
         let uses = self.uses(sites);
-        let mut first: HashMap<String, (Span, Option<usize>)> = HashMap::new();
+        let mut first: HashMap<String, (SourceSpan, Option<usize>)> = HashMap::new();
         for its in &uses {
             let Some(left) = self.left.rules.checked_sub(1) else {
                 return self.blame(its.at, "one of more than a thousand limits", "import a part of them");
@@ -90,7 +90,7 @@ impl Importer<'_> {
     fn uses(&mut self, sites: &[Site<'_>]) -> Vec<Use> {
         let (mut uses, mut known) = (Vec::<Use>::new(), HashMap::new());
         let mut add =
-            |limit: Limit, denial: Denial, server: Option<usize>, place: (usize, usize), at: Span| {
+            |limit: Limit, denial: Denial, server: Option<usize>, place: (usize, usize), at: SourceSpan| {
                 let index = *known
                     .entry((limit.clone(), denial.status, denial.mode == Mode::Shadow, server))
                     .or_insert_with(|| {
@@ -105,7 +105,7 @@ impl Importer<'_> {
                 let place = (site, location);
                 let by_itself = |plan: &Arc<KeyPlan>| (plan.per == PerServer::Each).then_some(*server_place);
                 let counts = |plan: &Arc<KeyPlan>| {
-                    server.named == Named::Yes || plan.per == PerServer::Together || plan.key != Key::All
+                    server.named == Named::Yes || plan.per == PerServer::Together || plan.key != KeySpec::All
                 };
                 for limit in &terms.requests {
                     if let Some(plan) = self.request_plan(&limit.zone, limit.at).filter(counts) {
@@ -155,7 +155,7 @@ impl Importer<'_> {
         uses
     }
 
-    fn request_plan(&mut self, zone: &str, at: Span) -> Option<Arc<KeyPlan>> {
+    fn request_plan(&mut self, zone: &str, at: SourceSpan) -> Option<Arc<KeyPlan>> {
         match self.request_zones.get(zone) {
             Some(known) => {
                 let plan = known.plan.clone().ok();
@@ -170,7 +170,7 @@ impl Importer<'_> {
         }
     }
 
-    fn connection_plan(&mut self, zone: &str, at: Span) -> Option<Arc<KeyPlan>> {
+    fn connection_plan(&mut self, zone: &str, at: SourceSpan) -> Option<Arc<KeyPlan>> {
         match self.connection_zones.get(zone) {
             Some(known) => {
                 let plan = known.plan.clone().ok();
@@ -189,9 +189,10 @@ impl Importer<'_> {
     pub(super) fn finish_zones(&mut self) {
         let requests = self.request_zones.values().map(|zone| (zone.at, &zone.plan));
         let connections = self.connection_zones.values().map(|zone| (zone.at, &zone.plan));
-        let strange =
-            |(at, plan): (Span, &Result<Arc<KeyPlan>, String>)| Some((at, plan.as_ref().err()?.clone()));
-        let all: Vec<(Span, String)> = requests.chain(connections).filter_map(strange).collect();
+        let strange = |(at, plan): (SourceSpan, &Result<Arc<KeyPlan>, String>)| {
+            Some((at, plan.as_ref().err()?.clone()))
+        };
+        let all: Vec<(SourceSpan, String)> = requests.chain(connections).filter_map(strange).collect();
         for (at, strange) in all {
             let kind = match self.used_zones.contains(&at) {
                 true => LossKind::Protection,
@@ -202,28 +203,28 @@ impl Importer<'_> {
         }
     }
 
-    fn unknown_zone(&mut self, zone: &str, directive: &str, known: &[String], at: Span) {
+    fn unknown_zone(&mut self, zone: &str, directive: &str, known: &[String], at: SourceSpan) {
         let fix = match known.is_empty() {
             true => format!("say what it counts with `{directive}`"),
             false => {
-                format!("say what it counts with `{directive}`; there are: {}", short(&known.join(", ")))
+                format!("say what it counts with `{directive}`; there are: {}", truncate(&known.join(", ")))
             }
         };
-        self.blame(at, format!("unknown zone `{}`", short(zone)), fix);
+        self.blame(at, format!("unknown zone `{}`", truncate(zone)), fix);
     }
 
     fn rule(&mut self, its: &Use, sites: &[Site<'_>]) {
         let places: HashSet<_> = its.places.iter().copied().collect();
         let is_in = |site: usize, location: usize| places.contains(&(site, location));
         let Some(matching) = requests_to(sites, is_in) else { return };
-        let mut rule = Rule {
+        let mut rule = RuleSpec {
             matching,
-            enforcement: Enforcement::All(its.denial.mode),
+            enforcement: RuleEnforcement::All(its.denial.mode),
             on_limit: match its.denial.status {
                 444 => OnLimit::Drop,
                 status => OnLimit::Reject(Reject { status: Some(status), ..Reject::default() }),
             },
-            ..Rule::new("")
+            ..RuleSpec::new("")
         };
         let (name, plan, quota) = match &its.limit {
             Limit::Requests { zone, burst, delay } => {
@@ -248,11 +249,11 @@ impl Importer<'_> {
                         );
                     }
                 };
-                rule.key = Key::Part(Part::Request);
-                rule.bandwidth = Some(Bandwidth { down: Some(quota), up: None });
+                rule.key = KeySpec::Part(KeyPart::Request);
+                rule.bandwidth = Some(BandwidthSpec { down: Some(quota), up: None });
                 rule.on_limit = OnLimit::default();
                 let name = self.rule_name("limit_rate");
-                self.policy.rules.push(Rule { name, ..rule });
+                self.policy.rules.push(RuleSpec { name, ..rule });
                 return;
             }
             Limit::Access { entries, methods } => {
@@ -268,17 +269,23 @@ impl Importer<'_> {
                 let matching = and(and(rule.matching, about), denied);
                 let (name, access) = (self.rule_name("access"), Some(access));
                 // Who is denied is answered with 403, as by nginx.
-                self.policy.rules.push(Rule { name, matching, access, on_limit: OnLimit::default(), ..rule });
+                self.policy.rules.push(RuleSpec {
+                    name,
+                    matching,
+                    access,
+                    on_limit: OnLimit::default(),
+                    ..rule
+                });
                 return;
             }
             Limit::Body { bytes } => {
                 let when = Some(Expression(format!("request.size > {bytes}").into()));
                 let matching = and(rule.matching, Match { when, ..Match::default() });
                 let deny = vec![Network::List("all".to_owned())];
-                let access = Some(Access { deny, ..Access::default() });
+                let access = Some(AccessSpec { deny, ..AccessSpec::default() });
                 let on_limit = OnLimit::Reject(Reject { status: Some(413), ..Reject::default() });
                 let name = self.rule_name("client_max_body_size");
-                self.policy.rules.push(Rule { name, matching, access, on_limit, ..rule });
+                self.policy.rules.push(RuleSpec { name, matching, access, on_limit, ..rule });
                 return;
             }
         };
@@ -294,7 +301,7 @@ impl Importer<'_> {
     }
 
     /// For whom a rule counts, and for whom it does not.
-    fn by_key(&mut self, rule: &mut Rule, plan: &KeyPlan) {
+    fn by_key(&mut self, rule: &mut RuleSpec, plan: &KeyPlan) {
         rule.key = plan.key.clone();
         rule.missing = plan.missing;
         if let Some(only) = plan.only.clone() {
@@ -305,7 +312,7 @@ impl Importer<'_> {
             let name =
                 free_name(&list_name(&name), |name| lists.get(name).is_some_and(|known| *known != list));
             self.policy.lists.insert(name.clone(), list);
-            rule.access = Some(Access { allow: vec![Network::List(name)], ..Access::default() });
+            rule.access = Some(AccessSpec { allow: vec![Network::List(name)], ..AccessSpec::default() });
         }
     }
 
@@ -345,12 +352,12 @@ impl Importer<'_> {
                 true => in_order(server),
                 false => apart(server),
             };
-            for Route { matching, action } in routes {
+            for RouteSpec { matching, action } in routes {
                 let action = match action {
                     RouteAction::Respond(respond) => RouteAction::Respond(at_scheme(site, respond)),
                     forward @ RouteAction::Forward(_) => forward,
                 };
-                self.policy.routes.push(Route { matching: both(hosts.clone(), matching), action });
+                self.policy.routes.push(RouteSpec { matching: both(hosts.clone(), matching), action });
             }
         }
     }
@@ -363,7 +370,7 @@ impl Importer<'_> {
         }
         let matching = and(these, condition.matching.clone());
         let action = RouteAction::Respond(at_scheme(site, respond.clone()));
-        self.policy.routes.push(Route { matching, action });
+        self.policy.routes.push(RouteSpec { matching, action });
     }
 }
 
@@ -415,24 +422,24 @@ fn has_plain_order(server: &Server) -> bool {
 }
 
 /// Whole paths first, then longer ones before shorter ones.
-fn in_order(server: &Server) -> Vec<Route> {
+fn in_order(server: &Server) -> Vec<RouteSpec> {
     let mut locations: Vec<&Location> = server.locations.iter().filter(|it| it.action.is_some()).collect();
     let length = |location: &Location| location.place.text().map_or(0, str::len);
     locations.sort_by_key(|location| {
         (!matches!(location.place, Place::Exact(_)), std::cmp::Reverse(length(location)))
     });
-    let mut routes: Vec<Route> = Vec::new();
+    let mut routes: Vec<RouteSpec> = Vec::new();
     for location in locations {
         let (Some(action), Some(pattern)) = (location.action.clone(), location.place.pattern()) else {
             continue;
         };
-        let is_everything = |path: &PathPattern| path.segments.is_empty() && path.rest.is_some();
+        let is_everything = |path: &PathPattern| path.segments.is_empty() && path.tail.is_some();
         match routes.last_mut() {
             Some(last) if last.action == action && is_everything(&pattern) => last.matching.paths.clear(),
             Some(last) if last.action == action => last.matching.paths.push(pattern),
             _ => {
                 let paths = if is_everything(&pattern) { Vec::new() } else { vec![pattern] };
-                routes.push(Route { matching: Match { paths, ..Match::default() }, action });
+                routes.push(RouteSpec { matching: Match { paths, ..Match::default() }, action });
             }
         }
     }
@@ -440,7 +447,7 @@ fn in_order(server: &Server) -> Vec<Route> {
 }
 
 /// One route for each upstream or answer, which is about its locations and no others.
-fn apart(server: &Server) -> Vec<Route> {
+fn apart(server: &Server) -> Vec<RouteSpec> {
     let mut actions: Vec<&RouteAction> = Vec::new();
     for action in server.locations.iter().filter_map(|location| location.action.as_ref()) {
         if !actions.contains(&action) {
@@ -454,7 +461,7 @@ fn apart(server: &Server) -> Vec<Route> {
     let route = |action: &RouteAction| {
         let all: Vec<(&Place, bool)> =
             server.locations.iter().map(|it| (&it.place, it.action.as_ref() == Some(action))).collect();
-        region(&all).map(|matching| Route { matching, action: action.clone() })
+        region(&all).map(|matching| RouteSpec { matching, action: action.clone() })
     };
     actions.into_iter().filter_map(route).collect()
 }

@@ -14,7 +14,7 @@ use super::{
 };
 use crate::LossKind;
 use std::collections::HashSet;
-use tidegate_policy::{is_host, model::RouteAction, source::Span};
+use tidegate_policy::{is_host, model::RouteAction, source::SourceSpan};
 
 /// A `server` block.
 #[derive(Clone, Debug)]
@@ -26,7 +26,7 @@ pub(super) struct Server {
     pub(super) locations: Vec<Location>,
     /// What it answers to some requests, before any of its locations.
     pub(super) answered: Vec<Answered>,
-    pub(super) at: Span,
+    pub(super) at: SourceSpan,
     pub(super) head: Directive,
     pub(super) listens: Vec<Listen>,
 }

@@ -16,7 +16,7 @@ use super::{
 use crate::LossKind;
 use std::collections::BTreeMap;
 use tidegate_access::Prefix;
-use tidegate_policy::model::{Expression, Glob, Key, List, Match, Network, Part, Values};
+use tidegate_policy::model::{AddressList, Expression, Glob, KeyPart, KeySpec, Match, Network, ValueGlobs};
 use tidegate_rule::request::Missing;
 
 /// `geo` and `map` blocks, by the names of their variables.
@@ -47,12 +47,12 @@ struct Map {
 /// For whom a zone counts, and for whom it does not.
 #[derive(Clone, Debug, PartialEq)]
 pub(super) struct KeyPlan {
-    pub(super) key: Key,
+    pub(super) key: KeySpec,
     pub(super) missing: Missing,
     /// Only requests of which this holds.
     pub(super) only: Option<Match>,
     /// Nobody from these networks, under this name.
-    pub(super) allow: Option<(String, List)>,
+    pub(super) allow: Option<(String, AddressList)>,
     /// Whether each server counts for itself.
     pub(super) per: PerServer,
     /// What is different now.
@@ -237,7 +237,7 @@ impl Geo {
         match (&levels[..], is_limited) {
             ([], _) => {}
             ([allowed], true) => {
-                let list = List { networks: allowed.clone(), files: Vec::new() };
+                let list = AddressList { networks: allowed.clone(), files: Vec::new() };
                 plan.allow = Some((name.to_owned(), list));
             }
             (levels, is_limited) => plan.only = nested(levels, is_limited),
@@ -351,13 +351,13 @@ fn by_value(source: &str, map: &Map, is_such: &dyn Fn(&str) -> bool) -> Result<M
 /// Requests in which a variable has one of these values.
 fn one_of(source: &str, values: &[&str]) -> Result<Match, String> {
     let globs = || values.iter().map(|value| Glob((*value).to_owned())).collect();
-    let named = |name: String| BTreeMap::from([(name, Values(globs()))]);
+    let named = |name: String| BTreeMap::from([(name, ValueGlobs(globs()))]);
     let mut matching = Match::default();
     match part(source) {
-        Some(Part::Header(name)) => matching.headers = named(name),
-        Some(Part::Cookie(name)) => matching.cookies = named(name),
-        Some(Part::Query(name)) => matching.queries = named(name),
-        Some(Part::Method) if values.iter().all(|value| is_token(value) && *value != "*") => {
+        Some(KeyPart::Header(name)) => matching.headers = named(name),
+        Some(KeyPart::Cookie(name)) => matching.cookies = named(name),
+        Some(KeyPart::Query(name)) => matching.queries = named(name),
+        Some(KeyPart::Method) if values.iter().all(|value| is_token(value) && *value != "*") => {
             matching.methods = values.iter().map(|value| value.to_ascii_uppercase()).collect();
         }
         _ => return Err(format!("a `map` by `${source}`")),
@@ -378,23 +378,23 @@ fn plain(words: &[Piece]) -> Result<KeyPlan, String> {
             }
         }
     }
-    let is_sure = |part: &Part| matches!(part, Part::Ip { .. } | Part::Method | Part::Cel(_));
+    let is_sure = |part: &KeyPart| matches!(part, KeyPart::Ip { .. } | KeyPart::Method | KeyPart::Cel(_));
     let mut missing = Missing::default();
     let key = match &parts[..] {
-        [] => Key::All,
+        [] => KeySpec::All,
         [part] => {
             if !is_sure(part) {
                 missing = Missing::Skip;
             }
-            Key::Part(part.clone())
+            KeySpec::Part(part.clone())
         }
         // What is not there adds nothing to such a key, and does not take it away.
-        parts => Key::Every(
+        parts => KeySpec::Composite(
             parts
                 .iter()
                 .map(|part| match is_sure(part) {
-                    true => Key::Part(part.clone()),
-                    false => Key::First(vec![Key::Part(part.clone()), Key::All]),
+                    true => KeySpec::Part(part.clone()),
+                    false => KeySpec::First(vec![KeySpec::Part(part.clone()), KeySpec::All]),
                 })
                 .collect(),
         ),
@@ -403,18 +403,18 @@ fn plain(words: &[Piece]) -> Result<KeyPlan, String> {
 }
 
 /// What a variable of nginx is in a policy.
-fn part(name: &str) -> Option<Part> {
+fn part(name: &str) -> Option<KeyPart> {
     Some(match name {
-        "binary_remote_addr" | "remote_addr" => Part::Ip { bits: 128 },
-        "host" | "http_host" => Part::Host,
-        "request_method" => Part::Method,
-        "uri" | "document_uri" => Part::Cel(Expression("request.path".into())),
+        "binary_remote_addr" | "remote_addr" => KeyPart::Ip { bits: 128 },
+        "host" | "http_host" => KeyPart::Host,
+        "request_method" => KeyPart::Method,
+        "uri" | "document_uri" => KeyPart::Cel(Expression("request.path".into())),
         name => {
             let after = |prefix: &str| name.strip_prefix(prefix).filter(|rest| is_token(rest));
             match (after("http_"), after("cookie_"), after("arg_")) {
-                (Some(header), ..) => Part::Header(header.replace('_', "-").to_ascii_lowercase()),
-                (_, Some(cookie), _) => Part::Cookie(cookie.to_owned()),
-                (.., Some(query)) => Part::Query(query.to_owned()),
+                (Some(header), ..) => KeyPart::Header(header.replace('_', "-").to_ascii_lowercase()),
+                (_, Some(cookie), _) => KeyPart::Cookie(cookie.to_owned()),
+                (.., Some(query)) => KeyPart::Query(query.to_owned()),
                 _ => return None,
             }
         }

@@ -2,7 +2,7 @@
 
 use super::{Importer, lexer::Directive, numbers::RequestRate, variables::KeyPlan};
 use std::sync::Arc;
-use tidegate_policy::source::Span;
+use tidegate_policy::source::SourceSpan;
 
 /// `limit_req_zone KEY zone=NAME:SIZE rate=RATE;`
 #[derive(Clone, Debug)]
@@ -10,14 +10,14 @@ pub(super) struct RequestZone {
     /// Why its key cannot be carried over, if it cannot.
     pub(super) plan: Result<Arc<KeyPlan>, String>,
     pub(super) rate: RequestRate,
-    pub(super) at: Span,
+    pub(super) at: SourceSpan,
 }
 
 /// `limit_conn_zone KEY zone=NAME:SIZE;`
 #[derive(Clone, Debug)]
 pub(super) struct ConnectionZone {
     pub(super) plan: Result<Arc<KeyPlan>, String>,
-    pub(super) at: Span,
+    pub(super) at: SourceSpan,
 }
 
 impl Importer<'_> {

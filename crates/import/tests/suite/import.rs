@@ -2,7 +2,7 @@
 
 #![allow(clippy::unwrap_used, clippy::panic, reason = "this is how a test fails")]
 
-use crate::requests::Request;
+use crate::requests::PolicyTestRequest;
 use proptest::prelude::*;
 use std::{
     collections::BTreeMap,
@@ -12,7 +12,7 @@ use std::{
 use tidegate_import::{Imported, Tree};
 use tidegate_limiter::Clock;
 use tidegate_policy::{
-    Files, Format, Policy, Problems,
+    FileSource, Policy, PolicyFormat, Problems,
     compile::{self, Compiler, PolicyGate, PolicyResult},
 };
 use tidegate_rule::{Evaluation, Rules, request::Head};
@@ -37,7 +37,7 @@ impl Shelf {
     }
 }
 
-impl Files for Shelf {
+impl FileSource for Shelf {
     fn read(&self, path: &Path) -> io::Result<Vec<u8>> {
         self.0.get(path).cloned().ok_or_else(|| io::ErrorKind::NotFound.into())
     }
@@ -66,7 +66,7 @@ fn compare(
         .into_iter()
         .map(|(nginx, expected)| {
             let imported = import(&nginx).unwrap_or_else(|problems| panic!("{nginx}\n{problems}"));
-            let printed = imported.print(Format::Yaml);
+            let printed = imported.print(PolicyFormat::Yaml);
             assert_eq!(printed.parse::<Policy>().unwrap(), imported.policy, "{nginx}");
             (nginx, expected, printed)
         })
@@ -263,14 +263,19 @@ fn an_imported_policy_limits_whom_nginx_limits() {
         ("GET www.b.test/x/y", "192.0.2.1", 10),
     ];
     for (request, client, count) in cases {
-        assert_eq!(admitted(&gate(&policy), &Request::of(request).from(client)), count, "{request} {client}");
+        assert_eq!(
+            admitted(&gate(&policy), &PolicyTestRequest::new(request).with_peer(client)),
+            count,
+            "{request} {client}"
+        );
     }
 }
 
 /// The upstream that a request goes to through a listener.
 fn upstream_of(policy: &Policy, request: &str, listener: &str) -> Option<String> {
-    let request = Request { listener: Some(listener.to_owned()), ..Request::of(request) };
-    gate(policy).route(&request).and_then(|route| route.upstream().map(str::to_owned))
+    let request =
+        PolicyTestRequest { listener: Some(listener.to_owned()), ..PolicyTestRequest::new(request) };
+    gate(policy).find_route(&request).and_then(|route| route.upstream().map(str::to_owned))
 }
 
 #[test]
@@ -312,7 +317,7 @@ proptest! {
                 network.parse::<tidegate_access::Prefix>().unwrap().contains(client.parse().unwrap())
             });
             let is_denied = entries.iter().find(|(_, network)| holds(network)).is_some_and(|(is_deny, _)| *is_deny);
-            let count = admitted(&gate, &Request::of("GET a.test/").from(client));
+            let count = admitted(&gate, &PolicyTestRequest::new("GET a.test/").with_peer(client));
             prop_assert_eq!(count == 0, is_denied, "{} {}", list, client);
         }
     }
@@ -328,7 +333,7 @@ fn the_configuration_of_a_distribution_is_read() {
     ]);
     let imported = Imported::nginx("/etc/nginx/nginx.conf", &shelf).unwrap();
     let policy = "listen: [0.0.0.0:80, \"[::]:80\"]\n";
-    assert_eq!(imported.policy.print(Format::Yaml), policy);
+    assert_eq!(imported.policy.print(PolicyFormat::Yaml), policy);
     let told: Vec<&str> = imported.losses.iter().map(|loss| loss.said.as_str()).collect();
     assert_eq!(told.len(), 7, "{told:?}");
 }
@@ -424,7 +429,7 @@ const WHOLE: &str = include_str!("../nginx/whole.conf");
 /// Whatever comes out can be read, is what was read, and can be put in force.
 fn holds(text: &str) -> Result<(), TestCaseError> {
     if let Ok(imported) = import(text) {
-        for format in Format::ALL {
+        for format in PolicyFormat::ALL {
             let printed = imported.print(format);
             prop_assert_eq!(&Policy::parse(&printed, format).unwrap(), &imported.policy, "{}", printed);
         }

@@ -6,13 +6,13 @@
 #![cfg(target_os = "linux")]
 #![allow(clippy::unwrap_used, clippy::panic, reason = "this is how a test fails")]
 
-use crate::requests::Request;
+use crate::requests::PolicyTestRequest;
 use std::{future::poll_fn, task::Poll, time::Duration};
 use tidegate_core::{Decision, Outcome};
 use tidegate_import::Imported;
 use tidegate_limiter::{Clock, ClockHand};
 use tidegate_policy::{
-    Disk,
+    DiskFiles,
     compile::{Compiler, PolicyGate, PolicyResult, RejectAction},
 };
 use tidegate_rule::{Evaluation, Mode, Pending, Rules};
@@ -56,7 +56,7 @@ impl Pair {
             tidegate_testkit::servers::skip_without("faketime");
             return None;
         };
-        let imported = Imported::nginx(nginx.config(), &Disk).unwrap();
+        let imported = Imported::nginx(nginx.config(), &DiskFiles).unwrap();
         let (clock, hand) = Clock::manual();
         let gate = Compiler::new(Rules::new()).clock(clock).compile(&imported.policy, None).unwrap();
         Some(Self {
@@ -81,8 +81,8 @@ impl Pair {
             None => waiting.theirs = Some(theirs),
         }
         let listener = format!("port-{}", self.nginx.address().port());
-        let request = Request::of(&format!("GET localhost{path}")).from("127.0.0.1");
-        let request = Request { listener: Some(listener.to_string()), ..request };
+        let request = PolicyTestRequest::new(&format!("GET localhost{path}")).with_peer("127.0.0.1");
+        let request = PolicyTestRequest { listener: Some(listener.to_string()), ..request };
         match self.gate.check(&request) {
             Evaluation::Ready(passage) => {
                 self.ends[place].1 = End { status: self.status(&passage), after: 0 }
@@ -112,7 +112,7 @@ impl Pair {
                 200
             }
             PolicyResult::Refused(refusal) => match &refusal.action {
-                RejectAction::Answer(answer) => answer.status,
+                RejectAction::Response(answer) => answer.status,
                 other => panic!("{other:?}"),
             },
         }

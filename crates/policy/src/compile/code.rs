@@ -5,10 +5,10 @@
 
 use super::{
     Compiler, PolicyError, breaker_settings,
-    rules::{Made, rule_settings},
+    rules::{CompiledPolicy, build_rule_settings},
 };
 use crate::{
-    model::{Enforcement, Key, Part, Policy, Quotas, Rule},
+    model::{KeyPart, KeySpec, Policy, Quotas, RuleEnforcement, RuleSpec},
     read::RULE,
 };
 use std::sync::Arc;
@@ -16,7 +16,7 @@ use tidegate_core::SettingError;
 use tidegate_rule::{RuleSettings, request::Address, site::SiteKey};
 
 /// The keys of a rule that apply to a rule declared in code. `key` and `mode` do in part.
-const HONOURED: [&str; 13] = [
+const SUPPORTED_KEYS: [&str; 13] = [
     "name",
     "key",
     "quota",
@@ -33,7 +33,7 @@ const HONOURED: [&str; 13] = [
 ];
 
 /// Those that have no meaning there, and change no decision.
-const UNUSED: [&str; 1] = ["match"];
+const IGNORED_KEYS: [&str; 1] = ["match"];
 
 impl Compiler {
     /// Applies a policy to the rules that code declares: all of it, or nothing if there is a problem. A rule of the policy
@@ -43,19 +43,19 @@ impl Compiler {
     ///
     /// Counters are kept as [`Rules::apply`](tidegate_rule::Rules::apply) describes.
     pub fn apply(&self, policy: &Policy) -> Result<(), PolicyError> {
-        let mut settings = Made::of(policy, self, None)?.settings;
+        let mut settings = CompiledPolicy::build(policy, self, None)?.settings;
         for rule in &policy.rules {
             // Invalid breakers were reported above.
-            if let Ok(its) = settings_of(rule) {
+            if let Ok(its) = code_rule_settings(rule) {
                 settings = settings.rule(&rule.name, its);
             }
         }
-        self.rules.apply(settings).map_err(|error| PolicyError::of_settings(&error))
+        self.rules.apply(settings).map_err(|error| PolicyError::from_settings_error(&error))
     }
 }
 
-fn settings_of(rule: &Rule) -> Result<RuleSettings, SettingError> {
-    let mut settings = rule_settings(rule).mode(rule.enforcement.mode()).wait(rule.wait);
+fn code_rule_settings(rule: &RuleSpec) -> Result<RuleSettings, SettingError> {
+    let mut settings = build_rule_settings(rule).mode(rule.enforcement.mode()).wait(rule.wait);
     if let Some(message) = &rule.message {
         settings = settings.message(message.as_str());
     }
@@ -64,25 +64,25 @@ fn settings_of(rule: &Rule) -> Result<RuleSettings, SettingError> {
     }
     settings.capacity = rule.capacity;
     settings.overflow = Some(rule.overflow);
-    settings.carry_over = Some(rule.inherit);
+    settings.carry_over = Some(rule.carry_over);
     settings.breaker = rule.breaker.as_ref().map(breaker_settings).transpose()?.map(Arc::new);
     match &rule.key {
-        Key::All => {}
-        Key::Part(Part::Ip { bits: Address::PREFIX }) => settings.key = Some(SiteKey::Ip),
-        Key::Part(Part::User) => settings.key = Some(SiteKey::User),
+        KeySpec::All => {}
+        KeySpec::Part(KeyPart::Ip { bits: Address::PREFIX }) => settings.key = Some(SiteKey::Ip),
+        KeySpec::Part(KeyPart::User) => settings.key = Some(SiteKey::User),
         _ => {
             let problem = "this key is found in requests, and a rule declared in code has none";
             let fix = "count by `ip` or `user`, or leave `key` out, and the code gives the key";
             settings = settings.unsupported("key", SettingError::new(problem, fix));
         }
     }
-    if let Enforcement::Part(_) = rule.enforcement {
+    if let RuleEnforcement::Percent(_) = rule.enforcement {
         let problem = "a rule declared in code is enforced for all keys or for none";
         let fix = "write `enforce`, `shadow` or `off`";
         settings = settings.unsupported("mode", SettingError::new(problem, fix));
     }
-    for key in RULE.written(rule).filter(|key| !HONOURED.contains(key)) {
-        if UNUSED.contains(&key) {
+    for key in RULE.present_keys(rule).filter(|key| !SUPPORTED_KEYS.contains(key)) {
+        if IGNORED_KEYS.contains(&key) {
             settings.unused.push(key);
         } else {
             let problem = format!("`{key}` applies to requests, and a rule declared in code has none");

@@ -2,9 +2,9 @@
 
 use super::{
     PolicyGate,
-    evaluate::{Admission, Refusal, RuleDecision, RuleResult, State},
+    evaluate::{EvaluationState, PolicyAdmission, PolicyRefusal, RuleDecision, RuleResult},
 };
-use crate::matching::Seen;
+use crate::matching::RequestView;
 use std::{fmt, ops::Range, time::Duration};
 use tidegate_rule::{Mode, PreparedCheck, Run, request::Head};
 
@@ -19,7 +19,7 @@ pub struct Prefetch {
     /// Where those of each request end.
     ends: Vec<(usize, usize)>,
     /// Of the request that is prepared.
-    found: Vec<usize>,
+    matched: Vec<usize>,
     limits: Vec<usize>,
 }
 
@@ -36,7 +36,7 @@ impl Prefetch {
     }
 
     /// The number of rules that apply, of all requests together.
-    pub fn rules(&self) -> usize {
+    pub fn rule_count(&self) -> usize {
         self.rules.len()
     }
 
@@ -49,12 +49,12 @@ impl Prefetch {
 
     /// The indexes of all rules that match this one of the requests, whatever their mode.
     #[inline]
-    pub fn found(&self, at: usize) -> &[usize] {
-        self.at(at).0
+    pub fn matched_rules(&self, at: usize) -> &[usize] {
+        self.get(at).0
     }
 
     #[inline]
-    fn at(&self, at: usize) -> (&[usize], &[PreparedCheck]) {
+    fn get(&self, at: usize) -> (&[usize], &[PreparedCheck]) {
         let (rules, checks) = match at.checked_sub(1) {
             Some(before) => self.ends.get(before).copied().unwrap_or_default(),
             None => (0, 0),
@@ -66,13 +66,13 @@ impl Prefetch {
 
 /// The result of a dry run. To be used again for the next request: it keeps its memory.
 pub struct DryRun {
-    state: State,
+    state: EvaluationState,
 }
 
 impl DryRun {
     /// For dry runs of this policy.
     pub fn new(gate: &PolicyGate) -> Self {
-        Self { state: State::new(gate) }
+        Self { state: EvaluationState::new(gate) }
     }
 
     /// The decision of each rule that was checked.
@@ -87,7 +87,7 @@ impl DryRun {
     }
 
     /// What is done with the request, if it is denied.
-    pub fn refusal(&self, head: &dyn Head) -> Option<Box<Refusal>> {
+    pub fn refusal(&self, head: &dyn Head) -> Option<Box<PolicyRefusal>> {
         self.state.refusal(head.header("accept"))
     }
 
@@ -102,10 +102,10 @@ impl DryRun {
     }
 
     /// What the admitted request holds until its response, and in queues until its wait is over; `None` if that is nothing.
-    pub fn take_admission(&mut self) -> Option<Box<Admission>> {
+    pub fn take_admission(&mut self) -> Option<Box<PolicyAdmission>> {
         let admission = &mut self.state.admission;
-        admission.holds_anything().then(|| {
-            let next = Admission::new(&admission.gate);
+        admission.has_pending().then(|| {
+            let next = PolicyAdmission::new(&admission.gate);
             Box::new(std::mem::replace(admission, next))
         })
     }
@@ -113,12 +113,12 @@ impl DryRun {
 
 impl PolicyGate {
     /// Finds the rules that match this request, and the keys of their limits, and adds them to `prefetch`.
-    pub fn prepare(&self, seen: &Seen<'_>, prefetch: &mut Prefetch) {
+    pub fn prepare(&self, view: &RequestView<'_>, prefetch: &mut Prefetch) {
         let inner = &*self.inner;
-        let Prefetch { rules, checks, ends, found, limits } = prefetch;
+        let Prefetch { rules, checks, ends, matched: found, limits } = prefetch;
         found.clear();
         limits.clear();
-        inner.index.find(seen, found);
+        inner.index.find(view, found);
         rules.extend_from_slice(found);
         let mut found = found.iter().filter_map(|place| inner.rules.get(*place));
         let is_plain = found.all(|rule| {
@@ -126,14 +126,14 @@ impl PolicyGate {
             rule.has_only_quotas()
         });
         if is_plain {
-            inner.gate.prepare(seen.head(), limits, checks);
+            inner.gate.prepare(view.head(), limits, checks);
         }
         ends.push((rules.len(), checks.len()));
     }
 
     /// Loads the counters of these requests into the processor's cache, all at the same time.
     pub fn prefetch(&self, prefetch: &Prefetch, requests: Range<usize>) {
-        requests.for_each(|at| self.inner.gate.prefetch(prefetch.at(at).1));
+        requests.for_each(|at| self.inner.gate.prefetch(prefetch.get(at).1));
     }
 
     /// Evaluates all rules for one of the requests that were [prepared](Self::prepare), at the time of their clock, which the
@@ -142,7 +142,7 @@ impl PolicyGate {
     /// The steps are those of [`evaluate`](Self::evaluate), but nothing is waited for: a wait for a quota is reported as a delay,
     /// and a request that would wait for a slot is denied, since the time of its release is unknown.
     pub fn dry_run(&self, head: &dyn Head, (prefetch, at): (&Prefetch, usize), dry_run: &mut DryRun) {
-        let (rules, checks) = prefetch.at(at);
+        let (rules, checks) = prefetch.get(at);
         dry_run.state.clear();
         let pending = dry_run.state.evaluate(&self.inner, head, rules, Run::DryRun(checks));
         debug_assert!(pending.is_none());

@@ -17,7 +17,7 @@ pub struct PolicyProblem {
     /// The rule, if it is one.
     pub rule: Option<String>,
     /// The keys that lead to it, from the rule, or from the policy where there is none.
-    pub at: Vec<String>,
+    pub path: Vec<String>,
     /// What is wrong.
     pub problem: String,
     /// What to write instead.
@@ -31,10 +31,10 @@ impl PolicyError {
     }
 
     /// These.
-    pub fn of(found: Vec<Diagnostic>) -> Self {
+    pub fn from_diagnostics(found: Vec<Diagnostic>) -> Self {
         let problem = |found: Diagnostic| PolicyProblem {
             rule: None,
-            at: found.at,
+            path: found.path,
             problem: found.problem,
             fix: found.fix,
         };
@@ -46,7 +46,7 @@ impl PolicyError {
         self.problems.iter().map(|problem| problem.diagnostic(policy)).collect()
     }
 
-    pub(super) fn of_settings(error: &SettingsError) -> Self {
+    pub(super) fn from_settings_error(error: &SettingsError) -> Self {
         let (rule, at, problem, fix) = match error {
             SettingsError::Unfit { rule, key, error } => {
                 (Some(rule), vec![*key], error.problem().to_owned(), error.fix())
@@ -61,14 +61,14 @@ impl PolicyError {
             _ => (None, Vec::new(), error.to_string(), ""),
         };
         let at = at.into_iter().map(str::to_owned).collect();
-        Self { problems: vec![PolicyProblem { rule: rule.cloned(), at, problem, fix: fix.to_owned() }] }
+        Self { problems: vec![PolicyProblem { rule: rule.cloned(), path: at, problem, fix: fix.to_owned() }] }
     }
 }
 
 impl PolicyProblem {
     /// The same, with its place.
     pub(crate) fn diagnostic(&self, policy: &Policy) -> Diagnostic {
-        let Self { rule, at, problem, fix } = self;
+        let Self { rule, path: at, problem, fix } = self;
         let place = rule.as_ref().and_then(|rule| policy.rules.iter().position(|known| known.name == *rule));
         let (at, problem) = match (rule, place) {
             (Some(rule), Some(place)) => {
@@ -79,7 +79,7 @@ impl PolicyProblem {
         };
         let is_store = matches!(at.first().map(String::as_str), Some("store" | "stores"));
         let found = Diagnostic::new(at, problem, fix);
-        if is_store { found.secret() } else { found }
+        if is_store { found.hide_value() } else { found }
     }
 }
 
@@ -111,28 +111,28 @@ impl error::Error for PolicyError {}
 
 /// What was found so far.
 #[derive(Debug, Default)]
-pub(super) struct Problems(Vec<PolicyProblem>);
+pub(super) struct ProblemCollector(Vec<PolicyProblem>);
 
-impl Problems {
+impl ProblemCollector {
     pub(super) fn add(&mut self, rule: Option<&str>, error: &SettingError) {
         let (problem, fix) = (error.problem().to_owned(), error.fix().to_owned());
-        self.0.push(PolicyProblem { rule: rule.map(str::to_owned), at: Vec::new(), problem, fix });
+        self.0.push(PolicyProblem { rule: rule.map(str::to_owned), path: Vec::new(), problem, fix });
     }
 
     /// The same, of what these keys lead to.
     pub(super) fn add_at(&mut self, at: &[&str], error: &SettingError) {
         self.add(None, error);
         if let Some(last) = self.0.last_mut() {
-            last.at = at.iter().map(|key| (*key).to_owned()).collect();
+            last.path = at.iter().map(|key| (*key).to_owned()).collect();
         }
     }
 
     /// What could be made, or nothing and a note of why.
-    pub(super) fn take<T>(&mut self, rule: Option<&str>, made: Result<T, SettingError>) -> Option<T> {
+    pub(super) fn ok_or_record<T>(&mut self, rule: Option<&str>, made: Result<T, SettingError>) -> Option<T> {
         made.map_err(|error| self.add(rule, &error)).ok()
     }
 
-    pub(super) fn none(self) -> Result<(), PolicyError> {
+    pub(super) fn into_result(self) -> Result<(), PolicyError> {
         match self.0.is_empty() {
             true => Ok(()),
             false => Err(PolicyError { problems: self.0 }),

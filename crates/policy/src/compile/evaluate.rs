@@ -7,11 +7,11 @@
 //! A dry run takes the same steps, and waits for nothing.
 
 use super::{
-    Inner, PolicyGate,
-    guards::{GuardPermit, PolicyRule, Stopped},
+    PolicyGate, PolicyGateInner,
+    guards::{CompiledRule, GuardPermit, GuardRejection},
     reject::RejectAction,
 };
-use crate::matching::Seen;
+use crate::matching::RequestView;
 use std::{fmt, future::ready, mem, sync::Arc, time::Duration};
 use tidegate_access::Standing;
 use tidegate_bandwidth::Bandwidth;
@@ -29,21 +29,21 @@ use tidegate_rule::{
 #[derive(Debug)]
 pub enum PolicyResult {
     /// It is, and holds this until its response.
-    Admitted(Admission),
+    Admitted(PolicyAdmission),
     /// It is not.
-    Refused(Box<Refusal>),
+    Refused(Box<PolicyRefusal>),
 }
 
 /// What an admitted request holds. Dropping it without a response releases its slots and charges what was reserved.
 #[must_use = "dropping it releases the slots of the request"]
-pub struct Admission {
+pub struct PolicyAdmission {
     pub(super) gate: PolicyGate,
     pub(super) verdict: Verdict,
     pub(super) permits: Vec<GuardPermit>,
     /// Results of access lists, of guards, and of rules without quotas.
-    pub(super) others: Vec<(usize, Mode, RuleResult)>,
+    pub(super) other_results: Vec<(usize, Mode, RuleResult)>,
     /// How long it waited for its turn.
-    waited: Micros,
+    wait_time: Micros,
     /// How fast its bodies may move, where a rule limits that.
     bandwidth: Option<Box<BodyRates>>,
 }
@@ -56,11 +56,11 @@ struct BodyRates {
 
 /// Why a request is denied, and what is done with it.
 #[derive(Debug)]
-pub struct Refusal {
+pub struct PolicyRefusal {
     /// The rule that denies it.
     pub rule: Arc<str>,
     /// Its index in the policy.
-    pub place: usize,
+    pub index: usize,
     /// Why.
     pub reason: DenyReason,
     /// What is done with the request.
@@ -68,7 +68,7 @@ pub struct Refusal {
     /// When a retry is worthwhile, if that is known.
     pub retry_after: Option<Duration>,
     /// How long it waited for its turn.
-    pub waited: Micros,
+    pub wait_time: Micros,
     /// The decision and its quota; `None` where no quota came to a decision.
     pub decision: Option<(Decision, Option<Quota>)>,
 }
@@ -117,48 +117,48 @@ pub enum DenyReason {
 impl PolicyGate {
     /// Evaluates all rules that apply to this request.
     pub fn check(&self, head: &dyn Head) -> Evaluation<PolicyResult> {
-        self.evaluate(&self.see(head))
+        self.evaluate(&self.view_request(head))
     }
 
-    /// The same for a caller that has [looked at](Self::see) the request for its route, too.
-    pub fn evaluate(&self, seen: &Seen<'_>) -> Evaluation<PolicyResult> {
+    /// The same for a caller that has [looked at](Self::view_request) the request for its route, too.
+    pub fn evaluate(&self, view: &RequestView<'_>) -> Evaluation<PolicyResult> {
         let mut rules = Vec::new();
-        self.inner.index.find(seen, &mut rules);
-        let mut state = State::new(self);
-        match state.evaluate(&self.inner, seen.head(), &rules, Run::Live) {
-            None => Evaluation::Ready(state.result(seen.head().header("accept"))),
-            Some(verdict) => Evaluation::Pending(state.wait(seen.head(), verdict)),
+        self.inner.index.find(view, &mut rules);
+        let mut state = EvaluationState::new(self);
+        match state.evaluate(&self.inner, view.head(), &rules, Run::Live) {
+            None => Evaluation::Ready(state.into_result(view.head().header("accept"))),
+            Some(verdict) => Evaluation::Pending(state.wait(view.head(), verdict)),
         }
     }
 }
 
 /// A request while it is evaluated.
-pub(super) struct State {
+pub(super) struct EvaluationState {
     /// Indexes of the limits that apply.
     limits: Vec<usize>,
     /// Rules with guards, each with the class of the request.
     guarded: Vec<(usize, usize)>,
     clients: Vec<(usize, Guest)>,
-    pub(super) admission: Admission,
+    pub(super) admission: PolicyAdmission,
     /// The rule that denies the request, and why.
-    pub(super) denial: Option<(usize, Denial)>,
+    pub(super) denial: Option<(usize, RuleDenial)>,
 }
 
 /// Why a rule denies a request. The response is made of it only where it is sent.
-pub(super) enum Denial {
+pub(super) enum RuleDenial {
     DuplicateKey,
     Access(Box<Barred>),
-    Guard(Stopped),
+    Guard(GuardRejection),
     Limit(DenyReason),
 }
 
-impl State {
+impl EvaluationState {
     pub(super) fn new(gate: &PolicyGate) -> Self {
         Self {
             limits: Vec::new(),
             guarded: Vec::new(),
             clients: Vec::new(),
-            admission: Admission::new(gate),
+            admission: PolicyAdmission::new(gate),
             denial: None,
         }
     }
@@ -169,7 +169,14 @@ impl State {
         self.guarded.clear();
         self.clients.clear();
         self.denial = None;
-        let Admission { gate: _, verdict, permits, others, waited, bandwidth } = &mut self.admission;
+        let PolicyAdmission {
+            gate: _,
+            verdict,
+            permits,
+            other_results: others,
+            wait_time: waited,
+            bandwidth,
+        } = &mut self.admission;
         verdict.clear();
         permits.clear();
         others.clear();
@@ -180,7 +187,7 @@ impl State {
     /// The order of steps, whether it is a live or a dry run. Returns what has to be waited for: nothing in a dry run.
     pub(super) fn evaluate(
         &mut self,
-        inner: &Inner,
+        inner: &PolicyGateInner,
         head: &dyn Head,
         rules: &[usize],
         run: Run<'_>,
@@ -194,14 +201,14 @@ impl State {
         let mut is_queued = false;
         for (place, class) in &self.guarded {
             let Some(rule) = inner.rules.get(*place) else { continue };
-            match rule.pass(*class, &mut self.admission.permits) {
+            match rule.acquire_guards(*class, &mut self.admission.permits) {
                 Ok(()) => {}
-                Err(Stopped::Full) if matches!(run, Run::Live) => {
+                Err(GuardRejection::MustWait) if matches!(run, Run::Live) => {
                     is_queued = true;
                     break;
                 }
                 Err(stopped) => {
-                    self.deny(*place, Denial::Guard(stopped));
+                    self.deny(*place, RuleDenial::Guard(stopped));
                     return None;
                 }
             }
@@ -211,17 +218,22 @@ impl State {
             Some(pending) => Some(pending),
             None if is_queued => Some(Box::pin(ready(mem::take(verdict)))),
             None => {
-                self.conclude(inner);
+                self.apply_verdict(inner);
                 None
             }
         }
     }
 
     /// Checks the access list of one rule, and collects what else it has to check.
-    fn check_access(&mut self, inner: &Inner, place: usize, head: &dyn Head) -> Result<(), Denial> {
+    fn check_access(
+        &mut self,
+        inner: &PolicyGateInner,
+        place: usize,
+        head: &dyn Head,
+    ) -> Result<(), RuleDenial> {
         let Some(rule) = inner.rules.get(place) else { return Ok(()) };
         if rule.refuses_duplicates(head) {
-            return Err(Denial::DuplicateKey);
+            return Err(RuleDenial::DuplicateKey);
         }
         if rule.has_only_quotas() {
             self.limits.extend(rule.limit);
@@ -232,9 +244,9 @@ impl State {
             return Ok(());
         }
         let mut result = RuleResult::Admitted;
-        match rule.door.as_ref().map(|door| door.knock(head)) {
-            Some(Err(barred)) if mode == Mode::Enforce => return Err(Denial::Access(barred)),
-            Some(Err(barred)) => result = RuleResult::Denied(Denial::Access(barred).reason()),
+        match rule.request_access.as_ref().map(|door| door.knock(head)) {
+            Some(Err(barred)) if mode == Mode::Enforce => return Err(RuleDenial::Access(barred)),
+            Some(Err(barred)) => result = RuleResult::Denied(RuleDenial::Access(barred).reason()),
             // No other limit of this rule applies.
             Some(Ok(client)) if client.standing() == Standing::Allowed => return Ok(()),
             Some(Ok(client)) => self.clients.push((place, client)),
@@ -243,7 +255,7 @@ impl State {
         match rule.limit {
             // A rule that would deny the client does not count it.
             Some(limit) if result == RuleResult::Admitted => self.limits.push(limit),
-            Some(_) | None => self.admission.others.push((place, mode, result)),
+            Some(_) | None => self.admission.other_results.push((place, mode, result)),
         }
         if mode == Mode::Enforce {
             if rule.has_guards() {
@@ -259,25 +271,26 @@ impl State {
         Ok(())
     }
 
-    fn deny(&mut self, rule: usize, denial: Denial) {
+    fn deny(&mut self, rule: usize, denial: RuleDenial) {
         self.admission.permits.clear();
-        self.admission.others.retain(|(other, ..)| *other != rule);
-        self.admission.others.push((rule, Mode::Enforce, RuleResult::Denied(denial.reason())));
+        self.admission.other_results.retain(|(other, ..)| *other != rule);
+        self.admission.other_results.push((rule, Mode::Enforce, RuleResult::Denied(denial.reason())));
         self.denial = Some((rule, denial));
     }
 
     /// Applies the verdict of all quotas.
-    fn conclude(&mut self, inner: &Inner) {
-        let Admission { verdict, permits, waited, .. } = &mut self.admission;
+    fn apply_verdict(&mut self, inner: &PolicyGateInner) {
+        let PolicyAdmission { verdict, permits, wait_time: waited, .. } = &mut self.admission;
         *waited = waited.plus(verdict.waited());
         if let Some(denial) = verdict.denial() {
             // Every rule that denied counts it against its client.
-            let denies =
-                |rule: &usize| verdict.denials().any(|denial| inner.owners.get(denial.limit) == Some(rule));
+            let denies = |rule: &usize| {
+                verdict.denials().any(|denial| inner.limit_rules.get(denial.limit) == Some(rule))
+            };
             let denied = self.clients.drain(..).filter(|(rule, _)| denies(rule));
             denied.for_each(|(_, client)| client.answered(Report::Failure));
-            let owner = inner.owners.get(denial.limit).copied().unwrap_or(usize::MAX);
-            self.denial = Some((owner, Denial::Limit(deny_reason(denial))));
+            let owner = inner.limit_rules.get(denial.limit).copied().unwrap_or(usize::MAX);
+            self.denial = Some((owner, RuleDenial::Limit(deny_reason(denial))));
             permits.clear();
         }
     }
@@ -287,28 +300,28 @@ impl State {
         let gate = self.admission.gate.clone();
         let accept = head.header("accept").map(<[u8]>::to_vec);
         let queue = |(place, class)| {
-            let rule: &PolicyRule = gate.inner.rules.get(place)?;
-            Some((place, class, rule.queue_of(head)))
+            let rule: &CompiledRule = gate.inner.rules.get(place)?;
+            Some((place, class, rule.key_queue(head)))
         };
         let guarded: Vec<_> = self.guarded.drain(..).filter_map(queue).collect();
         self.admission.permits.clear();
         Box::pin(async move {
             self.admission.verdict = verdict.await;
-            self.conclude(&gate.inner);
+            self.apply_verdict(&gate.inner);
             for (place, class, queue) in guarded {
                 let Some(rule) = gate.inner.rules.get(place).filter(|_| self.denial.is_none()) else { break };
-                let Admission { permits, waited, .. } = &mut self.admission;
+                let PolicyAdmission { permits, wait_time: waited, .. } = &mut self.admission;
                 if let Err(stopped) =
-                    add_wait(waited, rule.pass_in_line(class, queue.as_ref(), permits)).await
+                    add_wait(waited, rule.acquire_guards_queued(class, queue.as_ref(), permits)).await
                 {
-                    self.deny(place, Denial::Guard(stopped));
+                    self.deny(place, RuleDenial::Guard(stopped));
                 }
             }
-            self.result(accept.as_deref())
+            self.into_result(accept.as_deref())
         })
     }
 
-    fn result(self, accept: Option<&[u8]>) -> PolicyResult {
+    fn into_result(self, accept: Option<&[u8]>) -> PolicyResult {
         match self.refusal(accept) {
             Some(refusal) => PolicyResult::Refused(refusal),
             None => PolicyResult::Admitted(self.admission),
@@ -316,13 +329,13 @@ impl State {
     }
 
     /// What is done with the request, if it is denied.
-    pub(super) fn refusal(&self, accept: Option<&[u8]>) -> Option<Box<Refusal>> {
+    pub(super) fn refusal(&self, accept: Option<&[u8]>) -> Option<Box<PolicyRefusal>> {
         let (place, denial) = self.denial.as_ref()?;
         Some(denial.refusal(*place, &self.admission, accept))
     }
 }
 
-impl Denial {
+impl RuleDenial {
     pub(super) fn reason(&self) -> DenyReason {
         match self {
             Self::DuplicateKey => DenyReason::NoKey,
@@ -334,7 +347,12 @@ impl Denial {
     }
 
     #[cold]
-    fn refusal(&self, place: usize, admission: &Admission, accept: Option<&[u8]>) -> Box<Refusal> {
+    fn refusal(
+        &self,
+        place: usize,
+        admission: &PolicyAdmission,
+        accept: Option<&[u8]>,
+    ) -> Box<PolicyRefusal> {
         let inner = &admission.gate.inner;
         let rule = inner.rules.get(place);
         let mut name: Option<Arc<str>> = None;
@@ -346,7 +364,7 @@ impl Denial {
                 barred.answer.clone()
             }
             Self::Guard(stopped) => {
-                let limited = stopped.limited(rule);
+                let limited = stopped.to_limited(rule);
                 retry_after = limited.retry_after();
                 let answer = Answer::from(&limited);
                 match answer.get("retry-after") {
@@ -362,30 +380,30 @@ impl Denial {
                 inner.gate.answer_to(&admission.verdict)
             }
         };
-        Box::new(Refusal {
-            rule: name.unwrap_or_else(|| rule.map_or("", PolicyRule::name).into()),
-            place,
+        Box::new(PolicyRefusal {
+            rule: name.unwrap_or_else(|| rule.map_or("", CompiledRule::name).into()),
+            index: place,
             reason: self.reason(),
             action: match rule {
-                Some(rule) => RejectAction::of(&rule.source.on_limit, default, accept),
-                None => RejectAction::Answer(default),
+                Some(rule) => RejectAction::for_rule(&rule.source.on_limit, default, accept),
+                None => RejectAction::Response(default),
             },
             retry_after,
-            waited: admission.waited,
+            wait_time: admission.wait_time,
             decision,
         })
     }
 }
 
-impl Stopped {
-    fn limited(self, rule: Option<&PolicyRule>) -> Limited {
+impl GuardRejection {
+    fn to_limited(self, rule: Option<&CompiledRule>) -> Limited {
         let cause = match self {
             Self::Rejected(rejection) => Cause::Rejected(rejection),
-            Self::Refused(refused) => Cause::Refused(refused),
-            Self::Full => Cause::Rejected(Rejection::Full),
+            Self::WaitFailed(refused) => Cause::Refused(refused),
+            Self::MustWait => Cause::Rejected(Rejection::Full),
         };
         let message = rule.and_then(|rule| rule.source.message.as_deref()).map(Into::into);
-        Limited::new(rule.map_or("", PolicyRule::name), cause).with_message(message)
+        Limited::new(rule.map_or("", CompiledRule::name), cause).with_message(message)
     }
 }
 
@@ -396,7 +414,7 @@ fn deny_reason(denial: &LimitDecision) -> DenyReason {
     }
 }
 
-fn result_of(decision: &LimitDecision) -> RuleResult {
+fn rule_result(decision: &LimitDecision) -> RuleResult {
     match decision.decision() {
         Some(decision) if decision.is_allowed() => RuleResult::Admitted,
         _ if decision.would_deny() => RuleResult::Denied(deny_reason(decision)),
@@ -406,29 +424,29 @@ fn result_of(decision: &LimitDecision) -> RuleResult {
 
 impl PolicyResult {
     /// How long the request waited for its turn.
-    pub fn waited(&self) -> Micros {
+    pub fn wait_time(&self) -> Micros {
         match self {
-            Self::Admitted(admission) => admission.waited,
-            Self::Refused(refusal) => refusal.waited,
+            Self::Admitted(admission) => admission.wait_time,
+            Self::Refused(refusal) => refusal.wait_time,
         }
     }
 }
 
 impl RuleDecision<'_> {
     /// Whether the request is denied because of it.
-    pub fn denies(&self) -> bool {
+    pub fn is_denial(&self) -> bool {
         self.mode == Mode::Enforce && matches!(self.result, RuleResult::Denied(_))
     }
 }
 
-impl Admission {
+impl PolicyAdmission {
     pub(super) fn new(gate: &PolicyGate) -> Self {
         Self {
             gate: gate.clone(),
             verdict: Verdict::default(),
             permits: Vec::new(),
-            others: Vec::new(),
-            waited: Micros::ZERO,
+            other_results: Vec::new(),
+            wait_time: Micros::ZERO,
             bandwidth: None,
         }
     }
@@ -436,13 +454,13 @@ impl Admission {
     /// The decision of each rule that was checked.
     #[inline]
     pub fn decisions(&self) -> impl Iterator<Item = RuleDecision<'_>> {
-        let owners = &self.gate.inner.owners;
+        let owners = &self.gate.inner.limit_rules;
         let quotas = self.verdict.decisions().filter_map(|one| {
-            let (mode, result, decision) = (one.mode, result_of(one), one.decision());
+            let (mode, result, decision) = (one.mode, rule_result(one), one.decision());
             let rule = owners.get(one.limit)?;
             Some(RuleDecision { rule: *rule, mode, result, decision, key: one.key })
         });
-        let others = self.others.iter().map(|(rule, mode, result)| RuleDecision {
+        let others = self.other_results.iter().map(|(rule, mode, result)| RuleDecision {
             rule: *rule,
             mode: *mode,
             result: *result,
@@ -457,14 +475,14 @@ impl Admission {
         &self.verdict
     }
 
-    /// Writes the header fields of what is left; see [`Verdict::write_fields`].
-    pub fn write_fields(&self, each: impl FnMut(&'static str, &str)) {
+    /// Writes the header fields of what is left; see [`Verdict::write_headers`].
+    pub fn write_headers(&self, each: impl FnMut(&'static str, &str)) {
         self.verdict.write_fields(&self.gate.inner.gate, each);
     }
 
     /// Which header fields describe what is left.
     #[inline]
-    pub fn fields(&self) -> Fields {
+    pub fn header_style(&self) -> Fields {
         self.gate.inner.gate.told()
     }
 
@@ -474,17 +492,17 @@ impl Admission {
     }
 
     /// The byte rates of its response: all of them apply.
-    pub fn down(&self) -> &[Bandwidth] {
+    pub fn response_rates(&self) -> &[Bandwidth] {
         self.bandwidth.as_deref().map_or(&[], |rates| &rates.down)
     }
 
     /// The byte rates of its request body: all of them apply.
-    pub fn up(&self) -> &[Bandwidth] {
+    pub fn request_rates(&self) -> &[Bandwidth] {
         self.bandwidth.as_deref().map_or(&[], |rates| &rates.up)
     }
 
     /// Whether anything is settled or released with the response.
-    pub fn holds_anything(&self) -> bool {
+    pub fn has_pending(&self) -> bool {
         self.verdict.holds_anything() || !self.permits.is_empty()
     }
 
@@ -507,8 +525,8 @@ impl Admission {
     }
 }
 
-impl fmt::Debug for Admission {
+impl fmt::Debug for PolicyAdmission {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Admission").field("verdict", &self.verdict).finish_non_exhaustive()
+        f.debug_struct("PolicyAdmission").field("verdict", &self.verdict).finish_non_exhaustive()
     }
 }

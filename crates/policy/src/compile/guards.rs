@@ -1,13 +1,13 @@
 //! What one rule holds beside its quotas: lists, bans, a breaker, an adaptive limit, bandwidth.
 
 use super::{
-    keys::{CLASSES, Keys, Tier, bans_follow, is_always_there, rank},
-    rules::Limiting,
+    keys::{CLASSES, IndexFn, KeyCompiler, can_ban_by_key, class_priority, is_always_present},
+    rules::RuleLimiting,
 };
 use crate::{
-    credentials::is_in_key,
-    matching::{CompiledExpression, Lists, Matcher, table, told},
-    model::{self, Access, Adaptive, BreakerTerms, Enforcement, Rule},
+    credentials::key_has_credential,
+    matching::{CompiledExpression, Lists, Matcher, access_list_from_entries, to_setting_error},
+    model::{self, AccessSpec, AdaptiveSpec, BreakerSpec, RuleEnforcement, RuleSpec},
 };
 use std::{fmt, sync::Arc};
 use tidegate_access::{AccessControl, AccessList, Bans, Stance};
@@ -26,28 +26,28 @@ use tidegate_rule::{
 };
 
 /// A rule as it is asked.
-pub(crate) struct PolicyRule {
-    pub(crate) source: Rule,
+pub(crate) struct CompiledRule {
+    pub(crate) source: RuleSpec,
     pub(crate) matcher: Matcher,
     /// Its place in the gate, if it has quotas.
     pub(crate) limit: Option<usize>,
-    pub(crate) limiting: Option<Limiting>,
+    pub(crate) limiting: Option<RuleLimiting>,
     /// The expressions of its keys.
     pub(crate) expressions: Vec<Arc<CompiledExpression>>,
     /// What the policy names.
     pub(crate) key: Key,
     /// The same, and what requests without it are counted by.
-    pub(crate) counted_by: Key,
+    pub(crate) counter_key: Key,
     /// What takes one value of a header, a cookie or a parameter: its key, its tiers, its cost, its priority.
-    pub(crate) single: Vec<Key>,
+    pub(crate) single_value_keys: Vec<Key>,
     /// Whether its key may hold a credential.
     pub(crate) has_credential: bool,
     pub(crate) proxies: TrustedProxies,
-    pub(crate) control: Option<Arc<AccessControl>>,
-    pub(crate) door: Option<RequestAccess>,
+    pub(crate) access_control: Option<Arc<AccessControl>>,
+    pub(crate) request_access: Option<RequestAccess>,
     pub(crate) breaker: Option<Arc<Breaker>>,
-    pub(crate) adaptive: Option<InFlight>,
-    pub(crate) class: Option<Arc<Tier>>,
+    pub(crate) adaptive: Option<InFlightLimit>,
+    pub(crate) class: Option<Arc<IndexFn>>,
     /// Who may wait, where anybody may.
     pub(crate) queue: Option<Queue>,
     pub(crate) down: Option<Arc<Bandwidths>>,
@@ -58,30 +58,30 @@ pub(crate) struct PolicyRule {
 pub(crate) enum GuardPermit {
     Breaker(Pass<Arc<Breaker>>),
     Adaptive(Pass<Arc<AdaptiveLimit>>),
-    Classes(Pass<Arc<PriorityLimit>>),
+    Priority(Pass<Arc<PriorityLimit>>),
 }
 
 /// As many in flight as the upstream can take.
 #[derive(Clone)]
-pub(crate) enum InFlight {
+pub(crate) enum InFlightLimit {
     /// The first who comes, or who waits in line: the more important first.
-    Line(Arc<AdaptiveLimit>),
+    Adaptive(Arc<AdaptiveLimit>),
     /// Nobody waits, and the less important are shed first.
-    Classes(Arc<PriorityLimit>),
+    Priority(Arc<PriorityLimit>),
 }
 
 /// Why a guard did not let a request through.
 #[derive(Clone, Copy)]
-pub(crate) enum Stopped {
+pub(crate) enum GuardRejection {
     /// It must not be called.
     Rejected(Rejection),
     /// There is a line to stand in.
-    Full,
+    MustWait,
     /// It stood in line.
-    Refused(Refused),
+    WaitFailed(Refused),
 }
 
-impl From<Rejection> for Stopped {
+impl From<Rejection> for GuardRejection {
     fn from(rejection: Rejection) -> Self {
         Self::Rejected(rejection)
     }
@@ -92,12 +92,12 @@ impl GuardPermit {
         match self {
             Self::Breaker(pass) => pass.report(report),
             Self::Adaptive(pass) => pass.report(report),
-            Self::Classes(pass) => pass.report(report),
+            Self::Priority(pass) => pass.report(report),
         }
     }
 }
 
-impl PolicyRule {
+impl CompiledRule {
     pub(crate) fn name(&self) -> &str {
         &self.source.name
     }
@@ -109,7 +109,7 @@ impl PolicyRule {
     }
 
     pub(crate) fn has_only_quotas(&self) -> bool {
-        self.door.is_none() && !self.has_guards() && self.down.is_none() && self.up.is_none()
+        self.request_access.is_none() && !self.has_guards() && self.down.is_none() && self.up.is_none()
     }
 
     pub(crate) fn has_guards(&self) -> bool {
@@ -119,8 +119,8 @@ impl PolicyRule {
     /// What it does with this request, apart from its quotas.
     pub(crate) fn mode(&self, head: &dyn Head) -> Mode {
         match &self.source.enforcement {
-            Enforcement::All(mode) => *mode,
-            Enforcement::Part(share) => {
+            RuleEnforcement::All(mode) => *mode,
+            RuleEnforcement::Percent(share) => {
                 let is_chosen =
                     self.key_of(head).is_some_and(|key| is_chosen(&self.source.name, &key, *share));
                 if is_chosen { Mode::Enforce } else { Mode::Shadow }
@@ -129,7 +129,7 @@ impl PolicyRule {
     }
 
     pub(crate) fn key_of<'a>(&self, head: &'a dyn Head) -> Option<KeyValue<'a>> {
-        match (self.counted_by.find(head), self.source.missing) {
+        match (self.counter_key.find(head), self.source.missing) {
             (None, Missing::Share | Missing::Address) => Some(KeyValue::All),
             (found, _) => found,
         }
@@ -137,70 +137,77 @@ impl PolicyRule {
 
     /// Whether a request has several values where this rule takes one, and is refused for it.
     pub(crate) fn refuses_duplicates(&self, head: &dyn Head) -> bool {
-        self.single.iter().any(|key| key.has_duplicates(head)) && self.mode(head) == Mode::Enforce
+        self.single_value_keys.iter().any(|key| key.has_duplicates(head)) && self.mode(head) == Mode::Enforce
     }
 
     /// Whom a ban of this rule is for, by a request; `None` where that is not known.
-    pub(crate) fn banned_as(&self, head: &dyn Head) -> Option<String> {
-        let door = self.door.as_ref()?;
+    pub(crate) fn ban_subject(&self, head: &dyn Head) -> Option<String> {
+        let door = self.request_access.as_ref()?;
         let address = || door.who(head).map(|address| address.to_string());
         door.ban_key(head).map(String::from).or_else(address)
     }
 
     /// The class of a request.
     pub(crate) fn class_of(&self, head: &dyn Head) -> usize {
-        self.class.as_ref().map_or(NORMAL, |class| class(head))
+        self.class.as_ref().map_or(NORMAL_CLASS, |class| class(head))
     }
 
     /// Takes leave of all its guards. Who has not got all of them gives back what it has.
-    pub(crate) fn pass(&self, class: usize, taken: &mut Vec<GuardPermit>) -> Result<(), Stopped> {
+    pub(crate) fn acquire_guards(
+        &self,
+        class: usize,
+        permits: &mut Vec<GuardPermit>,
+    ) -> Result<(), GuardRejection> {
         if let Some(breaker) = &self.breaker {
-            taken.push(GuardPermit::Breaker(breaker.try_pass_owned()?));
+            permits.push(GuardPermit::Breaker(breaker.try_pass_owned()?));
         }
         match &self.adaptive {
             None => {}
-            Some(InFlight::Classes(limit)) => {
-                taken.push(GuardPermit::Classes(limit.try_pass_owned(Arrival::of(class))?));
+            Some(InFlightLimit::Priority(limit)) => {
+                permits.push(GuardPermit::Priority(limit.try_pass_owned(Arrival::of(class))?));
             }
-            Some(InFlight::Line(limit)) => match limit.try_pass_owned() {
-                Ok(pass) => taken.push(GuardPermit::Adaptive(pass)),
+            Some(InFlightLimit::Adaptive(limit)) => match limit.try_pass_owned() {
+                Ok(pass) => permits.push(GuardPermit::Adaptive(pass)),
                 Err(rejection) if self.source.wait.is_zero() => return Err(rejection.into()),
-                Err(_) => return Err(Stopped::Full),
+                Err(_) => return Err(GuardRejection::MustWait),
             },
         }
         Ok(())
     }
 
     /// Where a request of this key waits, if it may.
-    pub(crate) fn queue_of(&self, head: &dyn Head) -> Option<KeyQueue> {
+    pub(crate) fn key_queue(&self, head: &dyn Head) -> Option<KeyQueue> {
         let queue = self.queue.as_ref()?;
         Some(queue.of_key(&self.key_of(head).unwrap_or(KeyValue::All)))
     }
 
     /// The same, standing in line where there is one.
-    pub(crate) async fn pass_in_line(
+    pub(crate) async fn acquire_guards_queued(
         &self,
         class: usize,
         queue: Option<&KeyQueue>,
-        taken: &mut Vec<GuardPermit>,
-    ) -> Result<(), Stopped> {
-        if let Some(InFlight::Line(limit)) = self.adaptive.as_ref().filter(|_| !self.source.wait.is_zero()) {
+        permits: &mut Vec<GuardPermit>,
+    ) -> Result<(), GuardRejection> {
+        if let Some(InFlightLimit::Adaptive(limit)) =
+            self.adaptive.as_ref().filter(|_| !self.source.wait.is_zero())
+        {
             let pass = match limit.try_pass_owned() {
                 Ok(pass) => pass,
                 Err(_) => {
-                    let _waiting = queue.map(KeyQueue::enter).transpose().map_err(Stopped::Refused)?;
-                    let waiter = Waiter::new(1).deadline(self.source.wait).priority(rank(class));
-                    limit.pass_owned(waiter).await.map_err(Stopped::Refused)?
+                    let _waiting =
+                        queue.map(KeyQueue::enter).transpose().map_err(GuardRejection::WaitFailed)?;
+                    let waiter = Waiter::new(1).deadline(self.source.wait).priority(class_priority(class));
+                    limit.pass_owned(waiter).await.map_err(GuardRejection::WaitFailed)?
                 }
             };
-            taken.push(GuardPermit::Adaptive(pass));
+            permits.push(GuardPermit::Adaptive(pass));
             // Asked last, so that no probe of it waits.
             if let Some(breaker) = &self.breaker {
-                taken.push(GuardPermit::Breaker(breaker.try_pass_owned()?));
+                permits.push(GuardPermit::Breaker(breaker.try_pass_owned()?));
             }
             return Ok(());
         }
-        self.pass(class, taken)
+        self.acquire_guards(class, permits)
     }
 
     /// The byte rates of this request: what it is sent, and what it sends.
@@ -214,29 +221,29 @@ impl PolicyRule {
     }
 
     /// Takes over what lists say now.
-    pub(crate) fn relist(&self, lists: &Lists) -> Result<(), SettingError> {
-        if let (Some(control), Some(access)) = (&self.control, &self.source.access) {
-            control.replace(access_list(access, lists)?);
+    pub(crate) fn reload_lists(&self, lists: &Lists) -> Result<(), SettingError> {
+        if let (Some(control), Some(access)) = (&self.access_control, &self.source.access) {
+            control.replace(build_access_list(access, lists)?);
         }
         Ok(())
     }
 }
 
-impl fmt::Debug for PolicyRule {
+impl fmt::Debug for CompiledRule {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("PolicyRule").field("name", &self.source.name).finish_non_exhaustive()
+        f.debug_struct("CompiledRule").field("name", &self.source.name).finish_non_exhaustive()
     }
 }
 
 /// How many may wait at once for a rule that does not say, over all keys.
-const IN_LINE: u64 = 10_000;
+const DEFAULT_MAX_WAITERS: u64 = 10_000;
 
 /// The class of requests that have none.
-pub(crate) const NORMAL: usize = 2;
+pub(crate) const NORMAL_CLASS: usize = 2;
 
 /// What a rule holds, made anew or taken over from the rule of this name before.
-pub(crate) struct Making<'a> {
-    pub(crate) before: Option<&'a PolicyRule>,
+pub(crate) struct RuleCompiler<'a> {
+    pub(crate) previous: Option<&'a CompiledRule>,
     pub(crate) lists: &'a Lists,
     pub(crate) proxies: &'a TrustedProxies,
     pub(crate) clock: Option<&'a Clock>,
@@ -244,60 +251,67 @@ pub(crate) struct Making<'a> {
     pub(crate) commits: &'a mut Vec<Box<dyn FnOnce()>>,
 }
 
-impl Making<'_> {
-    pub(crate) fn rule(
+impl RuleCompiler<'_> {
+    pub(crate) fn compile(
         &mut self,
-        source: &Rule,
+        source: &RuleSpec,
         matcher: Matcher,
-        keys: &Keys<'_>,
-    ) -> Result<PolicyRule, SettingError> {
-        let control = source.access.as_ref().map(|access| self.control(access)).transpose()?;
-        let key = keys.key(&source.key)?;
+        keys: &KeyCompiler<'_>,
+    ) -> Result<CompiledRule, SettingError> {
+        let control = source.access.as_ref().map(|access| self.build_access_control(access)).transpose()?;
+        let key = keys.compile(&source.key)?;
         let door = control.as_ref().map(|control| {
             let access = RequestAccess::new(control.clone()).behind(self.proxies.clone());
-            match bans_follow(&source.key) {
+            match can_ban_by_key(&source.key) {
                 true => access.ban_by(key.clone()),
                 false => access,
             }
         });
-        let class = source.priority.as_ref().map(|class| keys.class(class)).transpose()?;
+        let class = source.priority.as_ref().map(|class| keys.compile_class(class)).transpose()?;
         let rates = source.bandwidth.as_ref();
-        let before =
-            |of: fn(&PolicyRule) -> &Option<Arc<Bandwidths>>| self.before.and_then(|rule| of(rule).clone());
+        let before = |of: fn(&CompiledRule) -> &Option<Arc<Bandwidths>>| {
+            self.previous.and_then(|rule| of(rule).clone())
+        };
         let (old_down, old_up) = (before(|rule| &rule.down), before(|rule| &rule.up));
-        Ok(PolicyRule {
+        Ok(CompiledRule {
             source: source.clone(),
             matcher,
             limit: None,
             limiting: None,
             expressions: Vec::new(),
             proxies: self.proxies.clone(),
-            counted_by: match source.missing {
-                Missing::Address if !is_always_there(&source.key) => key.clone().or(keys.client()),
+            counter_key: match source.missing {
+                Missing::Address if !is_always_present(&source.key) => key.clone().or(keys.client_key()),
                 _ => key.clone(),
             },
             key,
-            single: Vec::new(),
-            has_credential: is_in_key(&source.key, keys.user),
-            control,
-            door,
-            breaker: source.breaker.as_ref().map(|terms| self.breaker(terms)).transpose()?,
-            adaptive: source.adaptive.as_ref().map(|terms| self.adaptive(terms, source)).transpose()?,
+            single_value_keys: Vec::new(),
+            has_credential: key_has_credential(&source.key, keys.user),
+            access_control: control,
+            request_access: door,
+            breaker: source.breaker.as_ref().map(|terms| self.build_breaker(terms)).transpose()?,
+            adaptive: source.adaptive.as_ref().map(|terms| self.build_adaptive(terms, source)).transpose()?,
             class,
-            queue: (!source.wait.is_zero()).then(|| self.queue(source.queue.as_ref())),
-            down: rates.and_then(|rates| rates.down).map(|rate| self.rates(rate, old_down)).transpose()?,
-            up: rates.and_then(|rates| rates.up).map(|rate| self.rates(rate, old_up)).transpose()?,
+            queue: (!source.wait.is_zero()).then(|| self.build_queue(source.queue.as_ref())),
+            down: rates
+                .and_then(|rates| rates.down)
+                .map(|rate| self.build_bandwidth(rate, old_down))
+                .transpose()?,
+            up: rates
+                .and_then(|rates| rates.up)
+                .map(|rate| self.build_bandwidth(rate, old_up))
+                .transpose()?,
         })
     }
 
     /// Bans outlive a change of the list.
-    fn control(&mut self, access: &Access) -> Result<Arc<AccessControl>, SettingError> {
-        let list = access_list(access, self.lists)?;
+    fn build_access_control(&mut self, access: &AccessSpec) -> Result<Arc<AccessControl>, SettingError> {
+        let list = build_access_list(access, self.lists)?;
         let known =
-            self.before.filter(|rule| rule.source.access.as_ref().map(|old| &old.ban) == Some(&access.ban));
-        if let Some(control) = known.and_then(|rule| rule.control.clone()) {
-            let (list, kept) = (list, control.clone());
-            self.commits.push(Box::new(move || kept.replace(list)));
+            self.previous.filter(|rule| rule.source.access.as_ref().map(|old| &old.ban) == Some(&access.ban));
+        if let Some(control) = known.and_then(|rule| rule.access_control.clone()) {
+            let (list, existing) = (list, control.clone());
+            self.commits.push(Box::new(move || existing.replace(list)));
             return Ok(control);
         }
         let mut bans = Bans::builder();
@@ -307,28 +321,30 @@ impl Making<'_> {
         if let Some(clock) = self.clock {
             bans = bans.clock(clock.clone());
         }
-        let bans = bans.build().map_err(|error| told(&error.to_string(), "give another `ban`"))?;
+        let bans =
+            bans.build().map_err(|error| to_setting_error(&error.to_string(), "give another `ban`"))?;
         Ok(Arc::new(AccessControl::new(list, bans)))
     }
 
     /// Whoever waits stays in line.
-    fn queue(&mut self, said: Option<&model::Queue>) -> Queue {
+    fn build_queue(&mut self, spec: Option<&model::QueueSpec>) -> Queue {
         let count = |number: u64| usize::try_from(number).unwrap_or(usize::MAX);
-        let most = said.map_or(IN_LINE, |queue| queue.most);
-        let in_all = said.and_then(|queue| queue.in_all).unwrap_or(most.max(IN_LINE));
-        let (most, in_all) = (count(most), count(in_all));
-        match self.before.and_then(|rule| rule.queue.clone()) {
-            None => Queue::new(most, in_all),
+        let max_per_key = spec.map_or(DEFAULT_MAX_WAITERS, |queue| queue.max);
+        let max_total =
+            spec.and_then(|queue| queue.max_total).unwrap_or(max_per_key.max(DEFAULT_MAX_WAITERS));
+        let (max_per_key, max_total) = (count(max_per_key), count(max_total));
+        match self.previous.and_then(|rule| rule.queue.clone()) {
+            None => Queue::new(max_per_key, max_total),
             Some(queue) => {
-                let kept = queue.clone();
-                self.commits.push(Box::new(move || kept.change(most, in_all)));
+                let existing = queue.clone();
+                self.commits.push(Box::new(move || existing.change(max_per_key, max_total)));
                 queue
             }
         }
     }
 
-    fn breaker(&self, terms: &BreakerTerms) -> Result<Arc<Breaker>, SettingError> {
-        let known = self.before.filter(|rule| rule.source.breaker.as_ref() == Some(terms));
+    fn build_breaker(&self, terms: &BreakerSpec) -> Result<Arc<Breaker>, SettingError> {
+        let known = self.previous.filter(|rule| rule.source.breaker.as_ref() == Some(terms));
         if let Some(breaker) = known.and_then(|rule| rule.breaker.clone()) {
             return Ok(breaker);
         }
@@ -339,26 +355,26 @@ impl Making<'_> {
         }))
     }
 
-    fn adaptive(&self, terms: &Adaptive, source: &Rule) -> Result<InFlight, SettingError> {
-        let has_line = !source.wait.is_zero() || source.priority.is_none();
-        let known = self.before.filter(|rule| {
-            let had_line = matches!(rule.adaptive, Some(InFlight::Line(_)));
-            rule.source.adaptive.as_ref() == Some(terms) && had_line == has_line
+    fn build_adaptive(&self, terms: &AdaptiveSpec, source: &RuleSpec) -> Result<InFlightLimit, SettingError> {
+        let has_queue = !source.wait.is_zero() || source.priority.is_none();
+        let known = self.previous.filter(|rule| {
+            let had_queue = matches!(rule.adaptive, Some(InFlightLimit::Adaptive(_)));
+            rule.source.adaptive.as_ref() == Some(terms) && had_queue == has_queue
         });
         if let Some(adaptive) = known.and_then(|rule| rule.adaptive.clone()) {
             return Ok(adaptive);
         }
-        let (least, most) = (count(terms.least.unwrap_or(1))?, count(terms.most.unwrap_or(1_000))?);
+        let (least, most) = (to_u32(terms.min.unwrap_or(1))?, to_u32(terms.max.unwrap_or(1_000))?);
         let initial = 20.clamp(least.min(most), most.max(least));
         let target = Micros::from(terms.target);
         let controller = Anchored::new(target)?.bounds(Bounds::new(least, initial, most)?);
-        if has_line {
+        if has_queue {
             // The queue of the rule says who may wait.
             let mut slots = Slots::builder().waiting_places(usize::MAX);
             if let Some(clock) = self.clock {
                 slots = slots.clock(clock.clone());
             }
-            return AdaptiveLimit::with_slots(controller, slots).map(Arc::new).map(InFlight::Line);
+            return AdaptiveLimit::with_slots(controller, slots).map(Arc::new).map(InFlightLimit::Adaptive);
         }
         let classes: Result<Vec<_>, _> =
             CLASSES.iter().map(|(name, share)| Ok(Class::new(*name, Share::percent(*share)?))).collect();
@@ -366,10 +382,10 @@ impl Making<'_> {
         if let Some(clock) = self.clock {
             builder = builder.clock(clock.clone());
         }
-        builder.build_adaptive(controller).map(Arc::new).map(InFlight::Classes)
+        builder.build_adaptive(controller).map(Arc::new).map(InFlightLimit::Priority)
     }
 
-    fn rates(
+    fn build_bandwidth(
         &mut self,
         rate: tidegate_core::Quota,
         before: Option<Arc<Bandwidths>>,
@@ -385,27 +401,27 @@ impl Making<'_> {
         match before {
             None => Ok(Arc::new(made)),
             Some(before) => {
-                let kept = before.clone();
+                let existing = before.clone();
                 // What it refused, `made` would have refused, too.
-                self.commits.push(Box::new(move || _ = kept.change(rate)));
+                self.commits.push(Box::new(move || _ = existing.change(rate)));
                 Ok(before)
             }
         }
     }
 }
 
-fn count(number: u64) -> Result<u32, SettingError> {
+fn to_u32(number: u64) -> Result<u32, SettingError> {
     u32::try_from(number)
         .map_err(|_| SettingError::new(format!("{number} in flight"), "give a smaller number"))
 }
 
 /// The breaker that terms mean, which upstreams have, too.
-pub fn breaker_settings(terms: &BreakerTerms) -> Result<BreakerSettings, SettingError> {
+pub fn breaker_settings(terms: &BreakerSpec) -> Result<BreakerSettings, SettingError> {
     let mut settings = BreakerSettings::builder();
     if let Some(rate) = terms.failure_rate {
         settings = settings.failure_rate(rate);
     }
-    match (terms.slow_rate, terms.slow) {
+    match (terms.slow_call_rate, terms.slow_call_duration) {
         (rate, Some(slow)) => settings = settings.slow_calls(rate.unwrap_or(Share::ALL), slow),
         (Some(_), None) => {
             return Err(SettingError::new(
@@ -415,23 +431,23 @@ pub fn breaker_settings(terms: &BreakerTerms) -> Result<BreakerSettings, Setting
         }
         (None, None) => {}
     }
-    if let Some(calls) = terms.over {
-        settings = settings.over_calls(count(calls)?);
+    if let Some(calls) = terms.window_size {
+        settings = settings.over_calls(to_u32(calls)?);
     }
-    if let Some(calls) = terms.least {
+    if let Some(calls) = terms.min_calls {
         settings = settings.min_calls(calls);
     }
-    if let Some(time) = terms.open {
+    if let Some(time) = terms.open_duration {
         settings = settings.open_for(time);
     }
-    if let Some(probes) = terms.probes {
-        settings = settings.probes(count(probes)?);
+    if let Some(probes) = terms.half_open_calls {
+        settings = settings.probes(to_u32(probes)?);
     }
     settings.build()
 }
 
-fn access_list(access: &Access, lists: &Lists) -> Result<AccessList, SettingError> {
+fn build_access_list(access: &AccessSpec, lists: &Lists) -> Result<AccessList, SettingError> {
     let deny = lists.entries(&access.deny, Stance::Deny)?;
     let allow = lists.entries(&access.allow, Stance::Allow)?;
-    table(deny.into_iter().chain(allow))
+    access_list_from_entries(deny.into_iter().chain(allow))
 }

@@ -1,7 +1,7 @@
 //! The policy that is in force now.
 
-use super::{Compiler, PolicyError, PolicyGate, PolicyResult, error::Problems};
-use crate::model::{Fallback, OnLimit, Policy, Rule};
+use super::{Compiler, PolicyError, PolicyGate, PolicyResult, error::ProblemCollector};
+use crate::model::{Fallback, OnLimit, Policy, RuleSpec};
 use arc_swap::{ArcSwap, Guard};
 use std::sync::{
     Arc, Mutex, PoisonError,
@@ -17,84 +17,84 @@ use tidegate_rule::{Evaluation, request::Head};
 #[derive(Debug)]
 pub struct LivePolicy {
     compiler: Compiler,
-    now: ArcSwap<PolicyGate>,
+    current: ArcSwap<PolicyGate>,
     /// One replaces it after the other.
-    turn: Mutex<Stands>,
+    target: Mutex<PolicyTarget>,
     clock: Clock,
     /// When schedules are to be followed next, in microseconds of the clock.
-    next: AtomicU64,
+    next_update: AtomicU64,
 }
 
 /// What is behind a policy.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Stands {
-    BeforeUpstreams,
-    BeforeService,
+enum PolicyTarget {
+    Upstreams,
+    Service,
 }
 
 /// How often schedules are followed.
-const MOMENT: Micros = Micros::from_secs(1);
+const SCHEDULE_INTERVAL: Micros = Micros::from_secs(1);
 
 impl LivePolicy {
     /// Puts a first policy in force.
     pub fn new(compiler: Compiler, policy: &Policy) -> Result<Self, PolicyError> {
         let gate = compiler.compile(policy, None)?;
         let clock = compiler.clock.clone().unwrap_or_default();
-        let next = AtomicU64::new(clock.now().plus(MOMENT).get());
-        let turn = Mutex::new(Stands::BeforeUpstreams);
-        Ok(Self { compiler, now: ArcSwap::from_pointee(gate), turn, clock, next })
+        let next = AtomicU64::new(clock.now().plus(SCHEDULE_INTERVAL).get());
+        let turn = Mutex::new(PolicyTarget::Upstreams);
+        Ok(Self { compiler, current: ArcSwap::from_pointee(gate), target: turn, clock, next_update: next })
     }
 
     /// What is in force now.
     #[inline]
-    pub fn now(&self) -> Guard<Arc<PolicyGate>> {
-        self.now.load()
+    pub fn current(&self) -> Guard<Arc<PolicyGate>> {
+        self.current.load()
     }
 
     /// Evaluates what is in force now. Its schedules have followed the time, without a call of
-    /// [`PolicyGate::follow_time`].
+    /// [`PolicyGate::update_schedules`].
     pub fn check(&self, head: &dyn Head) -> Evaluation<PolicyResult> {
-        let gate = self.now.load();
+        let gate = self.current.load();
         if gate.has_schedules() {
-            self.follow_time(&gate);
+            self.update_schedules(&gate);
         }
         gate.check(head)
     }
 
     /// Puts another policy in force; one that is wrong changes nothing.
     pub fn replace(&self, policy: &Policy) -> Result<(), PolicyError> {
-        let stands = self.turn.lock().unwrap_or_else(PoisonError::into_inner);
-        if *stands == Stands::BeforeService {
-            refuse_upstreams(&policy.rules)?;
+        let target = self.target.lock().unwrap_or_else(PoisonError::into_inner);
+        if *target == PolicyTarget::Service {
+            reject_upstream_fallbacks(&policy.rules)?;
         }
-        let next = self.compiler.compile(policy, Some(&self.now.load()))?;
-        self.now.store(Arc::new(next));
+        let next = self.compiler.compile(policy, Some(&self.current.load()))?;
+        self.current.store(Arc::new(next));
         Ok(())
     }
 
     /// Says that it stands in front of a service, where there are no upstreams: a policy in which a rule falls back to one is
     /// refused, this one now and others when they are to replace it.
-    pub fn stand_before_service(&self) -> Result<(), PolicyError> {
-        let mut stands = self.turn.lock().unwrap_or_else(PoisonError::into_inner);
-        refuse_upstreams(self.now.load().inner.rules.iter().map(|rule| &rule.source))?;
-        *stands = Stands::BeforeService;
+    pub fn forbid_upstream_fallbacks(&self) -> Result<(), PolicyError> {
+        let mut target = self.target.lock().unwrap_or_else(PoisonError::into_inner);
+        reject_upstream_fallbacks(self.current.load().inner.rules.iter().map(|rule| &rule.source))?;
+        *target = PolicyTarget::Service;
         Ok(())
     }
 
     /// Whoever comes first after a moment has schedules follow the time, once for all.
-    fn follow_time(&self, gate: &PolicyGate) {
-        let (now, due) = (self.clock.now(), self.next.load(Ordering::Relaxed));
-        let next = now.plus(MOMENT).get();
+    fn update_schedules(&self, gate: &PolicyGate) {
+        let (now, due) = (self.clock.now(), self.next_update.load(Ordering::Relaxed));
+        let next = now.plus(SCHEDULE_INTERVAL).get();
         if now.get() >= due
-            && self.next.compare_exchange(due, next, Ordering::Relaxed, Ordering::Relaxed).is_ok()
+            && self.next_update.compare_exchange(due, next, Ordering::Relaxed, Ordering::Relaxed).is_ok()
         {
-            gate.follow_time();
+            gate.update_schedules();
         }
     }
 }
 
-fn refuse_upstreams<'a>(rules: impl IntoIterator<Item = &'a Rule>) -> Result<(), PolicyError> {
-    let mut problems = Problems::default();
+fn reject_upstream_fallbacks<'a>(rules: impl IntoIterator<Item = &'a RuleSpec>) -> Result<(), PolicyError> {
+    let mut problems = ProblemCollector::default();
     for rule in rules {
         if let OnLimit::Fallback(Fallback::Upstream(name)) = &rule.on_limit {
             let problem = format!(
@@ -104,5 +104,5 @@ fn refuse_upstreams<'a>(rules: impl IntoIterator<Item = &'a Rule>) -> Result<(),
             problems.add(Some(&rule.name), &SettingError::new(problem, fix));
         }
     }
-    problems.none()
+    problems.into_result()
 }

@@ -1,8 +1,8 @@
 //! A policy in force: what a surface evaluates for every request.
 //!
 //! ```text
-//!   Policy ──compile──▶ PolicyGate          request ──check──▶ admitted ──response──▶ settle
-//!      ▲                    │ swapped                     └──▶ refused: what to do instead
+//!   Policy ──compile──▶ PolicyGate          request ──check──▶ count_admitted ──response──▶ settle
+//!      ▲                    │ swapped                     └──▶ tag_error: name new_mode do instead
 //!      └── a new file ──────┘ as a whole, or not at all
 //! ```
 
@@ -20,10 +20,10 @@ mod view;
 
 pub use dry_run::{DryRun, Prefetch};
 pub use error::{PolicyError, PolicyProblem};
-pub use evaluate::{Admission, DenyReason, PolicyResult, Refusal, RuleDecision, RuleResult};
+pub use evaluate::{DenyReason, PolicyAdmission, PolicyRefusal, PolicyResult, RuleDecision, RuleResult};
 pub use guards::breaker_settings;
 pub use live::LivePolicy;
-pub use named::{Holds, NamedRule};
+pub use named::{NamedRule, QuotaKind};
 pub use reject::RejectAction;
 pub use view::{AdaptiveView, RuleView};
 
@@ -32,13 +32,13 @@ pub use serde_json_borrow::{ObjectAsVec as JsonObject, Value as JsonValue};
 
 use crate::{
     index::RuleIndex,
-    matching::{Lists, Matcher, Seen},
-    model::{Policy, Route, Stores},
+    matching::{Lists, Matcher, RequestView},
+    model::{Policy, RouteSpec, Stores},
 };
-use error::Problems;
-pub(crate) use guards::PolicyRule;
-pub(crate) use keys::{CLASSES, is_always_there};
-use rules::{Made, declare};
+use error::ProblemCollector;
+pub(crate) use guards::CompiledRule;
+pub(crate) use keys::{CLASSES, is_always_present};
+use rules::{CompiledPolicy, build_limits};
 use std::{
     env, fmt,
     path::PathBuf,
@@ -74,7 +74,7 @@ pub struct Compiler {
 impl Compiler {
     /// One whose rules are among these: of all policies that it compiles, rules of the same name share their counters.
     pub fn new(rules: Rules) -> Self {
-        Self { rules, base: PathBuf::new(), clock: None, memory: rules::MEMORY }
+        Self { rules, base: PathBuf::new(), clock: None, memory: rules::DEFAULT_MEMORY_BYTES }
     }
 
     /// The folder that names of files start from; the current one unless told otherwise.
@@ -98,10 +98,10 @@ impl Compiler {
     /// Connects to the stores of a policy that are not in use yet, before it is put in force; an error if one cannot be
     /// reached.
     pub async fn connect_stores(&self, policy: &Policy) -> Result<(), PolicyError> {
-        let mut problems = Problems::default();
-        let settings = rules::settings(policy, self, &mut problems);
-        problems.none()?;
-        self.rules.connect_stores(&settings).await.map_err(|error| PolicyError::of_settings(&error))
+        let mut problems = ProblemCollector::default();
+        let settings = rules::build_settings(policy, self, &mut problems);
+        problems.into_result()?;
+        self.rules.connect_stores(&settings).await.map_err(|error| PolicyError::from_settings_error(&error))
     }
 
     /// Puts a policy in force, in place of the one before. All that is wrong with it is told, and then nothing has changed.
@@ -110,30 +110,30 @@ impl Compiler {
     /// adaptive limits and bans stay as long as what is said of them does. Whoever still holds the gate before can go on
     /// asking it; it counts in the same rules.
     pub fn compile(&self, policy: &Policy, before: Option<&PolicyGate>) -> Result<PolicyGate, PolicyError> {
-        let made = Made::of(policy, self, before.map(|before| &*before.inner))?;
+        let made = CompiledPolicy::build(policy, self, before.map(|before| &*before.inner))?;
         // A limiter is compared with what was declared, not with what a schedule has made of that.
-        let paused = before.map(PolicyGate::pause);
+        let paused = before.map(PolicyGate::pause_schedules);
         let declared = self.rules.redeclare(made.declarations, made.settings);
         let limits = match declared {
-            Ok(rules) => declare(rules, &made.rules),
+            Ok(rules) => build_limits(rules, &made.rules),
             Err(error) => {
                 drop(paused);
-                return Err(PolicyError::of_settings(&error));
+                return Err(PolicyError::from_settings_error(&error));
             }
         };
         if let Some(paused) = paused {
-            paused.forget();
+            paused.disarm();
         }
         made.commits.into_iter().for_each(|commit| commit());
         let gate = Gate::new(limits).fields(policy.headers);
         let limited = made.rules.iter().enumerate().filter(|(_, rule)| rule.limit.is_some());
-        let inner = Inner {
+        let inner = PolicyGateInner {
             gate,
-            names: named::names(
+            names: named::index_names(
                 limited.clone().map(|(place, rule)| (place, &rule.source)),
                 policy.user.as_ref(),
             ),
-            owners: limited.map(|(place, _)| place).collect(),
+            limit_rules: limited.map(|(place, _)| place).collect(),
             index: made.index,
             rules: made.rules,
             routes: made.routes,
@@ -143,10 +143,10 @@ impl Compiler {
             monitor: made.monitor,
             user: made.user,
             is_user_credential: made.is_user_credential,
-            scaled: Mutex::default(),
+            scaled_limiters: Mutex::default(),
         };
         let gate = PolicyGate { inner: Arc::new(inner) };
-        gate.follow();
+        gate.attach_schedules();
         Ok(gate)
     }
 }
@@ -154,19 +154,19 @@ impl Compiler {
 /// A policy in force. Clones are the same gate.
 #[derive(Clone)]
 pub struct PolicyGate {
-    inner: Arc<Inner>,
+    inner: Arc<PolicyGateInner>,
 }
 
-pub(crate) struct Inner {
+pub(crate) struct PolicyGateInner {
     /// All limits, one for each rule that has some.
     gate: Gate,
     /// Rules with quotas, by their names.
-    names: named::Names,
+    names: named::RuleNames,
     /// By the place of a limit, that of its rule.
-    owners: Vec<usize>,
+    limit_rules: Vec<usize>,
     index: RuleIndex,
-    rules: Vec<PolicyRule>,
-    routes: Vec<Route>,
+    rules: Vec<CompiledRule>,
+    routes: Vec<RouteSpec>,
     route_index: RuleIndex,
     proxies: TrustedProxies,
     lists: Lists,
@@ -174,7 +174,7 @@ pub(crate) struct Inner {
     monitor: Option<LoadMonitor>,
     user: Option<Key>,
     is_user_credential: bool,
-    scaled: Mutex<Vec<Scaled<Limiter>>>,
+    scaled_limiters: Mutex<Vec<Scaled<Limiter>>>,
 }
 
 /// A part of a policy that has expressions.
@@ -202,16 +202,16 @@ impl PolicyGate {
     }
 
     /// Where a request goes: the first route that matches.
-    pub fn route(&self, head: &dyn Head) -> Option<&Route> {
-        self.place_of_route(&self.see(head)).and_then(|place| self.inner.routes.get(place))
+    pub fn find_route(&self, head: &dyn Head) -> Option<&RouteSpec> {
+        self.find_route_index(&self.view_request(head)).and_then(|place| self.inner.routes.get(place))
     }
 
     /// The same, as its place among [`routes`](Self::routes).
-    pub fn place_of_route(&self, seen: &Seen<'_>) -> Option<usize> {
+    pub fn find_route_index(&self, view: &RequestView<'_>) -> Option<usize> {
         let index = &self.inner.route_index;
-        match index.matchers().first().is_some_and(Matcher::is_everything) {
+        match index.matchers().first().is_some_and(Matcher::is_unconditional) {
             true => Some(0),
-            false => index.first(seen),
+            false => index.find_first(view),
         }
     }
 
@@ -220,17 +220,17 @@ impl PolicyGate {
     }
 
     /// The rule at this place of the policy.
-    pub(crate) fn rule(&self, place: usize) -> Option<&PolicyRule> {
+    pub(crate) fn rule(&self, place: usize) -> Option<&CompiledRule> {
         self.inner.rules.get(place)
     }
 
     /// A request as this policy sees it. What rules and routes look at is worked out once.
-    pub fn see<'a>(&'a self, head: &'a dyn Head) -> Seen<'a> {
-        Seen::new(head, &self.inner.proxies)
+    pub fn view_request<'a>(&'a self, head: &'a dyn Head) -> RequestView<'a> {
+        RequestView::new(head, &self.inner.proxies)
     }
 
     /// All routes, in their order.
-    pub fn routes(&self) -> &[Route] {
+    pub fn routes(&self) -> &[RouteSpec] {
         &self.inner.routes
     }
 
@@ -260,21 +260,21 @@ impl PolicyGate {
     }
 
     /// Reads the files of all lists again. What is wrong stays as it is, and is told.
-    pub fn reread_lists(&self) -> Result<(), PolicyError> {
-        let mut problems = Problems::default();
-        if let Err(wrong) = self.inner.lists.reread() {
+    pub fn reload_lists(&self) -> Result<(), PolicyError> {
+        let mut problems = ProblemCollector::default();
+        if let Err(wrong) = self.inner.lists.reload() {
             wrong.iter().for_each(|error| problems.add(None, error));
         }
         for rule in &self.inner.rules {
-            if let Err(error) = rule.relist(&self.inner.lists) {
+            if let Err(error) = rule.reload_lists(&self.inner.lists) {
                 problems.add(Some(rule.name()), &error);
             }
         }
-        problems.none()
+        problems.into_result()
     }
 
     /// Has schedules follow the time; to be called every second or so. Nothing happens where there are none.
-    pub fn follow_time(&self) {
+    pub fn update_schedules(&self) {
         if let Some(monitor) = &self.inner.monitor {
             monitor.sample_once();
         }
@@ -286,7 +286,7 @@ impl PolicyGate {
     }
 
     /// How often expressions of each rule and route failed; only of those where one did.
-    pub fn failures(&self) -> impl Iterator<Item = (PolicyPart<'_>, u64)> {
+    pub fn expression_failures(&self) -> impl Iterator<Item = (PolicyPart<'_>, u64)> {
         let rules = self.inner.rules.iter().map(|rule| (PolicyPart::Rule(rule.name()), rule.failures()));
         let routes = self.inner.route_index.matchers().iter().enumerate();
         let routes = routes.map(|(place, route)| (PolicyPart::Route(place), route.failures()));
@@ -294,9 +294,9 @@ impl PolicyGate {
     }
 
     /// Has all rules with a schedule follow it.
-    fn follow(&self) {
+    fn attach_schedules(&self) {
         let Some(monitor) = &self.inner.monitor else { return };
-        let mut scaled = self.inner.scaled.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut scaled = self.inner.scaled_limiters.lock().unwrap_or_else(PoisonError::into_inner);
         for rule in &self.inner.rules {
             let limiter = rule.limit.and_then(|place| self.inner.gate.limits().get(place)?.rule().limiter());
             if let (Some(schedule), Some(limiter)) = (&rule.source.schedule, limiter) {
@@ -309,26 +309,26 @@ impl PolicyGate {
     }
 
     /// Has all rules be as they are declared, until this is dropped.
-    fn pause(&self) -> Paused<'_> {
-        self.inner.scaled.lock().unwrap_or_else(PoisonError::into_inner).clear();
-        Paused(Some(self))
+    fn pause_schedules(&self) -> PausedSchedules<'_> {
+        self.inner.scaled_limiters.lock().unwrap_or_else(PoisonError::into_inner).clear();
+        PausedSchedules(Some(self))
     }
 }
 
 /// A gate whose schedules are not followed for a moment.
-struct Paused<'a>(Option<&'a PolicyGate>);
+struct PausedSchedules<'a>(Option<&'a PolicyGate>);
 
-impl Paused<'_> {
+impl PausedSchedules<'_> {
     /// Another gate follows its own.
-    fn forget(mut self) {
+    fn disarm(mut self) {
         self.0 = None;
     }
 }
 
-impl Drop for Paused<'_> {
+impl Drop for PausedSchedules<'_> {
     fn drop(&mut self) {
         if let Some(gate) = self.0 {
-            gate.follow();
+            gate.attach_schedules();
         }
     }
 }
@@ -341,7 +341,7 @@ impl fmt::Debug for PolicyGate {
 
 /// Whether a policy can be put in force, as far as can be told without its stores. Names of files are as they were read.
 pub fn check(policy: &Policy) -> Result<(), PolicyError> {
-    Made::of(&without_stores(policy), &Compiler::new(Rules::new()), None).map(drop)
+    CompiledPolicy::build(&without_stores(policy), &Compiler::new(Rules::new()), None).map(drop)
 }
 
 /// The same, with its stores: that variables of the environment are set, and that `connects` accepts each address. No store is asked.
@@ -349,8 +349,8 @@ pub fn check_with_stores(
     policy: &Policy,
     connects: &dyn Fn(&str) -> Result<(), String>,
 ) -> Result<(), PolicyError> {
-    Made::of(policy, &Compiler::new(Rules::new()), None)?;
-    let mut problems = Problems::default();
+    CompiledPolicy::build(policy, &Compiler::new(Rules::new()), None)?;
+    let mut problems = ProblemCollector::default();
     let default = policy.stores.default.iter().map(|address| (vec!["store"], address));
     let named = policy.stores.named.iter().map(|(name, address)| (vec!["stores", name], address));
     for (at, address) in default.chain(named) {
@@ -362,18 +362,18 @@ pub fn check_with_stores(
             problems.add_at(&at, &SettingError::new(problem, fix));
         }
     }
-    problems.none()
+    problems.into_result()
 }
 
 /// The same, counted in memory: stores are not asked, and their addresses may name what is not known here.
 pub(crate) fn without_stores(policy: &Policy) -> Policy {
-    let mut here = Policy { stores: Stores::default(), ..policy.clone() };
-    here.rules.iter_mut().for_each(|rule| rule.store = None);
-    here
+    let mut local_policy = Policy { stores: Stores::default(), ..policy.clone() };
+    local_policy.rules.iter_mut().for_each(|rule| rule.store = None);
+    local_policy
 }
 
 /// Whether quotas can be multiplied by every factor of a schedule.
-fn can_follow(
+fn check_scalable(
     quotas: &Vec<tidegate_core::Quota>,
     factors: impl Iterator<Item = Ratio>,
 ) -> Result<(), tidegate_limiter::BuildError> {

@@ -2,8 +2,8 @@
 //!
 //! What it says is made into the very key that a request would have had, so that both count together.
 
-use super::{Inner, JsonValue, PolicyGate};
-use crate::model::{Key as Said, Part, Quotas, Rule as Source};
+use super::{JsonValue, PolicyGate, PolicyGateInner};
+use crate::model::{KeyPart, KeySpec, Quotas, RuleSpec};
 use foldhash::fast::RandomState;
 use std::{borrow::Cow, collections::HashMap};
 use tidegate_core::{Kind, SettingError, spelling};
@@ -18,14 +18,14 @@ use tidegate_rule::{
 /// A rule that is asked by its name.
 #[derive(Clone, Copy)]
 pub struct NamedRule<'a> {
-    place: usize,
+    index: usize,
     limit: &'a RequestLimit,
-    source: &'a Source,
-    form: &'a KeyForm,
+    source: &'a RuleSpec,
+    key_form: &'a KeyForm,
 }
 
 /// By the name of a rule with quotas, its place, and what its keys look like.
-pub(super) type Names = HashMap<String, (usize, KeyForm), RandomState>;
+pub(super) type RuleNames = HashMap<String, (usize, KeyForm), RandomState>;
 
 /// What the keys of a rule look like, put together as [`tidegate_rule::request::Key`] is.
 #[derive(Clone, Debug, PartialEq)]
@@ -39,14 +39,14 @@ pub(super) enum KeyForm {
     Text,
     /// What an expression gives: a text or a number.
     Any,
-    Every(Vec<Self>),
+    Composite(Vec<Self>),
     /// Each with what the policy calls it.
     First(Vec<(String, Self)>),
 }
 
 /// What a rule is asked for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Holds {
+pub enum QuotaKind {
     /// Tokens, which are spent.
     Tokens,
     /// Slots, which are given back.
@@ -57,24 +57,24 @@ pub enum Holds {
 
 impl PolicyGate {
     /// The rule of this name, if it has quotas.
-    pub fn named(&self, name: &str) -> Option<NamedRule<'_>> {
-        let Inner { gate, rules, names, .. } = &*self.inner;
+    pub fn rule_by_name(&self, name: &str) -> Option<NamedRule<'_>> {
+        let PolicyGateInner { gate, rules, names, .. } = &*self.inner;
         let (place, form) = names.get(name)?;
         let rule = rules.get(*place)?;
         let limit = gate.limits().get(rule.limit?)?;
-        Some(NamedRule { place: *place, limit, source: &rule.source, form })
+        Some(NamedRule { index: *place, limit, source: &rule.source, key_form: form })
     }
 
     /// The names of all rules with quotas, in the order of the policy.
-    pub fn names(&self) -> impl Iterator<Item = &str> {
+    pub fn rule_names(&self) -> impl Iterator<Item = &str> {
         self.inner.gate.limits().iter().map(|limit| limit.rule().name())
     }
 }
 
 impl<'a> NamedRule<'a> {
     /// Its place in the policy.
-    pub fn place(&self) -> usize {
-        self.place
+    pub fn index(&self) -> usize {
+        self.index
     }
 
     /// The rule.
@@ -91,61 +91,64 @@ impl<'a> NamedRule<'a> {
     }
 
     /// What its quotas are of.
-    pub fn holds(&self) -> Holds {
+    pub fn quota_kind(&self) -> QuotaKind {
         let is_slots = |quota: &tidegate_core::Quota| matches!(quota.kind(), Kind::Concurrency(_));
         let quotas = self.rule().quotas();
         match (quotas.iter().any(is_slots), quotas.iter().all(is_slots)) {
-            (false, _) => Holds::Tokens,
-            (true, true) => Holds::Slots,
-            (true, false) => Holds::Both,
+            (false, _) => QuotaKind::Tokens,
+            (true, true) => QuotaKind::Slots,
+            (true, false) => QuotaKind::Both,
         }
     }
 
     /// The key that a request would have had: a text, a list where there are several parts, `{"ip": "192.0.2.1"}` for one of
     /// several choices, and nothing where all are counted together.
-    pub fn key<'g>(&self, given: Option<&'g JsonValue<'_>>) -> Result<KeyValue<'g>, SettingError> {
-        let key = self.form.key(given.unwrap_or(&JsonValue::Null))?;
-        match length(&key) > LONGEST {
+    pub fn parse_key<'g>(&self, json: Option<&'g JsonValue<'_>>) -> Result<KeyValue<'g>, SettingError> {
+        let key = self.key_form.parse(json.unwrap_or(&JsonValue::Null))?;
+        match key_len(&key) > LONGEST {
             true => Err(SettingError::new("the key is too long", format!("give {LONGEST} bytes at most"))),
             false => Ok(key),
         }
     }
 
     /// The place of the tier of this name; that of all others where none is named.
-    pub fn tier(&self, named: Option<&str>) -> Result<usize, SettingError> {
+    pub fn tier_index(&self, named: Option<&str>) -> Result<usize, SettingError> {
         let Quotas::Tiers(tiers) = &self.source.quotas else {
             return match named {
                 None => Ok(0),
                 Some(_) => Err(SettingError::new("this rule has no tiers", "leave `tier` out")),
             };
         };
-        let Some(named) = named else { return Ok(tiers.each.len()) };
-        let known = tiers.each.iter().map(|(name, _)| name.as_str());
+        let Some(named) = named else { return Ok(tiers.quotas.len()) };
+        let known = tiers.quotas.iter().map(|(name, _)| name.as_str());
         known.clone().position(|name| name == named).ok_or_else(|| {
             let all = known.clone().collect::<Vec<_>>().join("`, `");
             let fix = match spelling::meant(named, known) {
                 Some(near) => format!("did you mean `{near}`?"),
                 None => format!("use one of `{all}`, or leave it out"),
             };
-            SettingError::new(format!("there is no tier `{}`", shortened(named)), fix)
+            SettingError::new(format!("there is no tier `{}`", truncate(named)), fix)
         })
     }
 }
 
 /// What the keys of all rules with quotas look like.
-pub(super) fn names<'a>(rules: impl Iterator<Item = (usize, &'a Source)>, user: Option<&Said>) -> Names {
-    rules.map(|(place, rule)| (rule.name.clone(), (place, KeyForm::of(&rule.key, user)))).collect()
+pub(super) fn index_names<'a>(
+    rules: impl Iterator<Item = (usize, &'a RuleSpec)>,
+    user: Option<&KeySpec>,
+) -> RuleNames {
+    rules.map(|(place, rule)| (rule.name.clone(), (place, KeyForm::new(&rule.key, user)))).collect()
 }
 
 impl KeyForm {
-    fn of(said: &Said, user: Option<&Said>) -> Self {
-        match said {
-            Said::All => Self::All,
-            Said::Part(part) => Self::of_part(part, user),
-            Said::Every(parts) => {
-                parts.iter().map(|part| Self::of(part, user)).reduce(Self::and).unwrap_or(Self::All)
+    fn new(spec: &KeySpec, user: Option<&KeySpec>) -> Self {
+        match spec {
+            KeySpec::All => Self::All,
+            KeySpec::Part(part) => Self::from_part(part, user),
+            KeySpec::Composite(parts) => {
+                parts.iter().map(|part| Self::new(part, user)).reduce(Self::append).unwrap_or(Self::All)
             }
-            Said::First(parts) => {
+            KeySpec::First(parts) => {
                 let named = parts.iter().map(|part| Self::choices(part, user));
                 let mut choices: Vec<_> = named.flatten().collect();
                 match choices.len() {
@@ -157,94 +160,97 @@ impl KeyForm {
         }
     }
 
-    fn of_part(part: &Part, user: Option<&Said>) -> Self {
+    fn from_part(part: &KeyPart, user: Option<&KeySpec>) -> Self {
         match part {
-            Part::Ip { bits } => Self::Address { bits: *bits },
+            KeyPart::Ip { bits } => Self::Address { bits: *bits },
             // One that is found by itself is no policy.
-            Part::User => user.map_or(Self::Text, |user| Self::of(user, None)),
-            Part::Host => Self::Host,
-            Part::Cel(_) => Self::Any,
-            Part::Request
-            | Part::Method
-            | Part::Path
-            | Part::Route
-            | Part::Header(_)
-            | Part::Cookie(_)
-            | Part::Query(_)
-            | Part::Capture(_) => Self::Text,
+            KeyPart::User => user.map_or(Self::Text, |user| Self::new(user, None)),
+            KeyPart::Host => Self::Host,
+            KeyPart::Cel(_) => Self::Any,
+            KeyPart::Request
+            | KeyPart::Method
+            | KeyPart::Path
+            | KeyPart::Route
+            | KeyPart::Header(_)
+            | KeyPart::Cookie(_)
+            | KeyPart::Query(_)
+            | KeyPart::Capture(_) => Self::Text,
         }
     }
 
     /// Choices of choices are choices.
-    fn choices(said: &Said, user: Option<&Said>) -> Vec<(String, Self)> {
-        match Self::of(said, user) {
+    fn choices(spec: &KeySpec, user: Option<&KeySpec>) -> Vec<(String, Self)> {
+        match Self::new(spec, user) {
             Self::First(choices) => choices,
-            form => vec![(called(said), form)],
+            form => vec![(key_label(spec), form)],
         }
     }
 
-    fn and(self, other: Self) -> Self {
+    fn append(self, other: Self) -> Self {
         match self {
-            Self::Every(mut parts) => {
+            Self::Composite(mut parts) => {
                 parts.push(other);
-                Self::Every(parts)
+                Self::Composite(parts)
             }
-            first => Self::Every(vec![first, other]),
+            first => Self::Composite(vec![first, other]),
         }
     }
 
-    fn key<'g>(&self, given: &'g JsonValue<'_>) -> Result<KeyValue<'g>, SettingError> {
+    fn parse<'g>(&self, json: &'g JsonValue<'_>) -> Result<KeyValue<'g>, SettingError> {
         match self {
-            Self::All => match given {
+            Self::All => match json {
                 JsonValue::Null => Ok(KeyValue::All),
                 _ => Err(SettingError::new("this rule counts all together", "leave `key` out")),
             },
             Self::Address { bits } => {
-                let text = text(given, "an address")?;
+                let text = require_text(json, "an address")?;
                 let address: std::net::IpAddr = text.parse().map_err(|_| {
-                    let problem = format!("`{}` is not an address", shortened(&text));
+                    let problem = format!("`{}` is not an address", truncate(&text));
                     SettingError::new(problem, "write one, as in `192.0.2.1` or `2001:db8::1`")
                 })?;
                 Ok(KeyValue::Address(Address::of_prefix(address.to_canonical(), *bits)))
             }
             Self::Host => {
-                let text = text(given, "a host")?;
+                let text = require_text(json, "a host")?;
                 let host = host_name(&text).map(Cow::into_owned);
                 let missing =
                     || SettingError::new("there is no host in it", "write one, as in `example.com`");
                 Ok(KeyValue::Text(host.ok_or_else(missing)?.into()))
             }
-            Self::Text => Ok(KeyValue::Text(text(given, "a text")?)),
-            Self::Any => match given.as_u64() {
+            Self::Text => Ok(KeyValue::Text(require_text(json, "a text")?)),
+            Self::Any => match json.as_u64() {
                 Some(number) => Ok(KeyValue::Number(number)),
-                None => Ok(KeyValue::Text(text(given, "a text or a number")?)),
+                None => Ok(KeyValue::Text(require_text(json, "a text or a number")?)),
             },
-            Self::Every(parts) => Self::joined(parts, given),
-            Self::First(choices) => chosen(choices, given),
+            Self::Composite(parts) => Self::parse_composite(parts, json),
+            Self::First(choices) => parse_choice(choices, json),
         }
     }
 
-    fn joined<'g>(parts: &[Self], given: &'g JsonValue<'_>) -> Result<KeyValue<'g>, SettingError> {
-        let given = match given {
-            JsonValue::Array(given) if given.len() == parts.len() => given,
+    fn parse_composite<'g>(parts: &[Self], json: &'g JsonValue<'_>) -> Result<KeyValue<'g>, SettingError> {
+        let json = match json {
+            JsonValue::Array(json) if json.len() == parts.len() => json,
             _ => {
                 let problem = format!("this rule counts by {} parts", parts.len());
                 return Err(SettingError::new(problem, format!("give a list of {} as `key`", parts.len())));
             }
         };
-        let keys = parts.iter().zip(given).map(|(part, given)| part.key(given));
+        let keys = parts.iter().zip(json).map(|(part, json)| part.parse(json));
         keys.collect::<Result<_, _>>().map(KeyValue::Joined)
     }
 }
 
 /// One of several choices: the first, unless it is named.
-fn chosen<'g>(choices: &[(String, KeyForm)], given: &'g JsonValue<'_>) -> Result<KeyValue<'g>, SettingError> {
-    let (place, given) = match given {
+fn parse_choice<'g>(
+    choices: &[(String, KeyForm)],
+    json: &'g JsonValue<'_>,
+) -> Result<KeyValue<'g>, SettingError> {
+    let (place, json) = match json {
         JsonValue::Object(named) => match &named.as_vec()[..] {
-            [(name, given)] => (choices.iter().position(|(known, _)| *known == **name), given),
-            _ => (None, given),
+            [(name, json)] => (choices.iter().position(|(known, _)| *known == **name), json),
+            _ => (None, json),
         },
-        given => (Some(0), given),
+        json => (Some(0), json),
     };
     let form = place.and_then(|place| Some((place, &choices.get(place)?.1)));
     let Some((place, form)) = form else {
@@ -257,7 +263,7 @@ fn chosen<'g>(choices: &[(String, KeyForm)], given: &'g JsonValue<'_>) -> Result
             ),
         ));
     };
-    let key = form.key(given)?;
+    let key = form.parse(json)?;
     Ok(match u8::try_from(place) {
         Ok(0) | Err(_) => key,
         Ok(place) => KeyValue::Instead(place, Box::new(key)),
@@ -265,17 +271,19 @@ fn chosen<'g>(choices: &[(String, KeyForm)], given: &'g JsonValue<'_>) -> Result
 }
 
 /// What a policy calls it.
-fn called(said: &Said) -> String {
-    match said {
-        Said::All => "all".to_owned(),
-        Said::Part(part) => part.to_string(),
-        Said::Every(parts) | Said::First(parts) => parts.iter().map(called).collect::<Vec<_>>().join(" + "),
+fn key_label(spec: &KeySpec) -> String {
+    match spec {
+        KeySpec::All => "all".to_owned(),
+        KeySpec::Part(part) => part.to_string(),
+        KeySpec::Composite(parts) | KeySpec::First(parts) => {
+            parts.iter().map(key_label).collect::<Vec<_>>().join(" + ")
+        }
     }
 }
 
 /// A text that is not empty; a number is the text that it is written as.
-fn text<'g>(given: &'g JsonValue<'_>, what: &str) -> Result<Cow<'g, str>, SettingError> {
-    match given {
+fn require_text<'g>(json: &'g JsonValue<'_>, what: &str) -> Result<Cow<'g, str>, SettingError> {
+    match json {
         JsonValue::Str(text) if !text.is_empty() => Ok(Cow::Borrowed(text)),
         // The display of the borrowed number writes 1.0 as 1, which is another key.
         JsonValue::Number(number) => Ok(serde_json::Number::from(*number).to_string().into()),
@@ -285,19 +293,19 @@ fn text<'g>(given: &'g JsonValue<'_>, what: &str) -> Result<Cow<'g, str>, Settin
     }
 }
 
-fn length(key: &KeyValue<'_>) -> usize {
+fn key_len(key: &KeyValue<'_>) -> usize {
     match key {
         KeyValue::Text(text) => text.len(),
-        KeyValue::Joined(parts) => parts.iter().map(length).sum(),
-        KeyValue::Instead(_, key) => length(key),
+        KeyValue::Joined(parts) => parts.iter().map(key_len).sum(),
+        KeyValue::Instead(_, key) => key_len(key),
         _ => 0,
     }
 }
 
 /// What clients said is told to them, but not all of a megabyte.
-fn shortened(text: &str) -> String {
-    const MOST: usize = 60;
-    match text.char_indices().nth(MOST) {
+fn truncate(text: &str) -> String {
+    const MAX_SHOWN_CHARS: usize = 60;
+    match text.char_indices().nth(MAX_SHOWN_CHARS) {
         Some((end, _)) => format!("{}…", &text[..end]),
         None => text.to_owned(),
     }

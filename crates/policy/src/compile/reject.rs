@@ -1,7 +1,7 @@
 //! What is done with a denied request.
 
 use crate::{
-    matching::Seen,
+    matching::RequestView,
     model::{Fallback, OnLimit, Reject, Respond},
 };
 use std::sync::Arc;
@@ -11,7 +11,7 @@ use tidegate_rule::Answer;
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum RejectAction {
     /// It is answered so.
-    Answer(Answer),
+    Response(Answer),
     /// This upstream answers it.
     Upstream(Arc<str>),
     /// Its connection is closed without an answer; in HTTP/2, its stream is.
@@ -20,17 +20,17 @@ pub enum RejectAction {
 
 impl RejectAction {
     /// What a rule says, where `usual` would be answered if it said nothing to a client that accepts this.
-    pub(crate) fn of(on_limit: &OnLimit, usual: Answer, accept: Option<&[u8]>) -> Self {
+    pub(crate) fn for_rule(on_limit: &OnLimit, default: Answer, accept: Option<&[u8]>) -> Self {
         match on_limit {
-            OnLimit::Reject(reject) => Self::Answer(rejected(reject, usual, accept)),
+            OnLimit::Reject(reject) => Self::Response(build_rejection(reject, default, accept)),
             OnLimit::Redirect { location, status } => {
-                Self::Answer(Answer::new(*status).header("location", location.as_str()))
+                Self::Response(Answer::new(*status).header("location", location.as_str()))
             }
             OnLimit::Fallback(Fallback::Body { status, headers, body }) => {
                 let answer = Answer::new(*status).text(body.as_str());
                 let add =
                     |answer: Answer, (name, value): (&String, &String)| answer.header(name, value.as_str());
-                Self::Answer(headers.iter().fold(answer, add))
+                Self::Response(headers.iter().fold(answer, add))
             }
             OnLimit::Fallback(Fallback::Upstream(name)) => Self::Upstream(name.as_str().into()),
             OnLimit::Drop => Self::Drop,
@@ -38,7 +38,7 @@ impl RejectAction {
     }
 
     /// What a route answers to this request itself.
-    pub fn respond(respond: &Respond, seen: &Seen<'_>) -> Self {
+    pub fn for_route(respond: &Respond, view: &RequestView<'_>) -> Self {
         match respond {
             Respond::Status { status, headers, body } => {
                 let answer = match body.is_empty() {
@@ -47,10 +47,10 @@ impl RejectAction {
                 };
                 let add =
                     |answer: Answer, (name, value): (&String, &String)| answer.header(name, value.as_str());
-                Self::Answer(headers.iter().fold(answer, add))
+                Self::Response(headers.iter().fold(answer, add))
             }
             Respond::Redirect { location, status } => {
-                Self::Answer(Answer::new(*status).header("location", filled(location, seen)))
+                Self::Response(Answer::new(*status).header("location", expand_location(location, view)))
             }
             Respond::Drop => Self::Drop,
         }
@@ -58,14 +58,14 @@ impl RejectAction {
 }
 
 /// A location with what its placeholders stand for.
-fn filled(location: &str, seen: &Seen<'_>) -> String {
-    let head = seen.head();
+fn expand_location(location: &str, view: &RequestView<'_>) -> String {
+    let head = view.head();
     let (mut text, mut rest) = (String::with_capacity(location.len() + head.path().len()), location);
     while let Some((before, behind)) = rest.split_once('{') {
         text.push_str(before);
         let (name, behind) = behind.split_once('}').unwrap_or((behind, ""));
         match name {
-            "host" => text.push_str(seen.host().unwrap_or_default()),
+            "host" => text.push_str(view.host().unwrap_or_default()),
             "path" => text.push_str(head.path()),
             "uri" => {
                 text.push_str(head.path());
@@ -81,10 +81,10 @@ fn filled(location: &str, seen: &Seen<'_>) -> String {
     text + rest
 }
 
-fn rejected(reject: &Reject, usual: Answer, accept: Option<&[u8]>) -> Answer {
+fn build_rejection(reject: &Reject, default: Answer, accept: Option<&[u8]>) -> Answer {
     let mut answer = match reject.status {
-        Some(status) => usual.status(status),
-        None => usual,
+        Some(status) => default.status(status),
+        None => default,
     };
     let chosen = reject.bodies.iter().find(|(kind, _)| accepts(accept, kind));
     answer = match (chosen, &reject.body) {
@@ -131,7 +131,7 @@ mod tests {
     use super::accepts;
 
     #[test]
-    fn a_client_gets_what_it_takes() {
+    fn accept_header_selects_content_type() {
         let cases = [
             (None, "text/html", true),
             (Some("text/html"), "text/html", true),

@@ -1,16 +1,19 @@
 //! Rules of a policy, as those of `tidegate-rule`.
 
 use super::{
-    Compiler, Inner, can_follow,
-    error::{PolicyError, Problems},
-    guards::{Making, PolicyRule},
-    keys::{self, Keys, Number, Tier, rank},
+    Compiler, PolicyGateInner, check_scalable,
+    error::{PolicyError, ProblemCollector},
+    guards::{CompiledRule, RuleCompiler},
+    keys::{self, CostFn, IndexFn, KeyCompiler, class_priority},
 };
 use crate::{
-    credentials::is_in_key,
+    credentials::key_has_credential,
     index::RuleIndex,
-    matching::{Lists, Matcher, told},
-    model::{Enforcement, Fallback, Key, Match, OnLimit, Part, Policy, QueueOrder, Quotas, Route, Rule},
+    matching::{Lists, Matcher, to_setting_error},
+    model::{
+        Fallback, KeyPart, KeySpec, Match, OnLimit, Policy, QueueOrder, Quotas, RouteSpec, RuleEnforcement,
+        RuleSpec,
+    },
 };
 use std::{cell::RefCell, env, sync::Arc};
 use tidegate_core::{Quota, SettingError};
@@ -21,10 +24,10 @@ use tidegate_rule::{
 };
 
 /// All that a policy was made into, before anything is changed.
-pub(crate) struct Made {
-    pub(crate) rules: Vec<PolicyRule>,
+pub(crate) struct CompiledPolicy {
+    pub(crate) rules: Vec<CompiledRule>,
     pub(super) index: RuleIndex,
-    pub(super) routes: Vec<Route>,
+    pub(super) routes: Vec<RouteSpec>,
     pub(crate) route_index: RuleIndex,
     pub(crate) proxies: TrustedProxies,
     pub(super) lists: Lists,
@@ -39,15 +42,15 @@ pub(crate) struct Made {
 }
 
 /// What the limiters of all rules may take together; each has its part of it, within reason.
-pub(super) const MEMORY: u64 = 1 << 30;
+pub(super) const DEFAULT_MEMORY_BYTES: u64 = 1 << 30;
 
-impl Made {
-    pub(crate) fn of(
+impl CompiledPolicy {
+    pub(crate) fn build(
         policy: &Policy,
         compiler: &Compiler,
-        before: Option<&Inner>,
+        before: Option<&PolicyGateInner>,
     ) -> Result<Self, PolicyError> {
-        let mut problems = Problems::default();
+        let mut problems = ProblemCollector::default();
         let (lists, wrong) = Lists::read_all(policy, &compiler.base);
         wrong.iter().for_each(|(list, error)| problems.add_at(&["lists", list], error));
         let proxies = TrustedProxies::from(policy.trusted_proxies.clone());
@@ -58,42 +61,48 @@ impl Made {
         for source in &policy.rules {
             let name = Some(source.name.as_str());
             let made = Matcher::new(&source.matching, &lists).and_then(|matcher| {
-                let keys = Keys {
+                let keys = KeyCompiler {
                     proxies: &proxies,
-                    trusts_nobody: policy.trusted_proxies.is_empty(),
+                    is_direct: policy.trusted_proxies.is_empty(),
                     user: policy.user.as_ref(),
                     matcher: &matcher,
                     duplicates: source.duplicates,
-                    single: RefCell::default(),
+                    single_value_keys: RefCell::default(),
                     expressions: RefCell::default(),
                 };
                 let before =
                     before.and_then(|before| before.rules.iter().find(|rule| rule.name() == source.name));
                 let clock = compiler.clock.as_ref();
-                let mut making =
-                    Making { before, lists: &lists, proxies: &proxies, clock, commits: &mut commits };
-                let mut rule = making.rule(source, matcher.clone(), &keys)?;
-                if let Some((declaration, limiting)) = limiting(source, memory, &keys)? {
+                let mut rule_compiler = RuleCompiler {
+                    previous: before,
+                    lists: &lists,
+                    proxies: &proxies,
+                    clock,
+                    commits: &mut commits,
+                };
+                let mut rule = rule_compiler.compile(source, matcher.clone(), &keys)?;
+                if let Some((declaration, limiting)) = declare_limit(source, memory, &keys)? {
                     rule.limit = Some(declarations.len());
                     rule.limiting = Some(limiting);
                     declarations.push(declaration);
                 }
-                check(source, policy)?;
-                rule.single = keys.single.take();
+                check_rule(source, policy)?;
+                rule.single_value_keys = keys.single_value_keys.take();
                 rule.expressions = keys.expressions.take();
                 Ok(rule)
             });
-            rules.extend(problems.take(name, made));
+            rules.extend(problems.ok_or_record(name, made));
         }
         let mut route_matchers = Vec::new();
         for route in &policy.routes {
-            route_matchers.extend(problems.take(None, Matcher::of_route(&route.matching, &lists)));
+            route_matchers.extend(problems.ok_or_record(None, Matcher::for_route(&route.matching, &lists)));
         }
         // What is wrong with it is told by the rules that count by it.
-        let user = policy.user.as_ref().and_then(|user| user_key(user, policy, &lists, &proxies).ok());
-        let settings = settings(policy, compiler, &mut problems);
-        let monitor = problems.take(None, monitor(policy, compiler)).flatten();
-        problems.none()?;
+        let user =
+            policy.user.as_ref().and_then(|user| compile_user_key(user, policy, &lists, &proxies).ok());
+        let settings = build_settings(policy, compiler, &mut problems);
+        let monitor = problems.ok_or_record(None, build_monitor(policy, compiler)).flatten();
+        problems.into_result()?;
         Ok(Self {
             index: RuleIndex::new(rules.iter().map(|rule| rule.matcher.clone())),
             rules,
@@ -106,39 +115,39 @@ impl Made {
             commits,
             monitor,
             user,
-            is_user_credential: policy.user.as_ref().is_some_and(|user| is_in_key(user, None)),
+            is_user_credential: policy.user.as_ref().is_some_and(|user| key_has_credential(user, None)),
         })
     }
 }
 
 /// Where the name of a user is found, whatever rule asks.
-fn user_key(
-    said: &Key,
+fn compile_user_key(
+    spec: &KeySpec,
     policy: &Policy,
     lists: &Lists,
     proxies: &TrustedProxies,
 ) -> Result<RequestKey, SettingError> {
     let matcher = Matcher::new(&Match::default(), lists)?;
-    let keys = Keys {
+    let keys = KeyCompiler {
         proxies,
-        trusts_nobody: policy.trusted_proxies.is_empty(),
-        user: Some(said),
+        is_direct: policy.trusted_proxies.is_empty(),
+        user: Some(spec),
         matcher: &matcher,
         duplicates: Duplicates::default(),
-        single: RefCell::default(),
+        single_value_keys: RefCell::default(),
         expressions: RefCell::default(),
     };
-    keys.key(said)
+    keys.compile(spec)
 }
 
 /// How the requests of a rule are counted.
-pub(crate) struct Limiting {
-    cost: Option<Arc<Number>>,
-    tier: Option<Arc<Tier>>,
-    rank: Option<Arc<Tier>>,
+pub(crate) struct RuleLimiting {
+    cost: Option<Arc<CostFn>>,
+    tier: Option<Arc<IndexFn>>,
+    class: Option<Arc<IndexFn>>,
 }
 
-impl Limiting {
+impl RuleLimiting {
     /// What this request costs.
     pub(crate) fn cost_of(&self, head: &dyn Head) -> u64 {
         self.cost.as_ref().map_or(1, |cost| cost(head))
@@ -151,21 +160,21 @@ impl Limiting {
 }
 
 /// The rules that were declared, each with the requests that it is about.
-pub(super) fn declare(declared: Vec<tidegate_rule::Rule>, rules: &[PolicyRule]) -> Vec<RequestLimit> {
+pub(super) fn build_limits(declared: Vec<tidegate_rule::Rule>, rules: &[CompiledRule]) -> Vec<RequestLimit> {
     let limiting = rules.iter().filter_map(|rule| Some((rule, rule.limiting.as_ref()?)));
     declared
         .into_iter()
         .zip(limiting)
-        .map(|(declared, (rule, limiting))| limit(declared, rule, limiting))
+        .map(|(declared, (rule, limiting))| build_limit(declared, rule, limiting))
         .collect()
 }
 
-fn limit(declared: tidegate_rule::Rule, rule: &PolicyRule, limiting: &Limiting) -> RequestLimit {
+fn build_limit(declared: tidegate_rule::Rule, rule: &CompiledRule, limiting: &RuleLimiting) -> RequestLimit {
     let source = &rule.source;
-    let mut limit = RequestLimit::new(declared).key(rule.counted_by.clone()).missing(source.missing);
-    if !rule.matcher.is_everything() {
+    let mut limit = RequestLimit::new(declared).key(rule.counter_key.clone()).missing(source.missing);
+    if !rule.matcher.is_unconditional() {
         let (matcher, proxies) = (rule.matcher.clone(), rule.proxies.clone());
-        limit = limit.when(move |head| matcher.matches(&crate::matching::Seen::new(head, &proxies)));
+        limit = limit.when(move |head| matcher.matches(&crate::matching::RequestView::new(head, &proxies)));
     }
     if let Some(cost) = limiting.cost.clone() {
         limit = limit.cost(move |head| cost(head));
@@ -173,74 +182,74 @@ fn limit(declared: tidegate_rule::Rule, rule: &PolicyRule, limiting: &Limiting) 
     if let Some(tier) = limiting.tier.clone() {
         limit = limit.tier(move |head| tier(head));
     }
-    if let Some(class) = limiting.rank.clone() {
-        limit = limit.priority(move |head| rank(class(head)));
+    if let Some(class) = limiting.class.clone() {
+        limit = limit.priority(move |head| class_priority(class(head)));
     }
     if let Some(queue) = &rule.queue {
         limit = limit.queue(queue.clone());
     }
     if let Some(charge) = &source.charge {
-        limit = limit.charge(keys::charge(charge));
+        limit = limit.charge(keys::compile_charge(charge));
     }
     match source.enforcement {
-        Enforcement::All(_) => limit,
-        Enforcement::Part(share) => limit.enforced_for(share),
+        RuleEnforcement::All(_) => limit,
+        RuleEnforcement::Percent(share) => limit.enforced_for(share),
     }
 }
 
 /// What is declared of a rule with quotas.
-fn limiting(
-    source: &Rule,
+fn declare_limit(
+    source: &RuleSpec,
     memory: u64,
-    keys: &Keys<'_>,
-) -> Result<Option<(Declaration, Limiting)>, SettingError> {
+    keys: &KeyCompiler<'_>,
+) -> Result<Option<(Declaration, RuleLimiting)>, SettingError> {
     let mut declaration = Declaration::of(source.name.clone());
-    let mut limiting = Limiting { cost: keys.cost(&source.cost)?, tier: None, rank: None };
+    let mut limiting = RuleLimiting { cost: keys.compile_cost(&source.cost)?, tier: None, class: None };
     let quotas = match &source.quotas {
         Quotas::All(quotas) if quotas.is_empty() => return Ok(None),
         Quotas::All(quotas) => {
             for quota in quotas {
-                declaration = declaration.quota(*quota).map_err(|error| of_build(&error))?;
+                declaration = declaration.quota(*quota).map_err(|error| quota_error(&error))?;
             }
             quotas.clone()
         }
         Quotas::Tiers(tiers) => {
-            limiting.tier = Some(keys.tier(tiers)?);
+            limiting.tier = Some(keys.compile_tier(tiers)?);
             let quotas: Vec<Quota> =
-                tiers.each.iter().map(|(_, quota)| *quota).chain([tiers.otherwise]).collect();
+                tiers.quotas.iter().map(|(_, quota)| *quota).chain([tiers.default]).collect();
             declaration = declaration.tiers(quotas.clone());
             quotas
         }
     };
-    if source.key == Key::Part(Part::Request) {
+    if source.key == KeySpec::Part(KeyPart::Request) {
         let fix = "count by `ip`, say; `request` is for `bandwidth`";
         return Err(SettingError::new("a quota that each request has for itself limits nothing", fix));
     }
     if let Some(schedule) = &source.schedule {
-        can_follow(&quotas, Schedule::factors(schedule)).map_err(|error| of_build(&error))?;
+        check_scalable(&quotas, Schedule::factors(schedule)).map_err(|error| quota_error(&error))?;
     }
     if let (Some(queue), Some(class)) = (&source.queue, &source.priority)
         && queue.order == QueueOrder::Priority
     {
-        limiting.rank = Some(keys.class(class)?);
+        limiting.class = Some(keys.compile_class(class)?);
     }
     declaration = declaration.memory(memory).overflow(source.overflow).wait(source.wait);
     if let Some(capacity) = source.capacity {
         declaration = declaration.capacity(capacity);
     }
     // The queue of the rule says who may wait, and may be changed.
-    declaration = declaration.places(usize::MAX).carry_over(source.inherit);
+    declaration = declaration.places(usize::MAX).carry_over(source.carry_over);
     if let Some(message) = &source.message {
         declaration = declaration.message(message.as_str());
     }
-    if let Enforcement::All(mode) = source.enforcement {
+    if let RuleEnforcement::All(mode) = source.enforcement {
         declaration = declaration.mode(mode);
     }
     Ok(Some((declaration, limiting)))
 }
 
 /// What names other parts of the policy.
-fn check(source: &Rule, policy: &Policy) -> Result<(), SettingError> {
+fn check_rule(source: &RuleSpec, policy: &Policy) -> Result<(), SettingError> {
     let first = policy.rules.iter().find(|rule| rule.name == source.name);
     if first.is_some_and(|first| !std::ptr::eq(first, source)) {
         return Err(SettingError::new("two rules have this name", "give one another name"));
@@ -256,7 +265,11 @@ fn check(source: &Rule, policy: &Policy) -> Result<(), SettingError> {
 }
 
 /// Where counts are kept, and what each rule says of that.
-pub(super) fn settings(policy: &Policy, compiler: &Compiler, problems: &mut Problems) -> Settings {
+pub(super) fn build_settings(
+    policy: &Policy,
+    compiler: &Compiler,
+    problems: &mut ProblemCollector,
+) -> Settings {
     let variable = |name: &str| env::var(name).ok();
     let stores = &policy.stores;
     let mut settings = Settings::new();
@@ -283,11 +296,11 @@ pub(super) fn settings(policy: &Policy, compiler: &Compiler, problems: &mut Prob
     if let Some(clock) = &compiler.clock {
         settings = settings.clock(clock.clone());
     }
-    policy.rules.iter().fold(settings, |settings, rule| settings.rule(&rule.name, rule_settings(rule)))
+    policy.rules.iter().fold(settings, |settings, rule| settings.rule(&rule.name, build_rule_settings(rule)))
 }
 
 /// Where one rule is counted.
-pub(super) fn rule_settings(rule: &Rule) -> RuleSettings {
+pub(super) fn build_rule_settings(rule: &RuleSpec) -> RuleSettings {
     let mut settings = RuleSettings::new();
     if let Some(store) = &rule.store {
         settings = settings.store(store);
@@ -298,7 +311,7 @@ pub(super) fn rule_settings(rule: &Rule) -> RuleSettings {
     settings
 }
 
-fn monitor(policy: &Policy, compiler: &Compiler) -> Result<Option<LoadMonitor>, SettingError> {
+fn build_monitor(policy: &Policy, compiler: &Compiler) -> Result<Option<LoadMonitor>, SettingError> {
     if policy.rules.iter().all(|rule| rule.schedule.is_none()) {
         return Ok(None);
     }
@@ -309,6 +322,6 @@ fn monitor(policy: &Policy, compiler: &Compiler) -> Result<Option<LoadMonitor>, 
     monitor.build().map(Some)
 }
 
-fn of_build(error: &tidegate_limiter::BuildError) -> SettingError {
-    told(&error.to_string(), "give other quotas")
+fn quota_error(error: &tidegate_limiter::BuildError) -> SettingError {
+    to_setting_error(&error.to_string(), "give other quotas")
 }

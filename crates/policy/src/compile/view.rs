@@ -1,7 +1,7 @@
 //! A rule in force, for operators who look at it.
 
-use super::{PolicyGate, guards::InFlight, guards::PolicyRule};
-use crate::model::{Enforcement, Rule};
+use super::{PolicyGate, guards::CompiledRule, guards::InFlightLimit};
+use crate::model::{RuleEnforcement, RuleSpec};
 use tidegate_access::Bans;
 use tidegate_core::{Quota, Share};
 use tidegate_limiter::{Limiter, Mark};
@@ -14,7 +14,7 @@ use tidegate_rule::{
 /// A rule in force, as it is at this moment.
 #[derive(Clone, Copy)]
 pub struct RuleView<'a> {
-    rule: &'a PolicyRule,
+    rule: &'a CompiledRule,
     limit: Option<&'a RequestLimit>,
 }
 
@@ -43,19 +43,19 @@ impl PolicyGate {
     /// The key of a request for the rule at this index, or the client that its lists check; `None` if it has no such key.
     pub fn key_at<'a>(&self, rule: usize, head: &'a dyn Head) -> Option<KeyValue<'a>> {
         let rule = self.inner.rules.get(rule)?;
-        match &rule.door {
+        match &rule.request_access {
             Some(door) if rule.limit.is_none() => door.who(head),
             _ => rule.key_of(head),
         }
     }
 
     /// Identifies the key of a request in the limiter of the rule at this index; `None` where it counts nothing in memory.
-    pub fn mark_at(&self, rule: usize, head: &dyn Head) -> Option<Mark> {
+    pub fn key_id_at(&self, rule: usize, head: &dyn Head) -> Option<Mark> {
         self.inner.gate.mark_at(self.inner.rules.get(rule)?.limit?, head)
     }
 
     /// Identifies the key of all requests together in the rule at this index, where it counts in memory.
-    pub fn mark_of_all(&self, rule: usize) -> Option<Mark> {
+    pub fn key_id_of_all(&self, rule: usize) -> Option<Mark> {
         self.inner.gate.mark_of_all(self.inner.rules.get(rule)?.limit?)
     }
 
@@ -79,7 +79,7 @@ impl PolicyGate {
     }
 
     /// Whether the duration of requests matters to one of its rules.
-    pub fn counts_in_flight(&self) -> bool {
+    pub fn has_in_flight_limits(&self) -> bool {
         self.inner.gate.counts_in_flight() || self.inner.rules.iter().any(|rule| rule.adaptive.is_some())
     }
 }
@@ -91,24 +91,24 @@ impl<'a> RuleView<'a> {
     }
 
     /// What the policy says of it.
-    pub fn source(&self) -> &'a Rule {
+    pub fn source(&self) -> &'a RuleSpec {
         &self.rule.source
     }
 
-    /// What it does with what it decides; [`share`](Self::share) says for whom.
+    /// What it does with what it decides; [`percent`](Self::percent) says for whom.
     pub fn mode(&self) -> Mode {
         match (self.limit, &self.rule.source.enforcement) {
             (Some(limit), _) => limit.rule().mode(),
-            (None, Enforcement::All(mode)) => *mode,
-            (None, Enforcement::Part(_)) => Mode::Enforce,
+            (None, RuleEnforcement::All(mode)) => *mode,
+            (None, RuleEnforcement::Percent(_)) => Mode::Enforce,
         }
     }
 
     /// The part of its keys for which it is enforced; `None` where that is all of them.
-    pub fn share(&self) -> Option<Share> {
+    pub fn percent(&self) -> Option<Share> {
         match self.rule.source.enforcement {
-            Enforcement::All(_) => None,
-            Enforcement::Part(share) => Some(share),
+            RuleEnforcement::All(_) => None,
+            RuleEnforcement::Percent(share) => Some(share),
         }
     }
 
@@ -135,18 +135,22 @@ impl<'a> RuleView<'a> {
     /// Its adaptive limit; `None` where it has none.
     pub fn adaptive(&self) -> Option<AdaptiveView> {
         Some(match self.rule.adaptive.as_ref()? {
-            InFlight::Line(limit) => AdaptiveView { limit: limit.limit(), in_flight: limit.in_flight() },
-            InFlight::Classes(limit) => AdaptiveView { limit: limit.limit(), in_flight: limit.in_flight() },
+            InFlightLimit::Adaptive(limit) => {
+                AdaptiveView { limit: limit.limit(), in_flight: limit.in_flight() }
+            }
+            InFlightLimit::Priority(limit) => {
+                AdaptiveView { limit: limit.limit(), in_flight: limit.in_flight() }
+            }
         })
     }
 
     /// Whom it has banned; `None` where it bans nobody.
     pub fn bans(&self) -> Option<&'a Bans> {
-        self.rule.control.as_ref().map(|control| control.bans())
+        self.rule.access_control.as_ref().map(|control| control.bans())
     }
 
     /// For whom a request is counted.
-    pub fn key_in<'h>(&self, head: &'h dyn Head) -> Option<KeyValue<'h>> {
+    pub fn key_for<'h>(&self, head: &'h dyn Head) -> Option<KeyValue<'h>> {
         self.rule.key_of(head)
     }
 

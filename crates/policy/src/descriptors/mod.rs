@@ -4,8 +4,8 @@
 //! limit applies to a descriptor that ends exactly where the limit stands.
 //!
 //! ```text
-//!   domain shop ─▶ (user) ─▶ 100 per minute
-//!               ╰▶ (path, /search) ─▶ (user) ─▶ 5 per second
+//!   domain shop ─▶ (user_key) ─▶ 100 per minute
+//!               ╰▶ (path, /search) ─▶ (user_key) ─▶ 5 per second
 //! ```
 //!
 //! | noun | is |
@@ -13,7 +13,7 @@
 //! | [`DescriptorSet`] | all domains, read from files of the form that envoyproxy/ratelimit reads |
 //! | [`Entry`] | a key and a value of a request |
 //! | [`DescriptorLimit`] | what a place in the tree says |
-//! | [`Matched`] | a limit that applies, and as what it is counted |
+//! | [`DescriptorMatch`] | a limit that applies, and as what it is counted |
 
 mod error;
 mod model;
@@ -24,7 +24,10 @@ mod tree;
 
 pub use error::DescriptorError;
 pub use raw::{RawDescriptor, RawDomain, RawLimit};
-pub use set::{DescriptorFile, DescriptorSet, Merge};
+pub use set::{DescriptorFile, DescriptorSet, DomainMerge};
 pub use tree::Domain;
 
-pub use model::{Amount, DescriptorFlags, DescriptorLimit, Entry, Matched, Metric, Unit};
+pub use model::{
+    CalendarUnit, DescriptorAmount, DescriptorEntry, DescriptorFlags, DescriptorLimit, DescriptorMatch,
+    MetricName,
+};

@@ -5,8 +5,8 @@ use tidegate_core::Quota;
 
 /// A key and a value of a request. A value may be empty.
 #[derive(Clone, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
-pub struct Entry {
-    /// Such as `user`.
+pub struct DescriptorEntry {
+    /// Such as `user_key`.
     pub key: String,
     /// Such as `alice`.
     pub value: String,
@@ -15,15 +15,15 @@ pub struct Entry {
 /// What is said at one place of a tree.
 #[derive(Clone, Debug, PartialEq)]
 pub struct DescriptorLimit {
-    /// Where it stands, as in `shop.path_/search.user`: domain, then keys with the values that the file says.
-    pub place: Arc<str>,
+    /// Where it stands, as in `shop.path_/search.user_key`: domain, then keys with the values that the file says.
+    pub path: Arc<str>,
     /// How much.
-    pub amount: Amount,
+    pub amount: DescriptorAmount,
     /// `name`: what others call it in `replaces`, and what clients are told.
     pub name: Option<Arc<str>>,
     /// `replaces`: names of limits that do not apply where this one does.
     pub replaces: Vec<String>,
-    /// `lease`, which only we know: for how long tokens of a store may lie in a process that has taken them ahead.
+    /// `parse_lease`, which only we know: for how long tokens of a store may lie in a process that has taken them ahead.
     pub lease: Option<Duration>,
     /// What else it is.
     pub flags: DescriptorFlags,
@@ -33,7 +33,7 @@ pub struct DescriptorLimit {
 
 /// How much.
 #[derive(Clone, Debug, PartialEq)]
-pub enum Amount {
+pub enum DescriptorAmount {
     /// `unlimited: true`.
     Unlimited,
     /// So many in each unit of the calendar; none at all where it is zero.
@@ -41,7 +41,7 @@ pub enum Amount {
         /// `requests_per_unit`.
         requests: u32,
         /// `unit`.
-        unit: Unit,
+        unit: CalendarUnit,
     },
     /// `quotas`, which only we know: any algorithm, any window, several of them; all are charged or none.
     Quotas(Vec<Quota>),
@@ -50,7 +50,7 @@ pub enum Amount {
 /// A unit of the calendar: fixed numbers of seconds, counted from the epoch.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 #[allow(missing_docs, reason = "they are what they say")]
-pub enum Unit {
+pub enum CalendarUnit {
     Second,
     Minute,
     Hour,
@@ -78,25 +78,25 @@ pub struct DescriptorFlags {
 
 /// A limit that applies to a descriptor.
 #[derive(Clone, Debug)]
-pub struct Matched<'a> {
+pub struct DescriptorMatch<'a> {
     /// What applies.
     pub limit: &'a Arc<DescriptorLimit>,
     /// As what it is counted: the entries of the request, with the pattern in place of values that share a threshold.
-    pub counted: Cow<'a, [Entry]>,
+    pub counter_entries: Cow<'a, [DescriptorEntry]>,
     /// What metrics call it.
-    pub metric: Metric,
+    pub metric: MetricName,
 }
 
 /// What metrics call a limit: its place, or one with values of the request in it (`detailed_metric`, `value_to_metric`).
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
-pub enum Metric {
+pub enum MetricName {
     /// [`DescriptorLimit::place`]: as many of them as the files have limits.
-    Place,
+    Path,
     /// One of as many as there are values: whoever counts by it must bound them.
     Detailed(String),
 }
 
-impl Unit {
+impl CalendarUnit {
     /// All of them.
     pub const ALL: [Self; 7] =
         [Self::Second, Self::Minute, Self::Hour, Self::Day, Self::Week, Self::Month, Self::Year];
@@ -115,7 +115,7 @@ impl Unit {
     }
 
     /// That of this name, in upper or lower case.
-    pub fn of_name(name: &str) -> Option<Self> {
+    pub fn from_name(name: &str) -> Option<Self> {
         Self::ALL.into_iter().find(|unit| unit.name().eq_ignore_ascii_case(name))
     }
 
@@ -133,7 +133,7 @@ impl Unit {
     }
 }
 
-impl fmt::Display for Unit {
+impl fmt::Display for CalendarUnit {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(self.name())
     }

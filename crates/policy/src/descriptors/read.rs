@@ -4,19 +4,22 @@
 //! says where nobody asks for it is not heard. A file may have several documents, each a domain.
 
 use super::{
-    DescriptorError, DescriptorFile, DescriptorFlags, RawDescriptor, RawDomain, RawLimit, set::DEEPEST,
+    DescriptorError, DescriptorFile, DescriptorFlags, RawDescriptor, RawDomain, RawLimit,
+    set::MAX_DESCRIPTOR_DEPTH,
 };
-use crate::source::{self, Span, Value, documents, plain, position, short};
+use crate::source::{
+    self, SourceSpan, SyntaxValue, line_and_column, parse_documents, parse_plain_scalar, truncate,
+};
 use serde_json::{Map, Number};
 use std::{borrow::Cow, collections::HashSet};
 
 /// A larger file is a mistake: a hundred thousand descriptors take less.
-const MOST_BYTES: usize = 8 * 1024 * 1024;
+const MAX_DESCRIPTOR_FILE_BYTES: usize = 8 * 1024 * 1024;
 
 /// How deep maps and lists may be in each other, with what aliases stand for.
-const MOST_NESTED: usize = 4 * DEEPEST;
+const MAX_NESTING: usize = 4 * MAX_DESCRIPTOR_DEPTH;
 
-const KEYS: [&str; 16] = [
+const KNOWN_KEYS: [&str; 16] = [
     "domain",
     "key",
     "value",
@@ -36,98 +39,103 @@ const KEYS: [&str; 16] = [
 ];
 
 /// What only we know, and only in a `rate_limit`.
-const OWN_KEYS: [&str; 3] = ["quota", "quotas", "lease"];
+const EXTENSION_KEYS: [&str; 3] = ["quota", "quotas", "lease"];
 
 /// The key of maps that a map is merged with.
-const MERGE: &str = "<<";
+const MERGE_KEY: &str = "<<";
 
 /// The domains of a file, one for each document.
-pub(super) fn domains(file: &DescriptorFile) -> Result<Vec<RawDomain<Said<'_>>>, DescriptorError> {
+pub(super) fn read_domains(file: &DescriptorFile) -> Result<Vec<RawDomain<YamlText<'_>>>, DescriptorError> {
     // The byte order mark of some editors says nothing.
     let text = file.text.strip_prefix('\u{feff}').unwrap_or(&file.text);
-    let reader = Reader { file: &file.name, text };
-    if text.len() > MOST_BYTES {
-        return Err(reader.yaml(format!("{} bytes are more than 8 MiB; split the file", text.len())));
+    let reader = DescriptorReader { file: &file.name, text };
+    if text.len() > MAX_DESCRIPTOR_FILE_BYTES {
+        return Err(reader.yaml_error(format!("{} bytes are more than 8 MiB; split the file", text.len())));
     }
-    let mut roots: Vec<Node<'_>> = documents(text)
-        .map_err(|(line, fault)| reader.yaml(format!("line {line}: {}; {}", fault.problem, fault.fix)))?;
-    roots.retain(|root| root.value != Value::Null);
+    let mut roots: Vec<YamlNode<'_>> = parse_documents(text).map_err(|(line, fault)| {
+        reader.yaml_error(format!("line {line}: {}; {}", fault.problem, fault.fix))
+    })?;
+    roots.retain(|root| root.value != SyntaxValue::Null);
     if roots.is_empty() {
         return Ok(vec![RawDomain { source: file.name.as_str().into(), ..RawDomain::default() }]);
     }
-    roots.iter().map(|root| reader.domain(root)).collect()
+    roots.iter().map(|root| reader.read_domain(root)).collect()
 }
 
-struct Reader<'t> {
+struct DescriptorReader<'t> {
     file: &'t str,
     text: &'t str,
 }
 
 /// A piece of the text, where what is said stands there as it is.
-type Said<'t> = Cow<'t, str>;
-type Node<'t> = source::Node<Said<'t>>;
-type Name<'t> = source::Name<Said<'t>>;
+type YamlText<'t> = Cow<'t, str>;
+type YamlNode<'t> = source::SyntaxNode<YamlText<'t>>;
+type YamlKey<'t> = source::SyntaxKey<YamlText<'t>>;
 
 /// The entries of a map, with those that it is merged with.
-struct Entries<'n, 't> {
-    own: &'n [(Name<'t>, Node<'t>)],
-    merged: Vec<(&'n Name<'t>, &'n Node<'t>)>,
+struct MergedEntries<'n, 't> {
+    own: &'n [(YamlKey<'t>, YamlNode<'t>)],
+    merged: Vec<(&'n YamlKey<'t>, &'n YamlNode<'t>)>,
 }
 
-impl<'n, 't> Entries<'n, 't> {
-    fn iter(&self) -> impl Iterator<Item = (&'n Name<'t>, &'n Node<'t>)> {
-        let own = self.own.iter().filter(|(name, _)| name.text != MERGE);
+impl<'n, 't> MergedEntries<'n, 't> {
+    fn iter(&self) -> impl Iterator<Item = (&'n YamlKey<'t>, &'n YamlNode<'t>)> {
+        let own = self.own.iter().filter(|(name, _)| name.text != MERGE_KEY);
         own.map(|(name, node)| (name, node)).chain(self.merged.iter().copied())
     }
 }
 
 /// Where keys stand.
 #[derive(Clone, Copy, PartialEq, Eq)]
-enum Place {
+enum KeyContext {
     Limit,
-    Elsewhere,
+    Other,
 }
 
-impl<'t> Reader<'t> {
-    fn domain(&self, root: &Node<'t>) -> Result<RawDomain<Said<'t>>, DescriptorError> {
-        self.check(root, Place::Elsewhere, 0)?;
+impl<'t> DescriptorReader<'t> {
+    fn read_domain(&self, root: &YamlNode<'t>) -> Result<RawDomain<YamlText<'t>>, DescriptorError> {
+        self.check_keys(root, KeyContext::Other, 0)?;
         let entries = self.map(root, "a file of descriptors")?;
         Ok(RawDomain {
             source: self.file.into(),
             domain: self.string(&entries, "domain")?,
-            descriptors: self.descriptors(&entries, 0)?,
+            descriptors: self.read_descriptors(&entries, 0)?,
         })
     }
 
-    fn descriptors(
+    fn read_descriptors(
         &self,
-        entries: &Entries<'_, 't>,
+        entries: &MergedEntries<'_, 't>,
         depth: usize,
-    ) -> Result<Vec<RawDescriptor<Said<'t>>>, DescriptorError> {
-        if depth > DEEPEST {
-            let problem = format!("descriptors are more than {DEEPEST} levels deep; use fewer");
+    ) -> Result<Vec<RawDescriptor<YamlText<'t>>>, DescriptorError> {
+        if depth > MAX_DESCRIPTOR_DEPTH {
+            let problem = format!("descriptors are more than {MAX_DESCRIPTOR_DEPTH} levels deep; use fewer");
             return Err(DescriptorError::new(self.file, problem));
         }
         let items = self.list(entries, "descriptors")?;
         // There may be many: they are put where they stay.
         let mut descriptors = Vec::with_capacity(items.len());
         for item in items {
-            descriptors.push(self.descriptor(item, depth)?);
+            descriptors.push(self.read_descriptor(item, depth)?);
         }
         Ok(descriptors)
     }
 
-    fn descriptor(&self, node: &Node<'t>, depth: usize) -> Result<RawDescriptor<Said<'t>>, DescriptorError> {
+    fn read_descriptor(
+        &self,
+        node: &YamlNode<'t>,
+        depth: usize,
+    ) -> Result<RawDescriptor<YamlText<'t>>, DescriptorError> {
         let entries = self.map(node, "a descriptor")?;
         let rate_limit = match find(&entries, "rate_limit") {
             None => None,
-            Some(node) => Some(self.limit(&self.map(node, "a rate_limit")?)?),
+            Some(node) => Some(self.read_limit(&self.map(node, "a rate_limit")?)?),
         };
         let metadata = match find(&entries, "metadata") {
             None => None,
             Some(node) => {
                 self.map(node, "metadata")?;
-                Some(self.json(node, 0)?)
+                Some(self.to_json(node, 0)?)
             }
         };
         Ok(RawDescriptor {
@@ -142,202 +150,217 @@ impl<'t> Reader<'t> {
                 share_threshold: self.flag(&entries, "share_threshold")?,
             },
             metadata,
-            descriptors: self.descriptors(&entries, depth + 1)?,
+            descriptors: self.read_descriptors(&entries, depth + 1)?,
         })
     }
 
-    fn limit(&self, entries: &Entries<'_, 't>) -> Result<RawLimit<Said<'t>>, DescriptorError> {
+    fn read_limit(&self, entries: &MergedEntries<'_, 't>) -> Result<RawLimit<YamlText<'t>>, DescriptorError> {
         let replaces = self.list(entries, "replaces")?.iter().map(|item| {
             let entries = self.map(item, "replaces")?;
             self.string(&entries, "name")
         });
         Ok(RawLimit {
             unit: self.string(entries, "unit")?,
-            requests_per_unit: self.whole(entries, "requests_per_unit")?,
+            requests_per_unit: self.integer(entries, "requests_per_unit")?,
             unlimited: self.flag(entries, "unlimited")?,
             name: self.string(entries, "name")?,
             replaces: replaces.collect::<Result<_, _>>()?,
-            quotas: self.quotas(entries)?,
+            quotas: self.read_quotas(entries)?,
             lease: self.string(entries, "lease")?,
         })
     }
 
-    fn quotas(&self, entries: &Entries<'_, 't>) -> Result<Vec<Said<'t>>, DescriptorError> {
+    fn read_quotas(&self, entries: &MergedEntries<'_, 't>) -> Result<Vec<YamlText<'t>>, DescriptorError> {
         let error = |problem: &str| DescriptorError::new(self.file, problem);
         match (find(entries, "quota"), find(entries, "quotas")) {
             (None, None) => Ok(Vec::new()),
             (Some(_), Some(_)) => Err(error("should not specify both quota and quotas; use quotas")),
             (Some(_), None) => Ok(vec![self.string(entries, "quota")?]),
             (None, Some(node)) => match &node.value {
-                Value::List(items) if !items.is_empty() => items.iter().map(|item| self.word(item)).collect(),
+                SyntaxValue::List(items) if !items.is_empty() => {
+                    items.iter().map(|item| self.scalar_text(item)).collect()
+                }
                 _ => Err(error("quotas should be a list such as [100/min burst 20, 1000/h]")),
             },
         }
     }
 
     /// Whether all keys are known, and everything is of a kind that can be.
-    fn check(&self, node: &Node<'t>, place: Place, depth: usize) -> Result<(), DescriptorError> {
+    fn check_keys(
+        &self,
+        node: &YamlNode<'t>,
+        place: KeyContext,
+        depth: usize,
+    ) -> Result<(), DescriptorError> {
         let error = |problem: String| DescriptorError::new(self.file, format!("config error, {problem}"));
-        if depth > MOST_NESTED {
-            return Err(error(format!("maps and lists are more than {MOST_NESTED} levels deep")));
+        if depth > MAX_NESTING {
+            return Err(error(format!("maps and lists are more than {MAX_NESTING} levels deep")));
         }
         for (name, node) in self.map(node, "a file of descriptors")?.iter() {
             let key = &*name.text;
-            let is_own = place == Place::Limit && OWN_KEYS.contains(&key);
-            if !is_own && !KEYS.contains(&key) {
-                return Err(error(match self.is_string(name) {
-                    true => format!("unknown key '{}'", short(key)),
-                    false => format!("key is not of type string: {}", short(key)),
+            let is_own = place == KeyContext::Limit && EXTENSION_KEYS.contains(&key);
+            if !is_own && !KNOWN_KEYS.contains(&key) {
+                return Err(error(match self.is_string_key(name) {
+                    true => format!("unknown key '{}'", truncate(key)),
+                    false => format!("key is not of type string: {}", truncate(key)),
                 }));
             }
-            let below = if key == "rate_limit" { Place::Limit } else { Place::Elsewhere };
+            let below = if key == "rate_limit" { KeyContext::Limit } else { KeyContext::Other };
             match &node.value {
                 _ if is_own || key == "metadata" => {}
-                Value::List(items) => {
+                SyntaxValue::List(items) => {
                     for item in items {
                         if !item.value.is_map() {
-                            let shown = short(&shown(item, 0));
+                            let shown = truncate(&format_value(item, 0));
                             let problem = format!("yaml file contains list of type other than map: {shown}");
                             return Err(error(problem));
                         }
-                        self.check(item, below, depth + 1)?;
+                        self.check_keys(item, below, depth + 1)?;
                     }
                 }
-                Value::Map(_) => self.check(node, below, depth + 1)?,
-                Value::Number(number) if number.parse::<i64>().is_err() => {
-                    let number = short(number);
+                SyntaxValue::Map(_) => self.check_keys(node, below, depth + 1)?,
+                SyntaxValue::Number(number) if number.parse::<i64>().is_err() => {
+                    let number = truncate(number);
                     let problem =
                         format!("error checking config: {number} is no whole number; put it into quotes");
                     return Err(DescriptorError::new(self.file, problem));
                 }
-                Value::Null | Value::Bool(_) | Value::Number(_) | Value::Text(_) => {}
+                SyntaxValue::Null | SyntaxValue::Bool(_) | SyntaxValue::Number(_) | SyntaxValue::Text(_) => {}
             }
         }
         Ok(())
     }
 
     /// The tree keeps keys as texts: one that was written without quotes and means something else is none.
-    fn is_string(&self, name: &Name<'t>) -> bool {
-        let written = self.text.get(name.at.start..name.at.end).unwrap_or_default().trim();
-        matches!(plain(written), Value::Text(_) | Value::Null)
+    fn is_string_key(&self, name: &YamlKey<'t>) -> bool {
+        let written = self.text.get(name.span.start..name.span.end).unwrap_or_default().trim();
+        matches!(parse_plain_scalar(written), SyntaxValue::Text(_) | SyntaxValue::Null)
     }
 
-    fn map<'n>(&self, node: &'n Node<'t>, what: &str) -> Result<Entries<'n, 't>, DescriptorError> {
-        merged(node).ok_or_else(|| self.kind(node, &format!("{what}, which is a map")))
+    fn map<'n>(&self, node: &'n YamlNode<'t>, what: &str) -> Result<MergedEntries<'n, 't>, DescriptorError> {
+        merge_entries(node).ok_or_else(|| self.kind_error(node, &format!("{what}, which is a map")))
     }
 
-    fn list<'n>(&self, entries: &Entries<'n, 't>, key: &str) -> Result<&'n [Node<'t>], DescriptorError> {
+    fn list<'n>(
+        &self,
+        entries: &MergedEntries<'n, 't>,
+        key: &str,
+    ) -> Result<&'n [YamlNode<'t>], DescriptorError> {
         match find(entries, key).map(|node| (node, &node.value)) {
             None => Ok(&[]),
-            Some((_, Value::List(items))) => Ok(items),
-            Some((node, _)) => Err(self.kind(node, &format!("{key}, which is a list"))),
+            Some((_, SyntaxValue::List(items))) => Ok(items),
+            Some((node, _)) => Err(self.kind_error(node, &format!("{key}, which is a list"))),
         }
     }
 
-    fn string(&self, entries: &Entries<'_, 't>, key: &str) -> Result<Said<'t>, DescriptorError> {
-        find(entries, key).map_or(Ok(Said::default()), |node| self.word(node))
+    fn string(&self, entries: &MergedEntries<'_, 't>, key: &str) -> Result<YamlText<'t>, DescriptorError> {
+        find(entries, key).map_or(Ok(YamlText::default()), |node| self.scalar_text(node))
     }
 
     /// A word as it was written, whatever it means.
-    fn word(&self, node: &Node<'t>) -> Result<Said<'t>, DescriptorError> {
+    fn scalar_text(&self, node: &YamlNode<'t>) -> Result<YamlText<'t>, DescriptorError> {
         match &node.value {
-            Value::Text(text) | Value::Number(text) => Ok(text.clone()),
-            Value::Bool(is) => {
-                let written = self.text.get(node.at.start..node.at.end).unwrap_or_default();
+            SyntaxValue::Text(text) | SyntaxValue::Number(text) => Ok(text.clone()),
+            SyntaxValue::Bool(is) => {
+                let written = self.text.get(node.span.start..node.span.end).unwrap_or_default();
                 let word = if *is { "true" } else { "false" };
-                Ok(Said::from(if written.eq_ignore_ascii_case(word) { written } else { word }))
+                Ok(YamlText::from(if written.eq_ignore_ascii_case(word) { written } else { word }))
             }
-            Value::Null => Ok(Said::default()),
-            Value::List(_) | Value::Map(_) => Err(self.kind(node, "string")),
+            SyntaxValue::Null => Ok(YamlText::default()),
+            SyntaxValue::List(_) | SyntaxValue::Map(_) => Err(self.kind_error(node, "string")),
         }
     }
 
     /// YAML 1.1 has more words for it than 1.2.
-    fn flag(&self, entries: &Entries<'_, 't>, key: &str) -> Result<bool, DescriptorError> {
+    fn flag(&self, entries: &MergedEntries<'_, 't>, key: &str) -> Result<bool, DescriptorError> {
         let Some(node) = find(entries, key) else { return Ok(false) };
         match &node.value {
-            Value::Bool(is) => Ok(*is),
-            Value::Text(text) => match text.to_ascii_lowercase().as_str() {
+            SyntaxValue::Bool(is) => Ok(*is),
+            SyntaxValue::Text(text) => match text.to_ascii_lowercase().as_str() {
                 "y" | "yes" | "on" => Ok(true),
                 "n" | "no" | "off" => Ok(false),
-                _ => Err(self.kind(node, "bool")),
+                _ => Err(self.kind_error(node, "bool")),
             },
-            _ => Err(self.kind(node, "bool")),
+            _ => Err(self.kind_error(node, "bool")),
         }
     }
 
-    fn whole(&self, entries: &Entries<'_, 't>, key: &str) -> Result<Option<u32>, DescriptorError> {
+    fn integer(&self, entries: &MergedEntries<'_, 't>, key: &str) -> Result<Option<u32>, DescriptorError> {
         let Some(node) = find(entries, key) else { return Ok(None) };
-        let is_quoted = self.text.get(node.at.start..).is_some_and(|text| text.starts_with(['"', '\'']));
+        let is_quoted = self.text.get(node.span.start..).is_some_and(|text| text.starts_with(['"', '\'']));
         let number = match &node.value {
-            Value::Number(text) | Value::Text(text) if !is_quoted => whole(text),
+            SyntaxValue::Number(text) | SyntaxValue::Text(text) if !is_quoted => parse_integer(text),
             _ => None,
         };
-        number.map(Some).ok_or_else(|| self.kind(node, "uint32"))
+        number.map(Some).ok_or_else(|| self.kind_error(node, "uint32"))
     }
 
-    fn json(&self, node: &Node<'t>, depth: usize) -> Result<serde_json::Value, DescriptorError> {
-        if depth > MOST_NESTED {
-            let problem = format!("metadata is more than {MOST_NESTED} levels deep; use fewer");
+    fn to_json(&self, node: &YamlNode<'t>, depth: usize) -> Result<serde_json::Value, DescriptorError> {
+        if depth > MAX_NESTING {
+            let problem = format!("metadata is more than {MAX_NESTING} levels deep; use fewer");
             return Err(DescriptorError::new(self.file, problem));
         }
         Ok(match &node.value {
-            Value::Null => serde_json::Value::Null,
-            Value::Bool(is) => (*is).into(),
-            Value::Number(text) => number(text).map_or_else(|| (**text).into(), serde_json::Value::Number),
-            Value::Text(text) => (**text).into(),
-            Value::List(items) => {
-                let items: Result<_, _> = items.iter().map(|item| self.json(item, depth + 1)).collect();
+            SyntaxValue::Null => serde_json::Value::Null,
+            SyntaxValue::Bool(is) => (*is).into(),
+            SyntaxValue::Number(text) => {
+                parse_number(text).map_or_else(|| (**text).into(), serde_json::Value::Number)
+            }
+            SyntaxValue::Text(text) => (**text).into(),
+            SyntaxValue::List(items) => {
+                let items: Result<_, _> = items.iter().map(|item| self.to_json(item, depth + 1)).collect();
                 serde_json::Value::Array(items?)
             }
-            Value::Map(_) => {
+            SyntaxValue::Map(_) => {
                 let mut map = Map::new();
                 for (name, node) in self.map(node, "metadata")?.iter() {
-                    map.insert(name.text.to_string(), self.json(node, depth + 1)?);
+                    map.insert(name.text.to_string(), self.to_json(node, depth + 1)?);
                 }
                 serde_json::Value::Object(map)
             }
         })
     }
 
-    fn kind(&self, node: &Node<'t>, wanted: &str) -> DescriptorError {
+    fn kind_error(&self, node: &YamlNode<'t>, wanted: &str) -> DescriptorError {
         let found = match &node.value {
-            Value::Null => "!!null".to_owned(),
-            Value::Bool(is) => format!("!!bool `{is}`"),
-            Value::Number(text) if text.parse::<i64>().is_err() => format!("!!float `{}`", short(text)),
-            Value::Number(text) => format!("!!int `{}`", short(text)),
-            Value::Text(text) => format!("!!str `{}`", short(text)),
-            Value::List(_) => "!!seq".to_owned(),
-            Value::Map(_) => "!!map".to_owned(),
+            SyntaxValue::Null => "!!null".to_owned(),
+            SyntaxValue::Bool(is) => format!("!!bool `{is}`"),
+            SyntaxValue::Number(text) if text.parse::<i64>().is_err() => {
+                format!("!!float `{}`", truncate(text))
+            }
+            SyntaxValue::Number(text) => format!("!!int `{}`", truncate(text)),
+            SyntaxValue::Text(text) => format!("!!str `{}`", truncate(text)),
+            SyntaxValue::List(_) => "!!seq".to_owned(),
+            SyntaxValue::Map(_) => "!!map".to_owned(),
         };
-        self.yaml(format!("line {}: cannot unmarshal {found} into {wanted}", self.line(node.at)))
+        self.yaml_error(format!("line {}: cannot unmarshal {found} into {wanted}", self.line(node.span)))
     }
 
-    fn line(&self, at: Span) -> usize {
-        position(self.text, at.start).0
+    fn line(&self, at: SourceSpan) -> usize {
+        line_and_column(self.text, at.start).0
     }
 
-    fn yaml(&self, problem: impl Into<Cow<'static, str>>) -> DescriptorError {
+    fn yaml_error(&self, problem: impl Into<Cow<'static, str>>) -> DescriptorError {
         DescriptorError::new(self.file, format!("error loading config file: yaml: {}", problem.into()))
     }
 }
 
 /// The entries of a map, then those of the maps under `<<` that it does not have itself; `None` where it is no map.
-fn merged<'n, 't>(node: &'n Node<'t>) -> Option<Entries<'n, 't>> {
-    let Value::Map(own) = &node.value else { return None };
+fn merge_entries<'n, 't>(node: &'n YamlNode<'t>) -> Option<MergedEntries<'n, 't>> {
+    let SyntaxValue::Map(own) = &node.value else { return None };
     let mut merged = Vec::new();
-    let Some((_, merge)) = own.iter().find(|(name, _)| name.text == MERGE) else {
-        return Some(Entries { own, merged });
+    let Some((_, merge)) = own.iter().find(|(name, _)| name.text == MERGE_KEY) else {
+        return Some(MergedEntries { own, merged });
     };
     let mut known: HashSet<_> = own.iter().map(|(name, _)| &*name.text).collect();
     let mut ahead = vec![&merge.value];
     while let Some(value) = ahead.pop() {
         match value {
             // The first of them is looked at first.
-            Value::List(items) => ahead.extend(items.iter().rev().map(|item| &item.value)),
-            Value::Map(other) => {
+            SyntaxValue::List(items) => ahead.extend(items.iter().rev().map(|item| &item.value)),
+            SyntaxValue::Map(other) => {
                 for (name, node) in other {
-                    match name.text == MERGE {
+                    match name.text == MERGE_KEY {
                         true => ahead.push(&node.value),
                         false if known.insert(&name.text) => merged.push((name, node)),
                         false => {}
@@ -347,18 +370,18 @@ fn merged<'n, 't>(node: &'n Node<'t>) -> Option<Entries<'n, 't>> {
             _ => return None,
         }
     }
-    Some(Entries { own, merged })
+    Some(MergedEntries { own, merged })
 }
 
 /// What a key says; `null` says nothing.
-fn find<'n, 't>(entries: &Entries<'n, 't>, key: &str) -> Option<&'n Node<'t>> {
+fn find<'n, 't>(entries: &MergedEntries<'n, 't>, key: &str) -> Option<&'n YamlNode<'t>> {
     let own = entries.own.iter().find(|(name, _)| name.text == key).map(|(_, node)| node);
     let merged = || entries.merged.iter().find(|(name, _)| name.text == key).map(|(_, node)| *node);
-    own.or_else(merged).filter(|node| !matches!(node.value, Value::Null))
+    own.or_else(merged).filter(|node| !matches!(node.value, SyntaxValue::Null))
 }
 
 /// A whole number in any of the forms of YAML 1.1.
-fn whole(text: &str) -> Option<u32> {
+fn parse_integer(text: &str) -> Option<u32> {
     let digits = text.replace('_', "");
     let digits = digits.strip_prefix('+').unwrap_or(&digits);
     let (digits, radix) = match digits.as_bytes() {
@@ -374,23 +397,23 @@ fn whole(text: &str) -> Option<u32> {
     }
 }
 
-fn number(text: &str) -> Option<Number> {
+fn parse_number(text: &str) -> Option<Number> {
     let text = text.strip_prefix('+').unwrap_or(text);
     let whole = text.parse::<u64>().map(Number::from).or_else(|_| text.parse::<i64>().map(Number::from));
     whole.ok().or_else(|| Number::from_f64(text.parse().ok()?))
 }
 
 /// A value in an error, as they show it.
-fn shown(node: &Node<'_>, depth: usize) -> String {
+fn format_value(node: &YamlNode<'_>, depth: usize) -> String {
     match &node.value {
-        Value::Null => "<nil>".to_owned(),
-        Value::Bool(is) => is.to_string(),
-        Value::Number(text) | Value::Text(text) => text.to_string(),
-        Value::Map(_) => "map[]".to_owned(),
+        SyntaxValue::Null => "<nil>".to_owned(),
+        SyntaxValue::Bool(is) => is.to_string(),
+        SyntaxValue::Number(text) | SyntaxValue::Text(text) => text.to_string(),
+        SyntaxValue::Map(_) => "map[]".to_owned(),
         // Nobody reads more of it.
-        Value::List(_) if depth > 2 => "[]".to_owned(),
-        Value::List(items) => {
-            let items: Vec<_> = items.iter().take(8).map(|item| shown(item, depth + 1)).collect();
+        SyntaxValue::List(_) if depth > 2 => "[]".to_owned(),
+        SyntaxValue::List(items) => {
+            let items: Vec<_> = items.iter().take(8).map(|item| format_value(item, depth + 1)).collect();
             format!("[{}]", items.join(" "))
         }
     }

@@ -1,17 +1,17 @@
 //! Another mode for one rule, in the text of a policy, of which every other byte stays.
 //!
 //! ```text
-//!   name of a rule ──▶ its place in its file ──▶ one splice ──▶ read again: the same policy but for that mode
+//!   name of a rule ──▶ its place in its file ──▶ one splice ──▶ read again: the is_same policy but for that mode
 //! ```
 //!
 //! Nothing is written here: whoever has an edit writes what it leaves.
 
-mod place;
+mod splice;
 
 use crate::{
-    model::{Enforcement, Policy},
+    model::{Policy, RuleEnforcement},
     problem::Problems,
-    source::{Fault, Files, Format, Node, Value},
+    source::{FileSource, PolicyFormat, SpannedError, SyntaxNode, SyntaxValue},
 };
 use std::{
     cell::RefCell,
@@ -30,7 +30,7 @@ use tidegate_core::spelling;
 /// let files = |_: &Path| Ok(b"rules:\n  - name: login  # ask Ann\n    quota: 5/min\n".to_vec());
 /// let edit = ModeEdit::of("policy.yaml", &files, "login", &"enforce 10%".parse()?)?;
 /// assert_eq!(
-///     String::from_utf8_lossy(&edit.after()),
+///     String::from_utf8_lossy(&edit.new_content()),
 ///     "rules:\n  - name: login  # ask Ann\n    mode: enforce 10%\n    quota: 5/min\n",
 /// );
 /// # Ok::<(), Box<dyn std::error::Error>>(())
@@ -40,13 +40,13 @@ pub struct ModeEdit {
     /// The file that holds the rule: the policy, or one that it includes.
     pub file: PathBuf,
     /// What that file says now.
-    pub before: Vec<u8>,
+    pub old_content: Vec<u8>,
     /// What is changed in it; nothing where the rule is in that mode already.
     pub splice: Option<Splice>,
     /// The mode of the rule now.
-    pub from: Enforcement,
+    pub old_mode: RuleEnforcement,
     /// The mode that it is to have.
-    pub to: Enforcement,
+    pub new_mode: RuleEnforcement,
     /// The policy as it is now.
     pub policy: Policy,
 }
@@ -55,11 +55,11 @@ pub struct ModeEdit {
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Splice {
     /// Where, in bytes.
-    pub at: usize,
+    pub offset: usize,
     /// What was there.
     pub removed: String,
     /// What is there instead.
-    pub put: String,
+    pub inserted: String,
 }
 
 /// What keeps a mode from being changed in a text.
@@ -70,84 +70,86 @@ pub enum EditError {
     #[error("{0}")]
     Policy(Problems),
     /// There is no such rule.
-    #[error("there is no rule `{name}`; {}", suggestion(.near))]
+    #[error("there is no rule `{name}`; {}", format_suggestion(.suggestion))]
     NoRule {
         /// The name that was given.
         name: String,
         /// A name that is there and looks like it.
-        near: Option<String>,
+        suggestion: Option<String>,
     },
     /// It cannot be said at this place without saying more.
     #[error("{0}")]
-    Place(Problems),
+    Unsupported(Problems),
 }
 
 impl ModeEdit {
     /// Has this rule of a policy say this mode. What comes of it was read again, and is the same policy but for that.
-    pub fn of(
+    pub fn plan(
         path: impl AsRef<Path>,
-        files: &dyn Files,
+        files: &dyn FileSource,
         rule: &str,
-        to: &Enforcement,
+        to: &RuleEnforcement,
     ) -> Result<Self, EditError> {
         let path = path.as_ref();
-        let kept = Kept { files, read: RefCell::default() };
-        let (policy, root, sources) = Policy::read_with_places(path, &kept).map_err(EditError::Policy)?;
+        let recorded = RecordingFiles { files, contents: RefCell::default() };
+        let (policy, root, sources) =
+            Policy::read_with_sources(path, &recorded).map_err(EditError::Policy)?;
         let Some((place, found)) = policy.rules.iter().enumerate().find(|(_, found)| found.name == rule)
         else {
             let names = policy.rules.iter().map(|rule| rule.name.as_str());
             let near = spelling::meant(rule, names).map(str::to_owned);
-            return Err(EditError::NoRule { name: rule.to_owned(), near });
+            return Err(EditError::NoRule { name: rule.to_owned(), suggestion: near });
         };
         let cannot = |at| {
             let problem = format!("the mode of rule `{rule}` cannot be changed here without changing more");
-            let fault = Fault::new(at, problem, format!("write `mode: {to}` there by hand"));
-            EditError::Place(Problems::of(vec![fault], &sources))
+            let fault = SpannedError::new(at, problem, format!("write `mode: {to}` there by hand"));
+            EditError::Unsupported(Problems::from_errors(vec![fault], &sources))
         };
-        let node = rules_of(&root).get(place).copied();
-        let Some((node, source)) = node.and_then(|node| Some((node, sources.source(node.at)?))) else {
-            return Err(cannot(root.at));
+        let node = rule_nodes(&root).get(place).copied();
+        let Some((node, source)) = node.and_then(|node| Some((node, sources.file(node.span)?))) else {
+            return Err(cannot(root.span));
         };
         let edit = Self {
             file: source.path.clone(),
-            before: kept.bytes(&source.path).unwrap_or_default(),
+            old_content: recorded.get(&source.path).unwrap_or_default(),
             splice: None,
-            from: found.enforcement.clone(),
-            to: to.clone(),
+            old_mode: found.enforcement.clone(),
+            new_mode: to.clone(),
             policy: policy.clone(),
         };
-        if edit.from == edit.to {
+        if edit.old_mode == edit.new_mode {
             return Ok(edit);
         }
-        let format = Format::of_path(&source.path).unwrap_or(Format::Yaml);
+        let format = PolicyFormat::from_path(&source.path).unwrap_or(PolicyFormat::Yaml);
         // A byte order mark is no part of the text.
-        let mark = edit.before.len().saturating_sub(source.text.len());
-        let splices = place::splices(&source.text, format, node, &to.to_string()).into_iter();
-        let mut edits = splices.map(|splice| edit.with(Splice { at: splice.at + mark, ..splice }));
-        edits.find(|edit| edit.holds(path, &kept, place)).ok_or_else(|| cannot(node.at))
+        let mark = edit.old_content.len().saturating_sub(source.text.len());
+        let splices = splice::find_splices(&source.text, format, node, &to.to_string()).into_iter();
+        let mut edits =
+            splices.map(|splice| edit.with_splice(Splice { offset: splice.offset + mark, ..splice }));
+        edits.find(|edit| edit.changes_only_mode(path, &recorded, place)).ok_or_else(|| cannot(node.span))
     }
 
     /// What the file says with it.
-    pub fn after(&self) -> Vec<u8> {
+    pub fn new_content(&self) -> Vec<u8> {
         match &self.splice {
-            None => self.before.clone(),
-            Some(splice) => splice.apply(&self.before).unwrap_or_else(|| self.before.clone()),
+            None => self.old_content.clone(),
+            Some(splice) => splice.apply(&self.old_content).unwrap_or_else(|| self.old_content.clone()),
         }
     }
 
-    fn with(&self, splice: Splice) -> Self {
+    fn with_splice(&self, splice: Splice) -> Self {
         Self { splice: Some(splice), ..self.clone() }
     }
 
     /// Whether what comes of it is the policy as it was but for the mode of the rule at this place.
-    fn holds(&self, path: &Path, kept: &Kept<'_>, place: usize) -> bool {
-        let files = |asked: &Path| match asked == self.file {
-            true => Ok(self.after()),
-            false => kept.bytes(asked).ok_or_else(|| io::ErrorKind::NotFound.into()),
+    fn changes_only_mode(&self, path: &Path, recorded: &RecordingFiles<'_>, place: usize) -> bool {
+        let files = |requested: &Path| match requested == self.file {
+            true => Ok(self.new_content()),
+            false => recorded.get(requested).ok_or_else(|| io::ErrorKind::NotFound.into()),
         };
         let mut expected = self.policy.clone();
         if let Some(rule) = expected.rules.get_mut(place) {
-            rule.enforcement = self.to.clone();
+            rule.enforcement = self.new_mode.clone();
         }
         Policy::read(path, &files).is_ok_and(|policy| policy == expected)
     }
@@ -156,48 +158,48 @@ impl ModeEdit {
 impl Splice {
     /// These bytes with it; `None` where they are not those that it is for.
     pub fn apply(&self, bytes: &[u8]) -> Option<Vec<u8>> {
-        let (before, rest) = bytes.split_at_checked(self.at)?;
+        let (before, rest) = bytes.split_at_checked(self.offset)?;
         let behind = rest.strip_prefix(self.removed.as_bytes())?;
-        Some([before, self.put.as_bytes(), behind].concat())
+        Some([before, self.inserted.as_bytes(), behind].concat())
     }
 
     /// What takes it back.
     #[must_use]
-    pub fn reversed(&self) -> Self {
-        Self { at: self.at, removed: self.put.clone(), put: self.removed.clone() }
+    pub fn inverse(&self) -> Self {
+        Self { offset: self.offset, removed: self.inserted.clone(), inserted: self.removed.clone() }
     }
 }
 
 /// The rules of a tree, in their order.
-fn rules_of(root: &Node) -> Vec<&Node> {
-    let Value::Map(entries) = &root.value else { return Vec::new() };
+fn rule_nodes(root: &SyntaxNode) -> Vec<&SyntaxNode> {
+    let SyntaxValue::Map(entries) = &root.value else { return Vec::new() };
     match entries.iter().find(|(name, _)| name.text == "rules").map(|(_, node)| node) {
         None => Vec::new(),
-        Some(Node { value: Value::List(items), .. }) => items.iter().collect(),
+        Some(SyntaxNode { value: SyntaxValue::List(items), .. }) => items.iter().collect(),
         Some(only) => vec![only],
     }
 }
 
 /// Keeps what was read, so that it is the same when it is read again.
-struct Kept<'a> {
-    files: &'a dyn Files,
-    read: RefCell<HashMap<PathBuf, Vec<u8>>>,
+struct RecordingFiles<'a> {
+    files: &'a dyn FileSource,
+    contents: RefCell<HashMap<PathBuf, Vec<u8>>>,
 }
 
-impl Kept<'_> {
-    fn bytes(&self, path: &Path) -> Option<Vec<u8>> {
-        self.read.borrow().get(path).cloned()
+impl RecordingFiles<'_> {
+    fn get(&self, path: &Path) -> Option<Vec<u8>> {
+        self.contents.borrow().get(path).cloned()
     }
 }
 
-impl Files for Kept<'_> {
+impl FileSource for RecordingFiles<'_> {
     fn read(&self, path: &Path) -> io::Result<Vec<u8>> {
         let bytes = self.files.read(path)?;
-        self.read.borrow_mut().insert(path.to_owned(), bytes.clone());
+        self.contents.borrow_mut().insert(path.to_owned(), bytes.clone());
         Ok(bytes)
     }
 }
 
-fn suggestion(near: &Option<String>) -> String {
-    near.as_ref().map_or("name one of the policy's".to_owned(), |near| format!("did you mean `{near}`?"))
+fn format_suggestion(suggested: &Option<String>) -> String {
+    suggested.as_ref().map_or("name one of the policy's".to_owned(), |near| format!("did you mean `{near}`?"))
 }

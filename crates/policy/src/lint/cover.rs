@@ -4,7 +4,7 @@
 
 use crate::{
     matching::GlobMatcher,
-    model::{Glob, Match, Network, PathPattern, Segment, Values},
+    model::{Glob, Match, Network, PathPattern, Segment, ValueGlobs},
 };
 use std::collections::BTreeMap;
 
@@ -13,16 +13,14 @@ pub(super) fn covers(outer: &Match, inner: &Match) -> bool {
     let is_method = outer.methods.is_empty()
         || !inner.methods.is_empty() && inner.methods.iter().all(|method| outer.methods.contains(method));
     is_method
-        && each_in(&outer.paths, &inner.paths, path_covers)
-        && each_in(&outer.hosts, &inner.hosts, glob_covers)
+        && all_covered(&outer.paths, &inner.paths, path_covers)
+        && all_covered(&outer.hosts, &inner.hosts, glob_covers)
         && values_cover(&outer.headers, &inner.headers)
         && values_cover(&outer.queries, &inner.queries)
         && values_cover(&outer.cookies, &inner.cookies)
-        && each_in(&outer.clients, &inner.clients, network_covers)
-        && each_in(&outer.listeners, &inner.listeners, |outer, inner| outer == inner)
-        && (outer.not.is_none()
-            || outer.not == inner.not
-            || leaves_out_nothing_of(outer.not.as_deref(), inner))
+        && all_covered(&outer.clients, &inner.clients, network_covers)
+        && all_covered(&outer.listeners, &inner.listeners, |outer, inner| outer == inner)
+        && (outer.not.is_none() || outer.not == inner.not || excludes_none_of(outer.not.as_deref(), inner))
         && (outer.any.is_empty()
             || outer.any == inner.any
             || outer.any.iter().any(|outer| covers(outer, inner)))
@@ -35,9 +33,9 @@ pub(super) fn are_disjoint(one: &Match, other: &Match) -> bool {
         !one.is_empty() && !other.is_empty() && !one.iter().any(|method| other.contains(method))
     };
     are_apart(&one.methods, &other.methods)
-        || none_of(&one.paths, &other.paths, paths_are_disjoint)
-        || none_of(&one.hosts, &other.hosts, globs_are_disjoint)
-        || none_of(&one.listeners, &other.listeners, |one, other| one != other)
+        || all_disjoint(&one.paths, &other.paths, paths_are_disjoint)
+        || all_disjoint(&one.hosts, &other.hosts, globs_are_disjoint)
+        || all_disjoint(&one.listeners, &other.listeners, |one, other| one != other)
         || one.not.as_ref().is_some_and(|not| covers(not, other))
         || other.not.as_ref().is_some_and(|not| covers(not, one))
         || !one.any.is_empty() && one.any.iter().all(|one| are_disjoint(one, other))
@@ -45,22 +43,22 @@ pub(super) fn are_disjoint(one: &Match, other: &Match) -> bool {
 }
 
 /// What is left out has nothing to do with these.
-fn leaves_out_nothing_of(not: Option<&Match>, these: &Match) -> bool {
+fn excludes_none_of(not: Option<&Match>, these: &Match) -> bool {
     not.is_some_and(|not| are_disjoint(not, these))
 }
 
 /// Where nothing is said, everything is meant.
-fn each_in<T>(outer: &[T], inner: &[T], covers: fn(&T, &T) -> bool) -> bool {
+fn all_covered<T>(outer: &[T], inner: &[T], covers: fn(&T, &T) -> bool) -> bool {
     let is_covered = |inner: &T| outer.iter().any(|outer| covers(outer, inner));
     outer.is_empty() || !inner.is_empty() && inner.iter().all(is_covered)
 }
 
-fn none_of<T>(one: &[T], other: &[T], are_disjoint: fn(&T, &T) -> bool) -> bool {
+fn all_disjoint<T>(one: &[T], other: &[T], are_disjoint: fn(&T, &T) -> bool) -> bool {
     let is_apart = |one: &T| other.iter().all(|other| are_disjoint(one, other));
     !one.is_empty() && !other.is_empty() && one.iter().all(is_apart)
 }
 
-fn values_cover(outer: &BTreeMap<String, Values>, inner: &BTreeMap<String, Values>) -> bool {
+fn values_cover(outer: &BTreeMap<String, ValueGlobs>, inner: &BTreeMap<String, ValueGlobs>) -> bool {
     outer.iter().all(|(name, outer)| {
         inner.get(name).is_some_and(|inner| {
             !inner.0.is_empty()
@@ -71,15 +69,15 @@ fn values_cover(outer: &BTreeMap<String, Values>, inner: &BTreeMap<String, Value
 
 fn glob_covers(outer: &Glob, inner: &Glob) -> bool {
     // A star in the inner text is a sign like any other then, which only a star of the outer one fits.
-    outer == inner || outer.0 == "*" || GlobMatcher::new(outer).fits(inner.0.as_bytes())
+    outer == inner || outer.0 == "*" || GlobMatcher::new(outer).matches(inner.0.as_bytes())
 }
 
 /// Two texts differ, or a text is not such.
 fn globs_are_disjoint(one: &Glob, other: &Glob) -> bool {
     let (first, second) = (GlobMatcher::new(one), GlobMatcher::new(other));
-    match (first.text(), second.text()) {
-        (Some(text), _) => !second.fits(text),
-        (_, Some(text)) => !first.fits(text),
+    match (first.literal(), second.literal()) {
+        (Some(text), _) => !second.matches(text),
+        (_, Some(text)) => !first.matches(text),
         (None, None) => false,
     }
 }
@@ -104,7 +102,7 @@ fn segments(path: &PathPattern) -> Vec<&Segment> {
 
 fn path_covers(outer: &PathPattern, inner: &PathPattern) -> bool {
     let (outer_steps, inner_steps) = (segments(outer), segments(inner));
-    let has_length = match (&outer.rest, &inner.rest) {
+    let has_length = match (&outer.tail, &inner.tail) {
         (Some(_), _) => inner_steps.len() >= outer_steps.len(),
         (None, Some(_)) => false,
         (None, None) => inner_steps.len() == outer_steps.len(),
@@ -114,10 +112,10 @@ fn path_covers(outer: &PathPattern, inner: &PathPattern) -> bool {
 
 fn segment_covers(outer: &Segment, inner: &Segment) -> bool {
     match (outer, inner) {
-        (Segment::Named(_), _) => true,
+        (Segment::Capture(_), _) => true,
         (Segment::Glob(outer), _) if outer.0 == "*" => true,
         (Segment::Text(outer), Segment::Text(inner)) => outer == inner,
-        (Segment::Glob(outer), Segment::Text(inner)) => GlobMatcher::new(outer).fits(inner.as_bytes()),
+        (Segment::Glob(outer), Segment::Text(inner)) => GlobMatcher::new(outer).matches(inner.as_bytes()),
         (Segment::Glob(outer), Segment::Glob(inner)) => glob_covers(outer, inner),
         _ => false,
     }
@@ -125,7 +123,7 @@ fn segment_covers(outer: &Segment, inner: &Segment) -> bool {
 
 fn paths_are_disjoint(one: &PathPattern, other: &PathPattern) -> bool {
     let (first, second) = (segments(one), segments(other));
-    let is_too_short = match (&one.rest, &other.rest) {
+    let is_too_short = match (&one.tail, &other.tail) {
         (None, None) => first.len() != second.len(),
         (Some(_), None) => second.len() < first.len(),
         (None, Some(_)) => first.len() < second.len(),
@@ -138,7 +136,7 @@ fn segments_are_disjoint(one: &Segment, other: &Segment) -> bool {
     let glob = |segment: &Segment| match segment {
         Segment::Text(text) => Glob(text.clone()),
         Segment::Glob(glob) => glob.clone(),
-        Segment::Named(_) => Glob("*".to_owned()),
+        Segment::Capture(_) => Glob("*".to_owned()),
     };
     match (one, other) {
         // A star in a text is no star.

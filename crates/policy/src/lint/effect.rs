@@ -1,16 +1,19 @@
 //! Keys that this kind of rule ignores.
 
 use crate::{
-    compile::is_always_there,
-    explain::{Counted, counted},
-    model::{Access, Cost, Enforcement, Key, Network, OnLimit, Policy, QueueOrder, Quotas, Rule, Stores},
+    compile::is_always_present,
+    explain::{CounterLocation, counter_location},
+    model::{
+        AccessSpec, CostSpec, KeySpec, Network, OnLimit, Policy, QueueOrder, Quotas, RuleEnforcement,
+        RuleSpec, Stores,
+    },
 };
 use tidegate_core::{CarryOver, Kind, Quota};
 use tidegate_limiter::Overflow;
 use tidegate_rule::{Mode, request::Missing};
 
 /// A key without effect: where, why, and what to do about it.
-pub(super) struct Finding {
+pub(super) struct IneffectiveKey {
     /// Dots part the keys.
     pub(super) key: &'static str,
     pub(super) reason: String,
@@ -18,16 +21,16 @@ pub(super) struct Finding {
 }
 
 /// The keys of a rule that change nothing.
-pub(super) fn without_effect(policy: &Policy, rule: &Rule) -> Vec<Finding> {
-    let quotas = quotas(rule);
+pub(super) fn find_ineffective_keys(policy: &Policy, rule: &RuleSpec) -> Vec<IneffectiveKey> {
+    let quotas = all_quotas(rule);
     let mut found = Vec::new();
     let mut add = |key: &'static str, reason: String, fix: &str| {
-        found.push(Finding { key, reason, fix: fix.to_owned() });
+        found.push(IneffectiveKey { key, reason, fix: fix.to_owned() });
     };
     let is_concurrency = |quota: &Quota| quota.rate().is_none();
     let waits_for_slots = rule.adaptive.is_some() || quotas.iter().any(is_concurrency);
 
-    if let Some(key) = limited_beside_deny_all(rule) {
+    if let Some(key) = limit_behind_deny_all(rule) {
         let reason = format!(
             "`{key}` beside `deny: all` has no effect: a client is denied, or allowed past all limits"
         );
@@ -48,8 +51,8 @@ pub(super) fn without_effect(policy: &Policy, rule: &Rule) -> Vec<Finding> {
         }
     }
     let is_ordered = rule.queue.as_ref().is_some_and(|queue| queue.order == QueueOrder::Priority);
-    let has_line = is_ordered && !rule.wait.is_zero() && waits_for_slots;
-    if rule.priority.is_some() && rule.adaptive.is_none() && !has_line {
+    let has_queue = is_ordered && !rule.wait.is_zero() && waits_for_slots;
+    if rule.priority.is_some() && rule.adaptive.is_none() && !has_queue {
         let reason = "`priority` has no effect on a plain quota".to_owned();
         add(
             "priority",
@@ -57,7 +60,7 @@ pub(super) fn without_effect(policy: &Policy, rule: &Rule) -> Vec<Finding> {
             "use `adaptive`, or a number at once with `wait` and `queue: { order: priority }`",
         );
     }
-    if let Some(queue) = quotas.iter().find_map(waiting_places)
+    if let Some(queue) = quotas.iter().find_map(queue_beyond_delay)
         && rule.wait.is_zero()
     {
         let reason =
@@ -74,7 +77,7 @@ pub(super) fn without_effect(policy: &Policy, rule: &Rule) -> Vec<Finding> {
             "leave it out, or give a quota",
         );
     }
-    if !quotas.is_empty() && rule.key == Key::All {
+    if !quotas.is_empty() && rule.key == KeySpec::All {
         let of_keys =
             [("capacity", rule.capacity.is_some()), ("overflow", rule.overflow != Overflow::default())];
         for (key, _) in of_keys.into_iter().filter(|(_, is_there)| *is_there) {
@@ -86,11 +89,14 @@ pub(super) fn without_effect(policy: &Policy, rule: &Rule) -> Vec<Finding> {
         let reason = "`overflow: share` has no effect on a number at once: new keys are denied".to_owned();
         add("overflow", reason, "write `overflow: deny`, or leave it out");
     }
-    if rule.missing != Missing::default() && is_always_there(&rule.key) {
+    if rule.missing != Missing::default() && is_always_present(&rule.key) {
         let reason = "`missing` has no effect: every request has this key".to_owned();
         add("missing", reason, "leave it out");
     }
-    if rule.on_outage.is_some() && !quotas.is_empty() && counted(policy, rule) == Counted::Memory {
+    if rule.on_outage.is_some()
+        && !quotas.is_empty()
+        && counter_location(policy, rule) == CounterLocation::Memory
+    {
         let reason = "`on-outage` has no effect in memory".to_owned();
         add("on-outage", reason, "leave it out, or name a store, as in `store: redis://127.0.0.1:6379`");
     }
@@ -104,10 +110,10 @@ pub(super) fn without_effect(policy: &Policy, rule: &Rule) -> Vec<Finding> {
         }
     }
     let needs_quota = [
-        ("cost", rule.cost != Cost::Fixed(1)),
+        ("cost", rule.cost != CostSpec::Fixed(1)),
         ("charge", rule.charge.is_some()),
         ("store", rule.store.is_some()),
-        ("inherit", rule.inherit != CarryOver::default()),
+        ("inherit", rule.carry_over != CarryOver::default()),
         ("capacity", rule.capacity.is_some()),
         ("overflow", rule.overflow != Overflow::default()),
         ("ban", rule.access.as_ref().is_some_and(|access| access.ban.is_some())),
@@ -120,25 +126,25 @@ pub(super) fn without_effect(policy: &Policy, rule: &Rule) -> Vec<Finding> {
 }
 
 /// Keys of a policy that say something of stores, where there is none.
-pub(super) fn without_store(policy: &Policy) -> Vec<&'static str> {
+pub(super) fn find_unused_store_keys(policy: &Policy) -> Vec<&'static str> {
     let Stores { default, named, prefix, deadline, on_outage } = &policy.stores;
     if default.iter().chain(named.values()).any(|address| address != "memory") {
         return Vec::new();
     }
-    let said =
+    let settings =
         [("prefix", prefix.is_some()), ("deadline", deadline.is_some()), ("on-outage", on_outage.is_some())];
-    said.into_iter().filter(|(_, is_there)| *is_there).map(|(key, _)| key).collect()
+    settings.into_iter().filter(|(_, is_there)| *is_there).map(|(key, _)| key).collect()
 }
 
-fn quotas(rule: &Rule) -> Vec<Quota> {
+fn all_quotas(rule: &RuleSpec) -> Vec<Quota> {
     match &rule.quotas {
         Quotas::All(quotas) => quotas.clone(),
-        Quotas::Tiers(tiers) => tiers.each.iter().map(|(_, quota)| *quota).chain([tiers.otherwise]).collect(),
+        Quotas::Tiers(tiers) => tiers.quotas.iter().map(|(_, quota)| *quota).chain([tiers.default]).collect(),
     }
 }
 
 /// Places in which nobody waits without a `wait`: those beyond what goes at once.
-fn waiting_places(quota: &Quota) -> Option<u64> {
+fn queue_beyond_delay(quota: &Quota) -> Option<u64> {
     match quota.kind() {
         Kind::LeakyBucket(bucket) if bucket.queue() > bucket.delay() => Some(bucket.queue()),
         _ => None,
@@ -146,10 +152,10 @@ fn waiting_places(quota: &Quota) -> Option<u64> {
 }
 
 /// The key of a limit that nobody reaches.
-fn limited_beside_deny_all(rule: &Rule) -> Option<&'static str> {
-    let Access { deny, ban, .. } = rule.access.as_ref()?;
+fn limit_behind_deny_all(rule: &RuleSpec) -> Option<&'static str> {
+    let AccessSpec { deny, ban, .. } = rule.access.as_ref()?;
     let is_all = deny.iter().any(|network| matches!(network, Network::List(name) if name == "all"));
-    if !is_all || rule.enforcement != Enforcement::All(Mode::Enforce) {
+    if !is_all || rule.enforcement != RuleEnforcement::All(Mode::Enforce) {
         return None;
     }
     match &rule.quotas {

@@ -4,10 +4,12 @@ mod cover;
 mod effect;
 
 use crate::{
-    compile::is_always_there,
-    explain::{Counted, counted, is_everybody},
-    matching::{CompiledExpression, Purpose},
-    model::{Cost, Enforcement, Key, Match, Part, Policy, Quotas, Rule, Segment, Underscores},
+    compile::is_always_present,
+    explain::{CounterLocation, counter_location, is_shared_key},
+    matching::{CompiledExpression, ExpressionPurpose},
+    model::{
+        CostSpec, KeyPart, KeySpec, Match, Policy, Quotas, RuleEnforcement, RuleSpec, Segment, Underscores,
+    },
 };
 use cover::{are_disjoint, covers};
 use std::{collections::BTreeMap, fmt, mem};
@@ -17,13 +19,13 @@ use tidegate_rule::{Mode, request::Missing};
 
 /// A likely mistake: where, why, and what to do about it.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Advice {
+pub struct LintWarning {
     /// What it is.
     pub lint: Lint,
     /// The rule; empty where it is about all of the policy.
     pub rule: String,
     /// The keys of the policy that lead to it: `rules`, `0`, `quota`.
-    pub at: Vec<String>,
+    pub path: Vec<String>,
     /// Why.
     pub reason: String,
     /// What to do about it.
@@ -33,7 +35,7 @@ pub struct Advice {
 /// What is looked for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Lint {
-    /// `unreachable`: another limit is always reached first.
+    /// `find_shadowing_rule`: another limit is always reached first.
     Unreachable,
     /// `cost-over-burst`: a request costs more than is ever granted.
     CostOverBurst,
@@ -42,14 +44,14 @@ pub enum Lint {
     /// `open-login`: a guess at a password is not limited while a store is away.
     OpenLogin,
     /// `key-not-carried`: requests do not have what they are counted by.
-    KeyNotCarried,
+    KeyNotPresent,
     /// `without-effect`: a key that this kind of rule ignores.
     WithoutEffect,
     /// `may-fail`: an expression fails for some requests, to which the rule then applies.
     MayFail,
     /// `small-capacity`: few clients are enough to fill it.
     SmallCapacity,
-    /// `unknown-method`: a method that looks like another one.
+    /// `report_unknown_key-method`: a method that looks like another one.
     UnknownMethod,
 }
 
@@ -60,7 +62,7 @@ impl fmt::Display for Lint {
             Self::CostOverBurst => "cost-over-burst",
             Self::NeverMatches => "never-matches",
             Self::OpenLogin => "open-login",
-            Self::KeyNotCarried => "key-not-carried",
+            Self::KeyNotPresent => "key-not-carried",
             Self::WithoutEffect => "without-effect",
             Self::MayFail => "may-fail",
             Self::SmallCapacity => "small-capacity",
@@ -69,7 +71,7 @@ impl fmt::Display for Lint {
     }
 }
 
-impl fmt::Display for Advice {
+impl fmt::Display for LintWarning {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         if !self.rule.is_empty() {
             write!(f, "rule `{}`: ", self.rule)?;
@@ -79,99 +81,100 @@ impl fmt::Display for Advice {
 }
 
 /// A rule that counts clients and has room for fewer is full soon.
-const FEW_KEYS: u64 = 1_000;
+const SMALL_CAPACITY_KEYS: u64 = 1_000;
 /// A key takes so many bytes at least.
-const KEY_BYTES: u64 = 16;
+const MIN_KEY_BYTES: u64 = 16;
 
-fn small_capacity(rule: &Rule) -> Option<String> {
+fn find_small_capacity(rule: &RuleSpec) -> Option<String> {
     let room = match rule.capacity? {
         Capacity::Keys(keys) => keys,
-        Capacity::Bytes(bytes) => bytes / KEY_BYTES,
+        Capacity::Bytes(bytes) => bytes / MIN_KEY_BYTES,
     };
-    let is_small = room < FEW_KEYS && rule.key != Key::All;
+    let is_small = room < SMALL_CAPACITY_KEYS && rule.key != KeySpec::All;
     is_small.then(|| "a few clients fill its memory, and then others replace them or are denied".to_owned())
 }
 
 /// Looks for likely mistakes. It is careful: what it finds is so, and it does not find everything. Rules that are off are
 /// left alone.
-pub fn lint(policy: &Policy) -> Vec<Advice> {
+pub fn lint(policy: &Policy) -> Vec<LintWarning> {
     let mut found = Vec::new();
     for (place, rule) in policy.rules.iter().enumerate() {
-        if rule.enforcement == Enforcement::All(Mode::Off) {
+        if rule.enforcement == RuleEnforcement::All(Mode::Off) {
             continue;
         }
         let mut add = |lint: Lint, key: &str, reason: String, fix: String| {
             let keys = ["rules", &place.to_string()].map(str::to_owned).into_iter();
             let at = keys.chain(key.split('.').filter(|key| !key.is_empty()).map(str::to_owned)).collect();
-            found.push(Advice { lint, rule: rule.name.clone(), at, reason, fix });
+            found.push(LintWarning { lint, rule: rule.name.clone(), path: at, reason, fix });
         };
-        match never_matches(policy, rule) {
+        match find_never_matching(policy, rule) {
             Some((reason, fix)) => add(Lint::NeverMatches, "match", reason, fix.to_owned()),
             None => {
-                if let Some(reason) = unreachable(policy, place) {
+                if let Some(reason) = find_shadowing_rule(policy, place) {
                     let fix = format!("leave `{}` out, or give it a tighter quota", rule.name);
                     add(Lint::Unreachable, "", reason, fix);
                 }
             }
         }
-        if let Some((quota, reason)) = needless_quota(rule) {
+        if let Some((quota, reason)) = find_redundant_quota(rule) {
             let fix = format!("leave `{quota}` out of `{}`, or tighten it", rule.name);
             add(Lint::Unreachable, "quotas", reason, fix);
         }
-        if let Some(reason) = cost_over_burst(rule) {
+        if let Some(reason) = find_cost_over_burst(rule) {
             let fix = "give a burst that is as large, or a smaller cost".to_owned();
             add(Lint::CostOverBurst, "cost", reason, fix);
         }
-        let outage = match counted(policy, rule) {
-            Counted::Memory => None,
-            Counted::DefaultStore(outage) | Counted::Store(_, outage) => Some(outage),
+        let outage = match counter_location(policy, rule) {
+            CounterLocation::Memory => None,
+            CounterLocation::DefaultStore(outage) | CounterLocation::Store(_, outage) => Some(outage),
         };
-        if outage == Some(Outage::Open) && is_like_a_login(rule) {
+        if outage == Some(Outage::Open) && looks_like_login(rule) {
             let reason = "while its store is away, passwords can be guessed without a limit".to_owned();
             add(Lint::OpenLogin, "on-outage", reason, "write `on-outage: local`, or `closed`".to_owned());
         }
-        for (reason, fix) in not_carried(policy, rule) {
-            add(Lint::KeyNotCarried, "key", reason, fix.to_owned());
+        for (reason, fix) in find_missing_key_parts(policy, rule) {
+            add(Lint::KeyNotPresent, "key", reason, fix.to_owned());
         }
-        for effect::Finding { key, reason, fix } in effect::without_effect(policy, rule) {
+        for effect::IneffectiveKey { key, reason, fix } in effect::find_ineffective_keys(policy, rule) {
             add(Lint::WithoutEffect, key, reason, fix);
         }
-        if let Some(reason) = small_capacity(rule) {
-            let fix = format!("give it room for {FEW_KEYS} keys at least, or leave it out");
+        if let Some(reason) = find_small_capacity(rule) {
+            let fix = format!("give it room for {SMALL_CAPACITY_KEYS} keys at least, or leave it out");
             add(Lint::SmallCapacity, "capacity", reason, fix);
         }
-        for reason in may_fail(&rule.matching) {
+        for reason in find_fallible_conditions(&rule.matching) {
             let fix = "ask whether it is there first, as in `'x-plan' in request.headers && …`".to_owned();
             add(Lint::MayFail, "match.when", reason, fix);
         }
-        for (method, meant) in unknown_methods(&rule.matching) {
+        for (method, meant) in find_unknown_methods(&rule.matching) {
             let reason = format!("`{method}` is no method that clients send");
             add(Lint::UnknownMethod, "match.method", reason, format!("did you mean `{meant}`?"));
         }
     }
-    for key in effect::without_store(policy) {
+    for key in effect::find_unused_store_keys(policy) {
         let reason = format!("`{key}` has no effect without a store");
         let fix = "leave it out, or name a store, as in `store: redis://127.0.0.1:6379`".to_owned();
         let at = vec![key.to_owned()];
-        found.push(Advice { lint: Lint::WithoutEffect, rule: String::new(), at, reason, fix });
+        found.push(LintWarning { lint: Lint::WithoutEffect, rule: String::new(), path: at, reason, fix });
     }
     for (place, route) in policy.routes.iter().enumerate() {
-        for (method, meant) in unknown_methods(&route.matching) {
+        for (method, meant) in find_unknown_methods(&route.matching) {
             let at = ["routes", &place.to_string(), "method"].map(str::to_owned).to_vec();
             let reason = format!("`{method}` is no method that clients send");
             let fix = format!("did you mean `{meant}`?");
-            found.push(Advice { lint: Lint::UnknownMethod, rule: String::new(), at, reason, fix });
+            found.push(LintWarning { lint: Lint::UnknownMethod, rule: String::new(), path: at, reason, fix });
         }
     }
     found
 }
 
 /// The values that an expression fails without.
-fn may_fail(matching: &Match) -> Vec<String> {
-    let inner = matching.not.iter().map(|not| &**not).chain(&matching.any).flat_map(may_fail);
+fn find_fallible_conditions(matching: &Match) -> Vec<String> {
+    let inner = matching.not.iter().map(|not| &**not).chain(&matching.any).flat_map(find_fallible_conditions);
     let own = matching.when.as_ref().and_then(|when| {
-        let compiled = CompiledExpression::new(when, Purpose::Condition { on_failure: true }).ok()?;
-        let values = compiled.unguarded();
+        let compiled =
+            CompiledExpression::new(when, ExpressionPurpose::Condition { on_failure: true }).ok()?;
+        let values = compiled.unguarded_inputs();
         let reason = || {
             let values = values.iter().map(|value| format!("`{value}`")).collect::<Vec<_>>().join(", ");
             format!("its `when` fails for requests without {values}, and the rule applies to them")
@@ -182,7 +185,7 @@ fn may_fail(matching: &Match) -> Vec<String> {
 }
 
 /// Methods of RFC 9110, RFC 5789, and of what clients send besides.
-const METHODS: [&str; 16] = [
+const KNOWN_METHODS: [&str; 16] = [
     "GET",
     "HEAD",
     "POST",
@@ -201,20 +204,22 @@ const METHODS: [&str; 16] = [
     "QUERY",
 ];
 
-fn unknown_methods(matching: &Match) -> Vec<(&str, &'static str)> {
-    let inner = matching.not.iter().map(|not| &**not).chain(&matching.any).flat_map(unknown_methods);
-    let own = matching.methods.iter().filter(|method| !METHODS.contains(&method.as_str()));
-    own.filter_map(|method| Some((method.as_str(), spelling::meant(method, METHODS)?))).chain(inner).collect()
+fn find_unknown_methods(matching: &Match) -> Vec<(&str, &'static str)> {
+    let inner = matching.not.iter().map(|not| &**not).chain(&matching.any).flat_map(find_unknown_methods);
+    let own = matching.methods.iter().filter(|method| !KNOWN_METHODS.contains(&method.as_str()));
+    own.filter_map(|method| Some((method.as_str(), spelling::meant(method, KNOWN_METHODS)?)))
+        .chain(inner)
+        .collect()
 }
 
 /// No request is meant: by what the rule says itself, or since no route is for it.
-fn never_matches(policy: &Policy, rule: &Rule) -> Option<(String, &'static str)> {
+fn find_never_matching(policy: &Policy, rule: &RuleSpec) -> Option<(String, &'static str)> {
     let matching = &rule.matching;
     if matching.not.as_ref().is_some_and(|not| covers(not, matching)) {
         return Some(("its `not` leaves out everything that it is about".to_owned(), "narrow the `not`"));
     }
-    if matching.headers.keys().any(|name| is_dropped(policy, name)) {
-        return Some((DROPPED.to_owned(), KEEP));
+    if matching.headers.keys().any(|name| is_dropped_header(policy, name)) {
+        return Some((DROPPED_HEADER_REASON.to_owned(), DROPPED_HEADER_FIX));
     }
     let is_dot = |segment: &Segment| matches!(segment, Segment::Text(text) if text == "." || text == "..");
     let is_unspelled = |path: &crate::model::PathPattern| path.segments.iter().any(is_dot);
@@ -222,7 +227,7 @@ fn never_matches(policy: &Policy, rule: &Rule) -> Option<(String, &'static str)>
         let reason = "paths are compared without `.` and `..`".to_owned();
         return Some((reason, "write the path without them"));
     }
-    let empty = |values: &BTreeMap<String, crate::model::Values>| {
+    let empty = |values: &BTreeMap<String, crate::model::ValueGlobs>| {
         values.iter().find(|(_, values)| values.0.is_empty()).map(|(name, _)| name.clone())
     };
     let lists = [&matching.headers, &matching.queries, &matching.cookies];
@@ -240,7 +245,7 @@ fn never_matches(policy: &Policy, rule: &Rule) -> Option<(String, &'static str)>
 }
 
 /// Another rule that is always asked as well, and is always reached first.
-fn unreachable(policy: &Policy, place: usize) -> Option<String> {
+fn find_shadowing_rule(policy: &Policy, place: usize) -> Option<String> {
     let rule = policy.rules.get(place)?;
     let Quotas::All(quotas) = &rule.quotas else { return None };
     if quotas.is_empty() || !is_simple(rule) {
@@ -248,17 +253,17 @@ fn unreachable(policy: &Policy, place: usize) -> Option<String> {
     }
     let other = policy.rules.iter().enumerate().find(|(other_place, other)| {
         let Quotas::All(others) = &other.quotas else { return false };
-        let is_tighter = |quota: &Quota| others.iter().any(|other| is_within(other, quota));
+        let is_tighter = |quota: &Quota| others.iter().any(|other| is_tighter(other, quota));
         // Of two that are the same in all of this, the first stays.
         let is_same =
             || quotas == others && covers(&rule.matching, &other.matching) && key_covers(rule, other);
         *other_place != place
             && (*other_place < place || !is_same())
-            && other.enforcement == Enforcement::All(Mode::Enforce)
+            && other.enforcement == RuleEnforcement::All(Mode::Enforce)
             && is_simple(other)
             && other.charge.is_none()
             && other.access.is_none()
-            && cost_of(other) >= cost_of(rule)
+            && max_cost(other) >= max_cost(rule)
             && covers(&other.matching, &rule.matching)
             && key_covers(other, rule)
             && quotas.iter().all(is_tighter)
@@ -267,39 +272,39 @@ fn unreachable(policy: &Policy, place: usize) -> Option<String> {
 }
 
 /// A rule whose quotas are all there is to its counting.
-fn is_simple(rule: &Rule) -> bool {
-    matches!(rule.cost, Cost::Fixed(_)) && rule.schedule.is_none()
+fn is_simple(rule: &RuleSpec) -> bool {
+    matches!(rule.cost, CostSpec::Fixed(_)) && rule.schedule.is_none()
 }
 
-fn cost_of(rule: &Rule) -> u64 {
+fn max_cost(rule: &RuleSpec) -> u64 {
     match rule.cost {
-        Cost::Fixed(cost) => cost,
-        Cost::Found { most, .. } => most,
+        CostSpec::Fixed(cost) => cost,
+        CostSpec::FromRequest { max: most, .. } => most,
     }
 }
 
 /// Whether the keys of `outer` put together what those of `inner` tell apart, or the same.
-fn key_covers(outer: &Rule, inner: &Rule) -> bool {
-    if is_everybody(&outer.key) {
+fn key_covers(outer: &RuleSpec, inner: &RuleSpec) -> bool {
+    if is_shared_key(&outer.key) {
         return true;
     }
-    let parts = |key: &Key| match key {
-        Key::Every(parts) => parts.clone(),
+    let parts = |key: &KeySpec| match key {
+        KeySpec::Composite(parts) => parts.clone(),
         key => vec![key.clone()],
     };
     let inner_parts = parts(&inner.key);
     // Requests without a key may be counted by address, which `inner` may put together differently.
     let is_same = || outer.key == inner.key && outer.missing == inner.missing;
-    (outer.missing == Missing::Share || is_always_there(&outer.key) || is_same())
+    (outer.missing == Missing::Share || is_always_present(&outer.key) || is_same())
         && parts(&outer.key).iter().all(|part| inner_parts.contains(part))
 }
 
 /// Two quotas of one rule, one of which is always reached first.
-fn needless_quota(rule: &Rule) -> Option<(Quota, String)> {
+fn find_redundant_quota(rule: &RuleSpec) -> Option<(Quota, String)> {
     let Quotas::All(quotas) = &rule.quotas else { return None };
     quotas.iter().enumerate().find_map(|(place, quota)| {
         let tighter = quotas.iter().enumerate().find(|(other_place, other)| {
-            *other_place != place && is_within(other, quota) && (*other != quota || *other_place < place)
+            *other_place != place && is_tighter(other, quota) && (*other != quota || *other_place < place)
         });
         tighter.map(|(_, other)| {
             (*quota, format!("its quota `{quota}` is never reached, since `{other}` is before"))
@@ -309,7 +314,7 @@ fn needless_quota(rule: &Rule) -> Option<(Quota, String)> {
 
 /// Whether what `tight` lets through is never too much for `wide`: the same algorithm with no more at once and no higher
 /// rate. Windows are compared only where they are as long.
-fn is_within(tight: &Quota, wide: &Quota) -> bool {
+fn is_tighter(tight: &Quota, wide: &Quota) -> bool {
     if mem::discriminant(tight.kind()) != mem::discriminant(wide.kind()) || tight.limit() > wide.limit() {
         return false;
     }
@@ -328,14 +333,14 @@ fn is_within(tight: &Quota, wide: &Quota) -> bool {
     }
 }
 
-fn cost_over_burst(rule: &Rule) -> Option<String> {
+fn find_cost_over_burst(rule: &RuleSpec) -> Option<String> {
     let (cost, what) = match &rule.cost {
-        Cost::Fixed(cost) => (*cost, "costs"),
-        Cost::Found { otherwise, most, .. } => ((*otherwise).max(*most), "may cost"),
+        CostSpec::Fixed(cost) => (*cost, "costs"),
+        CostSpec::FromRequest { default: otherwise, max: most, .. } => ((*otherwise).max(*most), "may cost"),
     };
     let quotas: Vec<Quota> = match &rule.quotas {
         Quotas::All(quotas) => quotas.clone(),
-        Quotas::Tiers(tiers) => tiers.each.iter().map(|(_, quota)| *quota).chain([tiers.otherwise]).collect(),
+        Quotas::Tiers(tiers) => tiers.quotas.iter().map(|(_, quota)| *quota).chain([tiers.default]).collect(),
     };
     let quota = quotas.iter().find(|quota| is_never_granted(quota, cost))?;
     Some(format!("a request {what} {cost}, and `{quota}` never grants more than {}", quota.limit()))
@@ -351,37 +356,37 @@ fn is_never_granted(quota: &Quota, cost: u64) -> bool {
 }
 
 /// Words by which places are known where secrets are checked.
-const LOGINS: [&str; 14] = [
+const LOGIN_WORDS: [&str; 14] = [
     "login", "signin", "sign-in", "logon", "auth", "token", "passw", "otp", "2fa", "mfa", "verify", "signup",
     "register", "reset",
 ];
 
-fn is_like_a_login(rule: &Rule) -> bool {
+fn looks_like_login(rule: &RuleSpec) -> bool {
     let is_like = |text: &str| {
         let text = text.to_ascii_lowercase();
-        LOGINS.iter().any(|word| text.contains(word))
+        LOGIN_WORDS.iter().any(|word| text.contains(word))
     };
     let texts =
         rule.matching.paths.iter().flat_map(|path| &path.segments).filter_map(|segment| match segment {
             Segment::Text(text) => Some(text.as_str()),
             Segment::Glob(glob) => Some(glob.0.as_str()),
-            Segment::Named(_) => None,
+            Segment::Capture(_) => None,
         });
     texts.chain([rule.name.as_str()]).any(is_like)
 }
 
 /// Parts of keys that the requests of a rule do not have.
-fn not_carried(policy: &Policy, rule: &Rule) -> Vec<(String, &'static str)> {
+fn find_missing_key_parts(policy: &Policy, rule: &RuleSpec) -> Vec<(String, &'static str)> {
     let mut found = Vec::new();
-    each_part(&rule.key, &mut |part| found.extend(lacking(policy, rule, part)));
+    for_each_part(&rule.key, &mut |part| found.extend(find_missing_part(policy, rule, part)));
     if let Quotas::Tiers(tiers) = &rule.quotas {
-        each_part(&tiers.by, &mut |part| found.extend(lacking(policy, rule, part)));
+        for_each_part(&tiers.key, &mut |part| found.extend(find_missing_part(policy, rule, part)));
     }
-    if let Cost::Found { part, .. } = &rule.cost {
-        found.extend(lacking(policy, rule, part));
+    if let CostSpec::FromRequest { part, .. } = &rule.cost {
+        found.extend(find_missing_part(policy, rule, part));
     }
-    if let Key::First(parts) = &rule.key
-        && let Some(place) = parts.iter().position(is_always_there)
+    if let KeySpec::First(parts) = &rule.key
+        && let Some(place) = parts.iter().position(is_always_present)
         && place + 1 < parts.len()
     {
         let reason = "what stands behind a key that every request has is never looked at".to_owned();
@@ -390,30 +395,35 @@ fn not_carried(policy: &Policy, rule: &Rule) -> Vec<(String, &'static str)> {
     found
 }
 
-fn each_part(key: &Key, each: &mut dyn FnMut(&Part)) {
+fn for_each_part(key: &KeySpec, each: &mut dyn FnMut(&KeyPart)) {
     match key {
-        Key::All => {}
-        Key::Part(part) => each(part),
-        Key::Every(parts) | Key::First(parts) => parts.iter().for_each(|part| each_part(part, each)),
+        KeySpec::All => {}
+        KeySpec::Part(part) => each(part),
+        KeySpec::Composite(parts) | KeySpec::First(parts) => {
+            parts.iter().for_each(|part| for_each_part(part, each))
+        }
     }
 }
 
-const DROPPED: &str = "a gateway drops headers with underscores in their names";
-const KEEP: &str = "write hyphens, or `underscores-in-headers: allow` in `connections`";
+const DROPPED_HEADER_REASON: &str = "a gateway drops headers with underscores in their names";
+const DROPPED_HEADER_FIX: &str = "write hyphens, or `underscores-in-headers: allow` in `connections`";
 
 /// Whether a gateway drops a header with this name.
-fn is_dropped(policy: &Policy, name: &str) -> bool {
+fn is_dropped_header(policy: &Policy, name: &str) -> bool {
     name.contains('_') && policy.connections.underscores == Underscores::Drop
 }
 
-fn lacking(policy: &Policy, rule: &Rule, part: &Part) -> Option<(String, &'static str)> {
+fn find_missing_part(policy: &Policy, rule: &RuleSpec, part: &KeyPart) -> Option<(String, &'static str)> {
     let paths = &rule.matching.paths;
     match part {
-        Part::Header(name) if is_dropped(policy, name) => Some((DROPPED.to_owned(), KEEP)),
-        Part::Capture(name) => {
+        KeyPart::Header(name) if is_dropped_header(policy, name) => {
+            Some((DROPPED_HEADER_REASON.to_owned(), DROPPED_HEADER_FIX))
+        }
+        KeyPart::Capture(name) => {
             let has_name = |path: &crate::model::PathPattern| {
-                let is_it = |segment: &Segment| matches!(segment, Segment::Named(known) if known == name);
-                let is_rest = matches!(&path.rest, Some(crate::model::Rest::Named(known)) if known == name);
+                let is_it = |segment: &Segment| matches!(segment, Segment::Capture(known) if known == name);
+                let is_rest =
+                    matches!(&path.tail, Some(crate::model::PathTail::Capture(known)) if known == name);
                 is_rest || path.segments.iter().any(is_it)
             };
             match paths.iter().filter(|path| has_name(path)).count() {
@@ -425,29 +435,29 @@ fn lacking(policy: &Policy, rule: &Rule, part: &Part) -> Option<(String, &'stati
                 _ => None,
             }
         }
-        Part::Route if paths.is_empty() => {
+        KeyPart::Route if paths.is_empty() => {
             Some(("it has no path that could be its `route`".to_owned(), "give it a path, or use `path`"))
         }
-        Part::User if policy.user.is_none() => Some((
+        KeyPart::User if policy.user.is_none() => Some((
             "nothing says who the user is".to_owned(),
             "say it under `user`, as in `user: header x-user`",
         )),
-        Part::Header(name) => left_out(&rule.matching, name, |not| &not.headers),
-        Part::Cookie(name) => left_out(&rule.matching, name, |not| &not.cookies),
-        Part::Query(name) => left_out(&rule.matching, name, |not| &not.queries),
+        KeyPart::Header(name) => find_excluded_value(&rule.matching, name, |not| &not.headers),
+        KeyPart::Cookie(name) => find_excluded_value(&rule.matching, name, |not| &not.cookies),
+        KeyPart::Query(name) => find_excluded_value(&rule.matching, name, |not| &not.queries),
         _ => None,
     }
 }
 
 /// What the `not` of the rule leaves out, whatever its value.
-fn left_out(
+fn find_excluded_value(
     matching: &Match,
     name: &str,
-    values: fn(&Match) -> &BTreeMap<String, crate::model::Values>,
+    values: fn(&Match) -> &BTreeMap<String, crate::model::ValueGlobs>,
 ) -> Option<(String, &'static str)> {
     let not = matching.not.as_deref()?;
-    let wanted = values(not).get(name)?;
-    let is_all = wanted.0.iter().any(|glob| glob.0 == "*");
+    let excluded = values(not).get(name)?;
+    let is_all = excluded.0.iter().any(|glob| glob.0 == "*");
     // Only where nothing else must hold as well.
     let mut rest =
         Match { headers: BTreeMap::new(), queries: BTreeMap::new(), cookies: BTreeMap::new(), ..not.clone() };

@@ -6,27 +6,27 @@ use crate::model::Glob;
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct GlobMatcher {
     /// What stands before the first star; all of it if there is none.
-    head: Box<[u8]>,
+    prefix: Box<[u8]>,
     /// What stands behind each star.
-    rest: Box<[Box<[u8]>]>,
+    parts: Box<[Box<[u8]>]>,
 }
 
 impl GlobMatcher {
     pub(crate) fn new(glob: &Glob) -> Self {
         let mut parts = glob.0.split('*').map(|part| part.as_bytes().into());
-        Self { head: parts.next().unwrap_or_default(), rest: parts.collect() }
+        Self { prefix: parts.next().unwrap_or_default(), parts: parts.collect() }
     }
 
     /// The text, if there is no star in it.
-    pub(crate) fn text(&self) -> Option<&[u8]> {
-        self.rest.is_empty().then_some(&*self.head)
+    pub(crate) fn literal(&self) -> Option<&[u8]> {
+        self.parts.is_empty().then_some(&*self.prefix)
     }
 
     /// Whether the text is such. Each part is looked for where the one before it ended: a star takes as little as it can,
     /// and only the last part has its place at the end. So the work is that of searching the text once for each part.
-    pub(crate) fn fits(&self, text: &[u8]) -> bool {
-        let Some(mut text) = text.strip_prefix(&*self.head) else { return false };
-        let Some((last, between)) = self.rest.split_last() else { return text.is_empty() };
+    pub(crate) fn matches(&self, text: &[u8]) -> bool {
+        let Some(mut text) = text.strip_prefix(&*self.prefix) else { return false };
+        let Some((last, between)) = self.parts.split_last() else { return text.is_empty() };
         for part in between {
             match find(text, part) {
                 Some(place) => text = &text[place + part.len()..],
@@ -49,23 +49,23 @@ mod tests {
     use super::*;
     use proptest::prelude::*;
 
-    fn fits(glob: &str, text: &str) -> bool {
-        GlobMatcher::new(&Glob(glob.to_owned())).fits(text.as_bytes())
+    fn glob_matches(glob: &str, text: &str) -> bool {
+        GlobMatcher::new(&Glob(glob.to_owned())).matches(text.as_bytes())
     }
 
     /// The meaning, as slow as it is plain.
-    fn means(glob: &[u8], text: &[u8]) -> bool {
+    fn naive_match(glob: &[u8], text: &[u8]) -> bool {
         match glob {
             [] => text.is_empty(),
-            [b'*', rest @ ..] => (0..=text.len()).any(|end| means(rest, &text[end..])),
+            [b'*', rest @ ..] => (0..=text.len()).any(|end| naive_match(rest, &text[end..])),
             [sign, rest @ ..] => {
-                text.split_first().is_some_and(|(first, text)| first == sign && means(rest, text))
+                text.split_first().is_some_and(|(first, text)| first == sign && naive_match(rest, text))
             }
         }
     }
 
     #[test]
-    fn a_star_is_any_text() {
+    fn star_matches_any_text() {
         let cases = [
             ("", "", true),
             ("", "a", false),
@@ -81,14 +81,14 @@ mod tests {
             ("*ab", "aab", true),
         ];
         for (glob, text, is_such) in cases {
-            assert_eq!(fits(glob, text), is_such, "{glob} {text}");
+            assert_eq!(glob_matches(glob, text), is_such, "{glob} {text}");
         }
     }
 
     proptest! {
         #[test]
-        fn fits_what_it_means(glob in "[ab*]{0,8}", text in "[ab]{0,10}") {
-            prop_assert_eq!(fits(&glob, &text), means(glob.as_bytes(), text.as_bytes()));
+        fn glob_agrees_with_naive_match(glob in "[ab*]{0,8}", text in "[ab]{0,10}") {
+            prop_assert_eq!(glob_matches(&glob, &text), naive_match(glob.as_bytes(), text.as_bytes()));
         }
     }
 }

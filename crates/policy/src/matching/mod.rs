@@ -7,30 +7,30 @@ mod glob;
 mod networks;
 mod normalize;
 mod path;
-mod seen;
+mod request_view;
 mod types;
 mod values;
 
-pub(crate) use expression::{Compiled as CompiledExpression, Purpose};
+pub(crate) use expression::{CompiledExpression, ExpressionPurpose};
 pub(crate) use glob::GlobMatcher;
 pub use networks::Lists;
-pub(crate) use networks::{table, told};
+pub(crate) use networks::{access_list_from_entries, to_setting_error};
 pub use normalize::{PathError, normalize_path};
-pub(crate) use path::{PathMatcher, PlainPath, Segments, Step};
-pub use seen::Seen;
-pub(crate) use values::Place;
+pub(crate) use path::{NormalizedPath, PathMatcher, SegmentMatcher, Segments};
+pub use request_view::RequestView;
+pub(crate) use values::ValueSource;
 
 use crate::model::{Expression, Match};
 use networks::Networks;
 use std::{fmt, sync::Arc};
 use tidegate_core::SettingError;
-use values::Wanted;
+use values::ValueCondition;
 
 /// A [`Match`], ready to be asked. Clones are the same.
 ///
 /// * `method`, `header`, `query` and `cookie` are compared as they are, with `*` for any text. Where a request has several
 ///   headers, parameters or cookies of a name, one that fits is enough.
-/// * `path` is compared in its plain spelling, see [`Seen`].
+/// * `path` is compared in its plain spelling, see [`RequestView`].
 /// * `host` is compared in lower case, without a port and a last dot.
 /// * `client` is the address of the client as trusted proxies tell it. A request whose client is not known is from nowhere.
 /// * `listener` is the name of the listener that the request came in through. Where that is not known, as in a middleware
@@ -39,15 +39,15 @@ use values::Wanted;
 ///   as false in that of a route; under `not` the other way round. Failures are counted.
 #[derive(Clone, Debug)]
 pub struct Matcher {
-    inner: Arc<Inner>,
+    inner: Arc<MatcherInner>,
 }
 
 #[derive(Debug)]
-struct Inner {
+struct MatcherInner {
     methods: Box<[Box<str>]>,
     paths: Box<[PathMatcher]>,
     hosts: Box<[GlobMatcher]>,
-    wanted: Box<[Wanted]>,
+    value_conditions: Box<[ValueCondition]>,
     clients: Option<Networks>,
     listeners: Box<[Box<str>]>,
     not: Option<Matcher>,
@@ -99,39 +99,39 @@ impl Matcher {
     ///
     /// A request for which an expression fails is meant.
     pub fn new(matching: &Match, lists: &Lists) -> Result<Self, SettingError> {
-        Self::with(matching, lists, true)
+        Self::build(matching, lists, true)
     }
 
     /// The same for a route: a request for which an expression fails is not meant.
-    pub(crate) fn of_route(matching: &Match, lists: &Lists) -> Result<Self, SettingError> {
-        Self::with(matching, lists, false)
+    pub(crate) fn for_route(matching: &Match, lists: &Lists) -> Result<Self, SettingError> {
+        Self::build(matching, lists, false)
     }
 
-    fn with(matching: &Match, lists: &Lists, on_failure: bool) -> Result<Self, SettingError> {
-        let wanted = Wanted::all(Place::Header, &matching.headers)
-            .chain(Wanted::all(Place::Query, &matching.queries))
-            .chain(Wanted::all(Place::Cookie, &matching.cookies));
+    fn build(matching: &Match, lists: &Lists, on_failure: bool) -> Result<Self, SettingError> {
+        let value_conditions = ValueCondition::from_map(ValueSource::Header, &matching.headers)
+            .chain(ValueCondition::from_map(ValueSource::Query, &matching.queries))
+            .chain(ValueCondition::from_map(ValueSource::Cookie, &matching.cookies));
         let clients = match matching.clients.is_empty() {
             true => None,
             false => Some(Networks::new(&matching.clients, lists)?),
         };
-        let inner = Inner {
+        let inner = MatcherInner {
             methods: matching.methods.iter().map(|method| method.as_str().into()).collect(),
             paths: matching.paths.iter().map(PathMatcher::new).collect(),
             hosts: matching.hosts.iter().map(GlobMatcher::new).collect(),
-            wanted: wanted.collect(),
+            value_conditions: value_conditions.collect(),
             clients,
             listeners: matching.listeners.iter().map(|name| name.as_str().into()).collect(),
-            not: matching.not.as_ref().map(|not| Self::with(not, lists, !on_failure)).transpose()?,
+            not: matching.not.as_ref().map(|not| Self::build(not, lists, !on_failure)).transpose()?,
             any: matching
                 .any
                 .iter()
-                .map(|each| Self::with(each, lists, on_failure))
+                .map(|each| Self::build(each, lists, on_failure))
                 .collect::<Result<_, _>>()?,
             when: matching
                 .when
                 .as_ref()
-                .map(|when| CompiledExpression::new(when, Purpose::Condition { on_failure }))
+                .map(|when| CompiledExpression::new(when, ExpressionPurpose::Condition { on_failure }))
                 .transpose()?,
         };
         Ok(Self { inner: Arc::new(inner) })
@@ -139,56 +139,57 @@ impl Matcher {
 
     /// Whether this request is meant.
     #[inline]
-    pub fn matches(&self, seen: &Seen<'_>) -> bool {
-        self.mismatch(seen).is_none()
+    pub fn matches(&self, view: &RequestView<'_>) -> bool {
+        self.mismatch(view).is_none()
     }
 
     /// Why this request is not meant; `None` if it is. What costs least is looked at first.
-    pub fn mismatch(&self, seen: &Seen<'_>) -> Option<Mismatch> {
+    pub fn mismatch(&self, view: &RequestView<'_>) -> Option<Mismatch> {
         let paths = &self.inner.paths;
-        if !self.has_method(seen) {
+        if !self.has_method(view) {
             return Some(Mismatch::Method);
         }
-        if !paths.is_empty() && !paths.iter().any(|path| path.fits(seen.path())) {
+        if !paths.is_empty() && !paths.iter().any(|path| path.matches(view.path())) {
             return Some(Mismatch::Path);
         }
-        self.mismatch_beyond_path(seen)
+        self.mismatch_except_path(view)
     }
 
     /// Whether a request is meant whose path is known to be.
-    pub(crate) fn matches_beyond_path(&self, seen: &Seen<'_>) -> bool {
-        self.has_method(seen) && self.mismatch_beyond_path(seen).is_none()
+    pub(crate) fn matches_except_path(&self, view: &RequestView<'_>) -> bool {
+        self.has_method(view) && self.mismatch_except_path(view).is_none()
     }
 
-    fn has_method(&self, seen: &Seen<'_>) -> bool {
-        let (methods, method) = (&self.inner.methods, seen.head().method());
+    fn has_method(&self, view: &RequestView<'_>) -> bool {
+        let (methods, method) = (&self.inner.methods, view.head().method());
         methods.is_empty() || methods.iter().any(|known| **known == *method)
     }
 
-    fn mismatch_beyond_path(&self, seen: &Seen<'_>) -> Option<Mismatch> {
-        let Inner { hosts, wanted, clients, listeners, not, any, when, .. } = &*self.inner;
-        let is_host = |host: &str| hosts.iter().any(|glob| glob.fits(host.as_bytes()));
-        if !hosts.is_empty() && !seen.host().is_some_and(is_host) {
+    fn mismatch_except_path(&self, view: &RequestView<'_>) -> Option<Mismatch> {
+        let MatcherInner { hosts, value_conditions: wanted, clients, listeners, not, any, when, .. } =
+            &*self.inner;
+        let is_host = |host: &str| hosts.iter().any(|glob| glob.matches(host.as_bytes()));
+        if !hosts.is_empty() && !view.host().is_some_and(is_host) {
             return Some(Mismatch::Host);
         }
-        if let Some(lacking) = wanted.iter().find(|wanted| !wanted.is_met_by(seen.head())) {
-            return Some(Mismatch::Value(lacking.place.word(), lacking.name.clone()));
+        if let Some(unmet) = wanted.iter().find(|wanted| !wanted.matches(view.head())) {
+            return Some(Mismatch::Value(unmet.source.name(), unmet.name.clone()));
         }
-        let is_client = |clients: &Networks| seen.client().is_some_and(|client| clients.contain(client));
+        let is_client = |clients: &Networks| view.client().is_some_and(|client| clients.contains(client));
         if clients.as_ref().is_some_and(|clients| !is_client(clients)) {
             return Some(Mismatch::Client);
         }
         let is_listener = |listener: &str| listeners.iter().any(|known| **known == *listener);
-        if !listeners.is_empty() && !seen.head().listener().is_some_and(is_listener) {
+        if !listeners.is_empty() && !view.head().listener().is_some_and(is_listener) {
             return Some(Mismatch::Listener);
         }
-        if not.as_ref().is_some_and(|not| not.matches(seen)) {
+        if not.as_ref().is_some_and(|not| not.matches(view)) {
             return Some(Mismatch::Not);
         }
-        if !any.is_empty() && !any.iter().any(|each| each.matches(seen)) {
+        if !any.is_empty() && !any.iter().any(|each| each.matches(view)) {
             return Some(Mismatch::Any);
         }
-        when.as_ref().is_some_and(|when| !when.holds(seen)).then_some(Mismatch::When)
+        when.as_ref().is_some_and(|when| !when.is_true(view)).then_some(Mismatch::When)
     }
 
     /// How often an expression in it could not be worked out.
@@ -199,13 +200,13 @@ impl Matcher {
     }
 
     /// What a name of the path that fits stands for.
-    pub(crate) fn capture<'s>(&self, name: &str, seen: &'s Seen<'_>) -> Option<&'s [u8]> {
-        self.path_of(seen)?.capture(name, seen.path())
+    pub(crate) fn capture<'s>(&self, name: &str, view: &'s RequestView<'_>) -> Option<&'s [u8]> {
+        self.matching_path(view)?.capture(name, view.path())
     }
 
     /// The pattern that fits.
-    pub(crate) fn path_of(&self, seen: &Seen<'_>) -> Option<&PathMatcher> {
-        self.inner.paths.iter().find(|path| path.fits(seen.path()))
+    pub(crate) fn matching_path(&self, view: &RequestView<'_>) -> Option<&PathMatcher> {
+        self.inner.paths.iter().find(|path| path.matches(view.path()))
     }
 
     pub(crate) fn methods(&self) -> &[Box<str>] {
@@ -225,8 +226,18 @@ impl Matcher {
     }
 
     /// Whether all requests are meant.
-    pub(crate) fn is_everything(&self) -> bool {
-        let Inner { methods, paths, hosts, wanted, clients, listeners, not, any, when } = &*self.inner;
+    pub(crate) fn is_unconditional(&self) -> bool {
+        let MatcherInner {
+            methods,
+            paths,
+            hosts,
+            value_conditions: wanted,
+            clients,
+            listeners,
+            not,
+            any,
+            when,
+        } = &*self.inner;
         methods.is_empty()
             && paths.is_empty()
             && hosts.is_empty()
@@ -241,10 +252,10 @@ impl Matcher {
 
 /// Whether an expression can be a `when`, and what to write instead if not.
 pub fn check_condition(expression: &Expression) -> Result<(), SettingError> {
-    CompiledExpression::new(expression, Purpose::Condition { on_failure: true }).map(drop)
+    CompiledExpression::new(expression, ExpressionPurpose::Condition { on_failure: true }).map(drop)
 }
 
 /// Whether an expression can be a key, and what to write instead if not.
 pub fn check_key(expression: &Expression) -> Result<(), SettingError> {
-    CompiledExpression::new(expression, Purpose::Key).map(drop)
+    CompiledExpression::new(expression, ExpressionPurpose::Key).map(drop)
 }

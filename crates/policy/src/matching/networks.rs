@@ -16,25 +16,25 @@ use tidegate_core::SettingError;
 /// The lists of a policy, as they are now: those from files can be read again. Clones are the same lists.
 #[derive(Clone, Debug, Default)]
 pub struct Lists {
-    named: Arc<BTreeMap<String, Named>>,
+    lists: Arc<BTreeMap<String, NamedList>>,
 }
 
 #[derive(Debug)]
-struct Named {
-    said: Vec<Prefix>,
+struct NamedList {
+    networks: Vec<Prefix>,
     files: Vec<PathBuf>,
-    now: Arc<ArcSwap<Content>>,
+    content: Arc<ArcSwap<ListContent>>,
 }
 
 /// What a list holds: to be looked up, and to be put into others.
 #[derive(Debug, Default)]
-pub(crate) struct Content {
-    table: AccessList,
+pub(crate) struct ListContent {
+    access_list: AccessList,
     prefixes: Vec<(Stance, Prefix)>,
 }
 
 /// The name that stands for everybody.
-const ALL: &str = "all";
+const ALL_LIST: &str = "all";
 
 impl Lists {
     /// Those of a policy, with their files read; `base` is where names of files start from. All that is wrong is told.
@@ -48,22 +48,22 @@ impl Lists {
         let (mut named, mut wrong) = (BTreeMap::new(), Vec::new());
         for (name, list) in &policy.lists {
             let files: Vec<_> = list.files.iter().map(|file| base.join(file)).collect();
-            let content = content(name, &list.networks, &files).unwrap_or_else(|error| {
+            let content = load_list(name, &list.networks, &files).unwrap_or_else(|error| {
                 wrong.push((name.clone(), error));
-                Content::default()
+                ListContent::default()
             });
             let now = Arc::new(ArcSwap::from_pointee(content));
-            named.insert(name.clone(), Named { said: list.networks.clone(), files, now });
+            named.insert(name.clone(), NamedList { networks: list.networks.clone(), files, content: now });
         }
-        (Self { named: Arc::new(named) }, wrong)
+        (Self { lists: Arc::new(named) }, wrong)
     }
 
     /// Reads all files again. A list of which one is wrong stays as it is, and that is told.
-    pub fn reread(&self) -> Result<(), Vec<SettingError>> {
+    pub fn reload(&self) -> Result<(), Vec<SettingError>> {
         let mut wrong = Vec::new();
-        for (name, list) in self.named.iter().filter(|(_, list)| !list.files.is_empty()) {
-            match content(name, &list.said, &list.files) {
-                Ok(content) => list.now.store(Arc::new(content)),
+        for (name, list) in self.lists.iter().filter(|(_, list)| !list.files.is_empty()) {
+            match load_list(name, &list.networks, &list.files) {
+                Ok(content) => list.content.store(Arc::new(content)),
                 Err(error) => wrong.push(error),
             }
         }
@@ -72,12 +72,12 @@ impl Lists {
 
     /// The files that should be watched.
     pub fn files(&self) -> impl Iterator<Item = &Path> {
-        self.named.values().flat_map(|list| list.files.iter().map(PathBuf::as_path))
+        self.lists.values().flat_map(|list| list.files.iter().map(PathBuf::as_path))
     }
 
-    fn get(&self, name: &str) -> Result<&Arc<ArcSwap<Content>>, SettingError> {
-        self.named.get(name).map(|list| &list.now).ok_or_else(|| {
-            let known: Vec<_> = self.named.keys().map(String::as_str).chain([ALL]).collect();
+    fn get(&self, name: &str) -> Result<&Arc<ArcSwap<ListContent>>, SettingError> {
+        self.lists.get(name).map(|list| &list.content).ok_or_else(|| {
+            let known: Vec<_> = self.lists.keys().map(String::as_str).chain([ALL_LIST]).collect();
             SettingError::new(format!("unknown list `{name}`"), format!("use one of {}", known.join(", ")))
         })
     }
@@ -92,14 +92,14 @@ impl Lists {
         for network in networks {
             match network {
                 Network::Prefix(prefix) => entries.push((stance, *prefix)),
-                Network::List(name) if name == ALL => {
-                    entries.extend(everybody().map(|prefix| (stance, prefix)));
+                Network::List(name) if name == ALL_LIST => {
+                    entries.extend(all_prefixes().map(|prefix| (stance, prefix)));
                 }
                 Network::List(name) => {
                     let list = self.get(name)?.load();
                     // What a list leaves out of its own networks is not meant by naming it.
-                    let meant = list.prefixes.iter().filter(|(listed, _)| *listed == Stance::Allow);
-                    entries.extend(meant.map(|(_, prefix)| (stance, *prefix)));
+                    let allowed = list.prefixes.iter().filter(|(listed, _)| *listed == Stance::Allow);
+                    entries.extend(allowed.map(|(_, prefix)| (stance, *prefix)));
                 }
             }
         }
@@ -107,14 +107,14 @@ impl Lists {
     }
 }
 
-fn everybody() -> impl Iterator<Item = Prefix> {
+fn all_prefixes() -> impl Iterator<Item = Prefix> {
     let all: [IpAddr; 2] = [Ipv4Addr::UNSPECIFIED.into(), Ipv6Addr::UNSPECIFIED.into()];
     all.into_iter().filter_map(|first| Prefix::new(first, 0).ok())
 }
 
 /// Reads a list: what is said, and its files, with one network on each line.
-fn content(name: &str, said: &[Prefix], files: &[PathBuf]) -> Result<Content, SettingError> {
-    let mut prefixes: Vec<_> = said.iter().map(|prefix| (Stance::Allow, *prefix)).collect();
+fn load_list(name: &str, networks: &[Prefix], files: &[PathBuf]) -> Result<ListContent, SettingError> {
+    let mut prefixes: Vec<_> = networks.iter().map(|prefix| (Stance::Allow, *prefix)).collect();
     for file in files {
         let shown = file.display();
         let text = read_file(file).map_err(|error| {
@@ -139,14 +139,14 @@ fn content(name: &str, said: &[Prefix], files: &[PathBuf]) -> Result<Content, Se
             prefixes.push((stance, prefix));
         }
     }
-    let table = table(prefixes.iter().copied());
+    let table = access_list_from_entries(prefixes.iter().copied());
     let table = table
         .map_err(|error| SettingError::new(format!("list `{name}`: {}", error.problem()), error.fix()))?;
-    Ok(Content { table, prefixes })
+    Ok(ListContent { access_list: table, prefixes })
 }
 
 /// No file of networks is this large by intent.
-const LARGEST: u64 = 64 << 20;
+const MAX_LIST_FILE_BYTES: u64 = 64 << 20;
 
 /// Devices and pipes have no end, or no beginning; a file may grow while it is read.
 fn read_file(path: &Path) -> io::Result<String> {
@@ -154,25 +154,27 @@ fn read_file(path: &Path) -> io::Result<String> {
         return Err(io::Error::other("it is not a file"));
     }
     let mut text = String::new();
-    fs::File::open(path)?.take(LARGEST + 1).read_to_string(&mut text)?;
-    match text.len() as u64 > LARGEST {
+    fs::File::open(path)?.take(MAX_LIST_FILE_BYTES + 1).read_to_string(&mut text)?;
+    match text.len() as u64 > MAX_LIST_FILE_BYTES {
         true => Err(io::Error::other("it is larger than 64 MiB")),
         false => Ok(text),
     }
 }
 
 /// Entries as one table, where the longest prefix wins.
-pub(crate) fn table(entries: impl IntoIterator<Item = (Stance, Prefix)>) -> Result<AccessList, SettingError> {
+pub(crate) fn access_list_from_entries(
+    entries: impl IntoIterator<Item = (Stance, Prefix)>,
+) -> Result<AccessList, SettingError> {
     let add = |list: AccessListBuilder, (stance, prefix)| match stance {
         Stance::Allow => list.allow(prefix),
         Stance::Deny => list.deny(prefix),
     };
     let built = entries.into_iter().fold(AccessList::builder(), add).build();
-    built.map_err(|error| told(&error.to_string(), "leave one of them out"))
+    built.map_err(|error| to_setting_error(&error.to_string(), "leave one of them out"))
 }
 
 /// An error in the engine's words, which often name the fix; else this one.
-pub(crate) fn told(text: &str, fix: &str) -> SettingError {
+pub(crate) fn to_setting_error(text: &str, fix: &str) -> SettingError {
     let text = text.replace('\n', "; ");
     match text.rsplit_once("; ") {
         Some((problem, fix)) => SettingError::new(problem, fix),
@@ -183,25 +185,26 @@ pub(crate) fn told(text: &str, fix: &str) -> SettingError {
 /// Where clients may be from.
 #[derive(Clone, Debug)]
 pub(crate) struct Networks {
-    said: Option<Arc<AccessList>>,
-    lists: Vec<Arc<ArcSwap<Content>>>,
+    inline: Option<Arc<AccessList>>,
+    lists: Vec<Arc<ArcSwap<ListContent>>>,
 }
 
 impl Networks {
     pub(crate) fn new(networks: &[Network], lists: &Lists) -> Result<Self, SettingError> {
-        let (mut said, mut named) = (Vec::new(), Vec::new());
+        let (mut inline, mut named) = (Vec::new(), Vec::new());
         for network in networks {
             match network {
-                Network::List(name) if name != ALL => named.push(lists.get(name)?.clone()),
-                here => said.extend(lists.entries(std::slice::from_ref(here), Stance::Allow)?),
+                Network::List(name) if name != ALL_LIST => named.push(lists.get(name)?.clone()),
+                here => inline.extend(lists.entries(std::slice::from_ref(here), Stance::Allow)?),
             }
         }
-        let said = if said.is_empty() { None } else { Some(Arc::new(table(said)?)) };
-        Ok(Self { said, lists: named })
+        let inline = if inline.is_empty() { None } else { Some(Arc::new(access_list_from_entries(inline)?)) };
+        Ok(Self { inline, lists: named })
     }
 
-    pub(crate) fn contain(&self, address: IpAddr) -> bool {
+    pub(crate) fn contains(&self, address: IpAddr) -> bool {
         let is_in = |table: &AccessList| table.check(address) == Access::Allowed;
-        self.said.as_deref().is_some_and(is_in) || self.lists.iter().any(|list| is_in(&list.load().table))
+        self.inline.as_deref().is_some_and(is_in)
+            || self.lists.iter().any(|list| is_in(&list.load().access_list))
     }
 }

@@ -20,7 +20,7 @@ pub enum PathError {
     /// A dot segment that is escaped, has parameters, or stands beside an escaped slash: `%2e%2e`, `..;`, `%2f..`.
     DotSegment,
     /// A segment with parameters and no name: `/;a/`.
-    Unnamed,
+    EmptySegmentName,
     /// `%2F`, where the policy rejects it.
     EscapedSlash,
     /// It does not start with a slash.
@@ -36,7 +36,7 @@ impl PathError {
             Self::Backslash => "invalid path: a backslash; write it as `%5C`",
             Self::AboveRoot => "invalid path: `..` leads out of the root",
             Self::DotSegment => "ambiguous path: a dot segment that is escaped or has parameters",
-            Self::Unnamed => "ambiguous path: a segment with parameters and no name",
+            Self::EmptySegmentName => "ambiguous path: a segment with parameters and no name",
             Self::EscapedSlash => "ambiguous path: an escaped slash, `%2F`",
             Self::Relative => "invalid path: it does not start with a slash",
         }
@@ -144,7 +144,7 @@ fn check_segment(segment: &str, slashes: EscapedSlashes) -> Result<(), PathError
     for part in segment.split("%2F").flat_map(|part| part.split("%5C")) {
         match part.split(';').next() {
             Some("." | "..") => return Err(PathError::DotSegment),
-            Some("") if !part.is_empty() => return Err(PathError::Unnamed),
+            Some("") if !part.is_empty() => return Err(PathError::EmptySegmentName),
             _ => {}
         }
     }
@@ -190,7 +190,7 @@ mod tests {
             ("/a%2f..%2fx", Keep, Err(PathError::DotSegment)),
             ("/a%2f..%2fx", Unescape, Err(PathError::DotSegment)),
             ("/a/..%5cx", Reject, Err(PathError::DotSegment)),
-            ("/;a/login", Reject, Err(PathError::Unnamed)),
+            ("/;a/login", Reject, Err(PathError::EmptySegmentName)),
             ("/a\\..\\x", Reject, Err(PathError::Backslash)),
             ("/%zz", Reject, Err(PathError::Escape)),
             ("/%4", Reject, Err(PathError::Escape)),
@@ -205,7 +205,7 @@ mod tests {
     }
 
     #[test]
-    fn errors_say_what_is_wrong() {
+    fn path_errors_have_messages() {
         for (path, message) in [
             ("/%zz", "invalid path: `%` without two hexadecimal digits"),
             ("/%00", "invalid path: `%00`"),
@@ -220,14 +220,14 @@ mod tests {
         }
     }
 
-    fn modes() -> impl Strategy<Value = EscapedSlashes> {
+    fn escaped_slash_modes() -> impl Strategy<Value = EscapedSlashes> {
         prop_oneof![Just(EscapedSlashes::Reject), Just(EscapedSlashes::Keep), Just(EscapedSlashes::Unescape)]
     }
 
     proptest! {
         /// A normalized path has one spelling: it stays as it is, and holds nothing that servers resolve.
         #[test]
-        fn normalized_paths_are_stable(path in "/([/.;%2eEfF5cC6a]|%2e|%2f|%5c|\\.\\.){0,12}", slashes in modes()) {
+        fn normalized_paths_are_stable(path in "/([/.;%2eEfF5cC6a]|%2e|%2f|%5c|\\.\\.){0,12}", slashes in escaped_slash_modes()) {
             if let Ok(normal) = normalize_path(&path, slashes) {
                 prop_assert!(normal.starts_with('/'), "{path} -> {normal}");
                 let again = normalize_path(&normal, slashes);

@@ -8,22 +8,22 @@
 //! The gateway normalizes a path before rules see it, and forwards it so: [`normalize_path`](super::normalize_path).
 
 use super::glob::GlobMatcher;
-use crate::model::{PathPattern, Rest, Segment};
+use crate::model::{PathPattern, PathTail, Segment};
 use std::{borrow::Cow, fmt};
 use tidegate_rule::request::{Plus, decoded};
 
 /// A path in its one spelling: segments with a slash between two of them, and none at either end.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) struct PlainPath<'a>(Cow<'a, [u8]>);
+pub(crate) struct NormalizedPath<'a>(Cow<'a, [u8]>);
 
-impl<'a> PlainPath<'a> {
-    pub(crate) fn of(path: &'a str) -> Self {
+impl<'a> NormalizedPath<'a> {
+    pub(crate) fn new(path: &'a str) -> Self {
         let path = path.as_bytes();
         let inner = path.strip_prefix(b"/").unwrap_or(path);
         let inner = inner.strip_suffix(b"/").unwrap_or(inner);
-        match is_plain(inner) {
+        match is_normalized(inner) {
             true => Self(inner.into()),
-            false => Self(respelled(path).into()),
+            false => Self(normalize(path).into()),
         }
     }
 
@@ -33,7 +33,7 @@ impl<'a> PlainPath<'a> {
     }
 
     /// The same with a slash in front, as it would be written.
-    pub(crate) fn shown(&self) -> String {
+    pub(crate) fn to_display(&self) -> String {
         format!("/{}", String::from_utf8_lossy(&self.0))
     }
 }
@@ -44,7 +44,7 @@ pub(crate) struct Segments<'a>(Option<&'a [u8]>);
 
 impl<'a> Segments<'a> {
     /// All that is left.
-    pub(crate) fn rest(self) -> &'a [u8] {
+    pub(crate) fn remaining(self) -> &'a [u8] {
         self.0.unwrap_or_default()
     }
 }
@@ -68,7 +68,7 @@ impl<'a> Iterator for Segments<'a> {
 }
 
 /// Whether there is nothing in it that could be spelled otherwise.
-fn is_plain(inner: &[u8]) -> bool {
+fn is_normalized(inner: &[u8]) -> bool {
     let mut before = b'/';
     for byte in inner {
         match (before, byte) {
@@ -81,7 +81,7 @@ fn is_plain(inner: &[u8]) -> bool {
 
 /// Parameters go before escapes are undone, since an escaped `;` is one that was meant; dots after it, since an escaped dot
 /// is a dot to most.
-fn respelled(path: &[u8]) -> Vec<u8> {
+fn normalize(path: &[u8]) -> Vec<u8> {
     let mut plain: Vec<u8> = Vec::with_capacity(path.len());
     for segment in path.split(|byte| *byte == b'/') {
         let end = segment.iter().position(|byte| *byte == b';').unwrap_or(segment.len());
@@ -110,26 +110,26 @@ const ESCAPED_SLASH: &[u8] = b"%2F";
 /// A pattern that paths are compared with.
 #[derive(Clone, Debug)]
 pub(crate) struct PathMatcher {
-    steps: Box<[Step]>,
-    rest: Option<Rest>,
-    shown: String,
+    segments: Box<[SegmentMatcher]>,
+    tail: Option<PathTail>,
+    pattern: String,
 }
 
 /// What one segment must be.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) enum Step {
+pub(crate) enum SegmentMatcher {
     Text(Box<[u8]>),
     Glob(GlobMatcher),
-    Named(String),
+    Capture(String),
 }
 
-impl Step {
+impl SegmentMatcher {
     /// A glob does not stand for nothing, and there are no empty segments.
-    pub(crate) fn fits(&self, segment: &[u8]) -> bool {
+    pub(crate) fn matches(&self, segment: &[u8]) -> bool {
         match self {
             Self::Text(text) => **text == *segment,
-            Self::Glob(glob) => glob.fits(segment),
-            Self::Named(_) => true,
+            Self::Glob(glob) => glob.matches(segment),
+            Self::Capture(_) => true,
         }
     }
 }
@@ -139,68 +139,69 @@ impl PathMatcher {
     pub(crate) fn new(pattern: &PathPattern) -> Self {
         let step = |segment: &Segment| match segment {
             Segment::Text(text) if text.is_empty() => None,
-            Segment::Text(text) => Some(Step::Text(text.as_bytes().into())),
-            Segment::Glob(glob) => Some(Step::Glob(GlobMatcher::new(glob))),
-            Segment::Named(name) => Some(Step::Named(name.clone())),
+            Segment::Text(text) => Some(SegmentMatcher::Text(text.as_bytes().into())),
+            Segment::Glob(glob) => Some(SegmentMatcher::Glob(GlobMatcher::new(glob))),
+            Segment::Capture(name) => Some(SegmentMatcher::Capture(name.clone())),
         };
         let steps = pattern.segments.iter().filter_map(step).collect();
-        Self { steps, rest: pattern.rest.clone(), shown: Shown(pattern).to_string() }
+        Self { segments: steps, tail: pattern.tail.clone(), pattern: PatternDisplay(pattern).to_string() }
     }
 
-    pub(crate) fn steps(&self) -> (&[Step], Option<&Rest>) {
-        (&self.steps, self.rest.as_ref())
+    pub(crate) fn segments(&self) -> (&[SegmentMatcher], Option<&PathTail>) {
+        (&self.segments, self.tail.as_ref())
     }
 
     /// The pattern as it is written.
-    pub(crate) fn shown(&self) -> &str {
-        &self.shown
+    pub(crate) fn pattern(&self) -> &str {
+        &self.pattern
     }
 
-    pub(crate) fn fits(&self, path: &PlainPath<'_>) -> bool {
+    pub(crate) fn matches(&self, path: &NormalizedPath<'_>) -> bool {
         let mut segments = path.segments();
-        self.steps.iter().all(|step| segments.next().is_some_and(|segment| step.fits(segment)))
-            && (self.rest.is_some() || segments.next().is_none())
+        self.segments.iter().all(|step| segments.next().is_some_and(|segment| step.matches(segment)))
+            && (self.tail.is_some() || segments.next().is_none())
     }
 
     /// What a name stands for in a path that fits.
-    pub(crate) fn capture<'p>(&self, name: &str, path: &'p PlainPath<'_>) -> Option<&'p [u8]> {
+    pub(crate) fn capture<'p>(&self, name: &str, path: &'p NormalizedPath<'_>) -> Option<&'p [u8]> {
         let mut segments = path.segments();
-        for step in &self.steps {
+        for step in &self.segments {
             let segment = segments.next()?;
-            if matches!(step, Step::Named(known) if known == name) {
+            if matches!(step, SegmentMatcher::Capture(known) if known == name) {
                 return Some(segment);
             }
         }
-        match &self.rest {
-            Some(Rest::Named(known)) if known == name => {
-                Some(segments.rest()).filter(|rest| !rest.is_empty())
+        match &self.tail {
+            Some(PathTail::Capture(known)) if known == name => {
+                Some(segments.remaining()).filter(|rest| !rest.is_empty())
             }
             _ => None,
         }
     }
 
     /// Whether it has such a name.
-    pub(crate) fn names(&self, name: &str) -> bool {
-        let is_step = self.steps.iter().any(|step| matches!(step, Step::Named(known) if known == name));
-        is_step || matches!(&self.rest, Some(Rest::Named(known)) if known == name)
+    pub(crate) fn has_capture(&self, name: &str) -> bool {
+        let is_step =
+            self.segments.iter().any(|step| matches!(step, SegmentMatcher::Capture(known) if known == name));
+        is_step || matches!(&self.tail, Some(PathTail::Capture(known)) if known == name)
     }
 }
 
 /// A pattern as it is written.
-struct Shown<'a>(&'a PathPattern);
+struct PatternDisplay<'a>(&'a PathPattern);
 
-impl fmt::Display for Shown<'_> {
+impl fmt::Display for PatternDisplay<'_> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         for segment in &self.0.segments {
             match segment {
                 Segment::Text(text) => write!(f, "/{text}")?,
                 Segment::Glob(glob) => write!(f, "/{}", glob.0)?,
-                Segment::Named(name) => write!(f, "/{{{name}}}")?,
+                Segment::Capture(name) => write!(f, "/{{{name}}}")?,
             }
         }
-        match &self.0.rest {
-            Some(Rest::Any) => f.write_str("/**"),
-            Some(Rest::Named(name)) => write!(f, "/{{{name}**}}"),
+        match &self.0.tail {
+            Some(PathTail::Any) => f.write_str("/**"),
+            Some(PathTail::Capture(name)) => write!(f, "/{{{name}**}}"),
             None if self.0.segments.is_empty() => f.write_str("/"),
             None => Ok(()),
         }
@@ -213,16 +214,16 @@ mod tests {
     use crate::model::Glob;
     use proptest::prelude::*;
 
-    fn text(text: &str) -> Segment {
+    fn literal(text: &str) -> Segment {
         Segment::Text(text.to_owned())
     }
 
-    fn pattern(segments: Vec<Segment>, rest: Option<Rest>) -> PathMatcher {
-        PathMatcher::new(&PathPattern { segments, rest })
+    fn path_matcher(segments: Vec<Segment>, rest: Option<PathTail>) -> PathMatcher {
+        PathMatcher::new(&PathPattern { segments, tail: rest })
     }
 
     #[test]
-    fn one_path_has_one_spelling() {
+    fn path_is_normalized() {
         let cases = [
             ("/", "/"),
             ("", "/"),
@@ -248,33 +249,37 @@ mod tests {
             ("*", "/*"),
         ];
         for (path, plain) in cases {
-            assert_eq!(PlainPath::of(path).shown(), plain, "{path}");
+            assert_eq!(NormalizedPath::new(path).to_display(), plain, "{path}");
         }
     }
 
     #[test]
-    fn no_spelling_of_a_path_is_missed_and_no_other_path_is_meant() {
-        let login = pattern(vec![text("login")], None);
+    fn pattern_matches_every_spelling_of_its_path_only() {
+        let login = path_matcher(vec![literal("login")], None);
         let same = ["/login", "/login/", "//login", "/./login", "/%6cogin", "/login;x", "/a/../login"];
         for path in same {
-            assert!(login.fits(&PlainPath::of(path)), "{path}");
+            assert!(login.matches(&NormalizedPath::new(path)), "{path}");
         }
         // Letters differ by their case, and what is escaped twice is another text.
         for path in
             ["/LOGIN", "/login2", "/log", "/login/x", "/", "/%256cogin", "/login%20", "/login%2f", "/login\\"]
         {
-            assert!(!login.fits(&PlainPath::of(path)), "{path}");
+            assert!(!login.matches(&NormalizedPath::new(path)), "{path}");
         }
     }
 
     #[test]
-    fn names_stand_for_segments() {
-        let photos = pattern(
-            vec![text("users"), Segment::Named("id".to_owned()), Segment::Glob(Glob("*.jpg".to_owned()))],
+    fn captures_return_segments() {
+        let photos = path_matcher(
+            vec![
+                literal("users"),
+                Segment::Capture("id".to_owned()),
+                Segment::Glob(Glob("*.jpg".to_owned())),
+            ],
             None,
         );
-        let files = pattern(vec![text("files")], Some(Rest::Named("path".to_owned())));
-        assert_eq!((photos.shown(), files.shown()), ("/users/{id}/*.jpg", "/files/{path**}"));
+        let files = path_matcher(vec![literal("files")], Some(PathTail::Capture("path".to_owned())));
+        assert_eq!((photos.pattern(), files.pattern()), ("/users/{id}/*.jpg", "/files/{path**}"));
         let captures = [
             (&photos, "/users/7/a.jpg", "id", Some("7")),
             (&photos, "/users/7;v=2/a.jpg", "id", Some("7")),
@@ -286,20 +291,22 @@ mod tests {
             (&files, "/files", "path", None),
         ];
         for (pattern, path, name, value) in captures {
-            let path = PlainPath::of(path);
-            let found = pattern.fits(&path).then(|| pattern.capture(name, &path)).flatten();
+            let path = NormalizedPath::new(path);
+            let found = pattern.matches(&path).then(|| pattern.capture(name, &path)).flatten();
             assert_eq!(found, value.map(str::as_bytes), "{path:?}");
         }
-        assert!(files.fits(&PlainPath::of("/files")) && files.fits(&PlainPath::of("/files/")));
-        assert!(!files.fits(&PlainPath::of("/filesystem")));
+        assert!(
+            files.matches(&NormalizedPath::new("/files")) && files.matches(&NormalizedPath::new("/files/"))
+        );
+        assert!(!files.matches(&NormalizedPath::new("/filesystem")));
     }
 
     proptest! {
         /// What is spelled plainly already is not changed, and nothing is quicker to say so than to see so.
         #[test]
-        fn the_quick_way_and_the_long_way_agree(path in "[/.;%2ef a]{0,12}") {
+        fn fast_path_agrees_with_full_normalization(path in "[/.;%2ef a]{0,12}") {
             let path = format!("/{path}");
-            prop_assert_eq!(PlainPath::of(&path).0.into_owned(), respelled(path.as_bytes()));
+            prop_assert_eq!(NormalizedPath::new(&path).0.into_owned(), normalize(path.as_bytes()));
         }
     }
 }

@@ -1,6 +1,6 @@
 //! The type of an expression, inferred when a policy is loaded: one that can only fail is refused there.
 
-use super::expression::{FIELDS, Field, is_request, table};
+use super::expression::{FIELDS, RequestField, is_request, table_name};
 use cel::common::ast::{CallExpr, Expr, IdedExpr, LiteralValue};
 use std::fmt;
 use tidegate_core::SettingError;
@@ -22,7 +22,7 @@ pub(super) enum Type {
 
 impl Type {
     /// Infers the type. An error names the part that fails for every request.
-    pub(super) fn of(at: &IdedExpr) -> Result<Self, SettingError> {
+    pub(super) fn infer(at: &IdedExpr) -> Result<Self, SettingError> {
         match &at.expr {
             Expr::Literal(literal) => Ok(match literal {
                 LiteralValue::Boolean(_) => Self::Bool,
@@ -34,45 +34,45 @@ impl Type {
                 LiteralValue::UInt(_) => Self::UInt,
             }),
             Expr::List(list) => {
-                let each: Result<Vec<_>, _> = list.elements.iter().map(Self::of).collect();
-                let joined = each?.into_iter().reduce(|one, other| one.join(&other)).unwrap_or(Self::Any);
+                let each: Result<Vec<_>, _> = list.elements.iter().map(Self::infer).collect();
+                let joined = each?.into_iter().reduce(|one, other| one.unify(&other)).unwrap_or(Self::Any);
                 Ok(Self::List(Box::new(joined)))
             }
             // `has(request.headers.accept)`
             Expr::Select(select) if select.test => Ok(Self::Bool),
-            Expr::Select(select) if table(&select.operand).is_some() => Ok(Self::Text),
+            Expr::Select(select) if table_name(&select.operand).is_some() => Ok(Self::Text),
             Expr::Select(select) if is_request(&select.operand) => {
                 let is_size =
-                    FIELDS.iter().any(|(name, field)| *name == select.field && *field == Field::Size);
+                    FIELDS.iter().any(|(name, field)| *name == select.field && *field == RequestField::Size);
                 Ok(if is_size { Self::Int } else { Self::Text })
             }
             Expr::Select(select) => {
-                let of = Self::of(&select.operand)?;
+                let of = Self::infer(&select.operand)?;
                 match of {
                     Self::Any => Ok(Self::Any),
-                    of => Err(error(&format!("{of} has no field `{}`", select.field))),
+                    of => Err(type_error(&format!("{of} has no field `{}`", select.field))),
                 }
             }
-            Expr::Call(call) => Self::of_call(call),
+            Expr::Call(call) => Self::infer_call(call),
             _ => Ok(Self::Any),
         }
     }
 
-    fn of_call(call: &CallExpr) -> Result<Self, SettingError> {
+    fn infer_call(call: &CallExpr) -> Result<Self, SettingError> {
         let name = call.func_name.as_str();
         // Names in tables were checked before, and are always texts.
         match (name, &call.args[..]) {
-            ("_[_]", [of, _]) if table(of).is_some() => return Ok(Self::Text),
-            ("@in", [_, of]) if table(of).is_some() => return Ok(Self::Bool),
+            ("_[_]", [of, _]) if table_name(of).is_some() => return Ok(Self::Text),
+            ("@in", [_, of]) if table_name(of).is_some() => return Ok(Self::Bool),
             _ => {}
         }
-        let target = call.target.iter().map(|target| Self::of(target));
-        let args: Vec<Self> = target.chain(call.args.iter().map(Self::of)).collect::<Result<_, _>>()?;
-        let refuse = |what: String| Err(error(&what));
+        let target = call.target.iter().map(|target| Self::infer(target));
+        let args: Vec<Self> = target.chain(call.args.iter().map(Self::infer)).collect::<Result<_, _>>()?;
+        let refuse = |what: String| Err(type_error(&what));
         match (name, &args[..]) {
             ("_?_:_", [condition, yes, no]) => {
                 condition.expect_bool("?:")?;
-                Ok(yes.join(no))
+                Ok(yes.unify(no))
             }
             ("_&&_" | "_||_", [left, right]) => {
                 let sign = name.trim_matches('_');
@@ -97,7 +97,7 @@ impl Type {
                     false => refuse(format!("{left} cannot be ordered against {right}")),
                 }
             }
-            ("_+_" | "_-_" | "_*_" | "_/_" | "_%_", [left, right]) => left.arithmetic(name, right),
+            ("_+_" | "_-_" | "_*_" | "_/_" | "_%_", [left, right]) => left.infer_arithmetic(name, right),
             ("-_", [of]) => match of {
                 Self::Any | Self::Int | Self::Double => Ok(of.clone()),
                 _ => refuse(format!("`-` of {of}")),
@@ -139,15 +139,15 @@ impl Type {
         }
     }
 
-    fn arithmetic(&self, name: &str, right: &Self) -> Result<Self, SettingError> {
+    fn infer_arithmetic(&self, name: &str, right: &Self) -> Result<Self, SettingError> {
         let is_sum = name == "_+_";
         match (self, right) {
             (Self::Any, other) | (other, Self::Any) => Ok(other.clone()),
             (Self::Int, Self::Int) | (Self::UInt, Self::UInt) => Ok(self.clone()),
             (Self::Double, Self::Double) if name != "_%_" => Ok(Self::Double),
             (Self::Text, Self::Text) | (Self::Bytes, Self::Bytes) if is_sum => Ok(self.clone()),
-            (Self::List(left), Self::List(right)) if is_sum => Ok(Self::List(Box::new(left.join(right)))),
-            _ => Err(error(&format!("`{}` of {self} and {right}", name.trim_matches('_')))),
+            (Self::List(left), Self::List(right)) if is_sum => Ok(Self::List(Box::new(left.unify(right)))),
+            _ => Err(type_error(&format!("`{}` of {self} and {right}", name.trim_matches('_')))),
         }
     }
 
@@ -173,26 +173,26 @@ impl Type {
         }
     }
 
-    fn join(&self, other: &Self) -> Self {
+    fn unify(&self, other: &Self) -> Self {
         if self == other { self.clone() } else { Self::Any }
     }
 
     fn expect_bool(&self, sign: &str) -> Result<(), SettingError> {
         match self.can_be_bool() {
             true => Ok(()),
-            false => Err(error(&format!("`{sign}` needs true or false, not {self}"))),
+            false => Err(type_error(&format!("`{sign}` needs true or false, not {self}"))),
         }
     }
 
     fn expect_text(&self, name: &str) -> Result<(), SettingError> {
         match self {
             Self::Any | Self::Text => Ok(()),
-            _ => Err(error(&format!("`{name}` needs a text, not {self}"))),
+            _ => Err(type_error(&format!("`{name}` needs a text, not {self}"))),
         }
     }
 }
 
-fn error(problem: &str) -> SettingError {
+fn type_error(problem: &str) -> SettingError {
     SettingError::new(
         format!("types in the expression do not fit: {problem}"),
         "compare values of one type, as in `request.size > 1000` or `int(request.query['page']) > 2`",

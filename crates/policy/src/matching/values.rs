@@ -1,28 +1,28 @@
 //! Values of headers, parameters and cookies.
 
 use super::glob::GlobMatcher;
-use crate::model::Values;
+use crate::model::ValueGlobs;
 use std::{collections::BTreeMap, sync::Arc};
 use tidegate_rule::request::{Head, each_cookie, each_query};
 
 /// One thing that must have one of these values. Where a request says it several times, one of them is enough.
 #[derive(Clone, Debug)]
-pub(crate) struct Wanted {
-    pub(crate) place: Place,
+pub(crate) struct ValueCondition {
+    pub(crate) source: ValueSource,
     pub(crate) name: Arc<str>,
     globs: Box<[GlobMatcher]>,
 }
 
 /// Where it stands.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Place {
+pub(crate) enum ValueSource {
     Header,
     Query,
     Cookie,
 }
 
-impl Place {
-    pub(crate) fn word(self) -> &'static str {
+impl ValueSource {
+    pub(crate) fn name(self) -> &'static str {
         match self {
             Self::Header => "header",
             Self::Query => "query",
@@ -31,22 +31,25 @@ impl Place {
     }
 }
 
-impl Wanted {
-    pub(crate) fn all(place: Place, values: &BTreeMap<String, Values>) -> impl Iterator<Item = Self> {
+impl ValueCondition {
+    pub(crate) fn from_map(
+        place: ValueSource,
+        values: &BTreeMap<String, ValueGlobs>,
+    ) -> impl Iterator<Item = Self> {
         values.iter().map(move |(name, values)| Self {
-            place,
+            source: place,
             name: name.as_str().into(),
             globs: values.0.iter().map(GlobMatcher::new).collect(),
         })
     }
 
-    pub(crate) fn is_met_by(&self, head: &dyn Head) -> bool {
+    pub(crate) fn matches(&self, head: &dyn Head) -> bool {
         let mut is_met = false;
-        let mut look = |value: &[u8]| is_met = is_met || self.globs.iter().any(|glob| glob.fits(value));
-        match self.place {
-            Place::Header => head.each_header(&self.name, &mut |value| look(value.trim_ascii())),
-            Place::Query => each_query(head, &self.name, &mut |value| look(&value)),
-            Place::Cookie => each_cookie(head, &self.name, &mut look),
+        let mut look = |value: &[u8]| is_met = is_met || self.globs.iter().any(|glob| glob.matches(value));
+        match self.source {
+            ValueSource::Header => head.each_header(&self.name, &mut |value| look(value.trim_ascii())),
+            ValueSource::Query => each_query(head, &self.name, &mut |value| look(&value)),
+            ValueSource::Cookie => each_cookie(head, &self.name, &mut look),
         }
         is_met
     }

@@ -5,11 +5,11 @@ use std::{fmt, net::SocketAddr};
 
 /// `admin`: `127.0.0.1:9091`, or `{ listen: 127.0.0.1:9091, token: $ADMIN_TOKEN }`.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct Admin {
+pub struct AdminSpec {
     /// `listen`: where operators come in; nowhere where it is left out.
     pub listen: Option<SocketAddr>,
     /// `token`: what operators must know, here and wherever else an operator may do something.
-    pub token: Option<Variable>,
+    pub token: Option<EnvVariable>,
     /// `hosts`: names by which operators may come in, besides `localhost` and addresses.
     pub hosts: Vec<String>,
 }
@@ -31,14 +31,14 @@ pub struct Token {
     /// `name`: whose it is.
     pub name: String,
     /// `token`: the variable that holds it.
-    pub token: Variable,
+    pub token: EnvVariable,
 }
 
 /// `$NAME`: a variable of the environment that holds a secret. A policy never holds the secret itself.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct Variable(pub String);
+pub struct EnvVariable(pub String);
 
-impl fmt::Display for Variable {
+impl fmt::Display for EnvVariable {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "${}", self.0)
     }

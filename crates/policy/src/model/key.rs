@@ -6,32 +6,32 @@ use std::sync::Arc;
 ///
 /// ```yaml
 /// key: ip                                   # one part
-/// key: [header x-tenant, capture id]        # several, together
-/// key: { first: [user, ip] }                # the first of these that a request has
+/// key: [header x-tenant, capture id]        # one_or_many, several_keys
+/// key: { find_first: [user_key, ip] }                # the find_first of these that a request has
 /// key: { cel: "request.path.split('/')[1]" }
 /// ```
 #[derive(Clone, Debug, Default, PartialEq)]
-pub enum Key {
+pub enum KeySpec {
     /// `all`: one bucket for all requests.
     #[default]
     All,
     /// One part.
-    Part(Part),
+    Part(KeyPart),
     /// All of these together.
-    Every(Vec<Self>),
+    Composite(Vec<Self>),
     /// The first of these that a request has.
     First(Vec<Self>),
 }
 
 /// One thing that can be found in a request.
 #[derive(Clone, Debug, PartialEq)]
-pub enum Part {
+pub enum KeyPart {
     /// `ip`, or `ip/56`: the address of the client, as trusted proxies tell it, with so many bits of one of IPv6.
     Ip {
         /// The bits of an address of IPv6 that count.
         bits: u8,
     },
-    /// `user`, as the policy's `user` finds it.
+    /// `user_key`, as the policy's `user_key` finds it.
     User,
     /// `method`.
     Method,
@@ -57,17 +57,17 @@ pub enum Part {
 
 /// `cost`: what a request takes. One unless told otherwise.
 #[derive(Clone, Debug, PartialEq)]
-pub enum Cost {
+pub enum CostSpec {
     /// Always so much.
     Fixed(u64),
     /// A number that is found in the request, and another where there is none.
-    Found {
+    FromRequest {
         /// Where.
-        part: Part,
-        /// What it costs where there is none, or no number; `cost: { of: header x-cost, else: 1, most: 100 }`.
-        otherwise: u64,
+        part: KeyPart,
+        /// What it costs where there is none, or no number; `cost: { of: header x-cost, else: 1, max: 100 }`.
+        default: u64,
         /// The most that a request can be made to cost.
-        most: u64,
+        max: u64,
     },
 }
 

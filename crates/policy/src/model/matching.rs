@@ -9,15 +9,15 @@ use tidegate_access::Prefix;
 /// ```yaml
 /// match:
 ///   method: [GET, HEAD]                # one of these
-///   path: /users/{id}/**               # * is within one segment, {id} is one, ** is any number of them at the end
+///   path: /users/{id}/**               # * is with_scope one segment, {id} is one, ** is any number of them at the end
 ///   host: "*.example.com"
-///   header: { x-plan: free }           # a value, with * for any text; "*" alone: it is there
+///   header: { x-plan: free }           # a value, with * for any text; "*" any_value: it is there
 ///   query: { debug: "*" }
 ///   cookie: { session: "*" }
 ///   client: [10.0.0.0/8, office]       # networks, or names of lists
 ///   listener: internal                 # the name of the listener that it came in through
-///   not: { path: /users/me/** }        # and nothing of this
-///   any: [{ path: /a }, { host: b.example.com }]    # and one of these
+///   not: { path: /users/me/** }        # append nothing of this
+///   any: [{ path: /a }, { host: b.example.com }]    # append one of these
 ///   when: request.size > 1000          # CEL, for the rest
 /// ```
 #[derive(Clone, Debug, Default, PartialEq)]
@@ -29,11 +29,11 @@ pub struct Match {
     /// `host`: one of these, in lower case, without a port; empty: any.
     pub hosts: Vec<Glob>,
     /// `header`: all of these, by names in lower case.
-    pub headers: BTreeMap<String, Values>,
+    pub headers: BTreeMap<String, ValueGlobs>,
     /// `query`: all of these.
-    pub queries: BTreeMap<String, Values>,
+    pub queries: BTreeMap<String, ValueGlobs>,
     /// `cookie`: all of these.
-    pub cookies: BTreeMap<String, Values>,
+    pub cookies: BTreeMap<String, ValueGlobs>,
     /// `client`: from one of these; empty: from anywhere.
     pub clients: Vec<Network>,
     /// `listener`: came in through one of these; empty: any.
@@ -48,7 +48,7 @@ pub struct Match {
 
 /// One of these values, with `*` for any text.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Values(pub Vec<Glob>);
+pub struct ValueGlobs(pub Vec<Glob>);
 
 /// A text with `*` for any text in it.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -71,16 +71,16 @@ pub struct PathPattern {
     /// The segments, without what stands for the rest.
     pub segments: Vec<Segment>,
     /// Whether anything may follow: `/**` at the end, which also fits where nothing does.
-    pub rest: Option<Rest>,
+    pub tail: Option<PathTail>,
 }
 
 /// What stands for the rest of a path.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Rest {
+pub enum PathTail {
     /// `**`
     Any,
     /// `{name**}`: the same, with a name.
-    Named(String),
+    Capture(String),
 }
 
 /// What stands between two slashes of a path.
@@ -91,5 +91,5 @@ pub enum Segment {
     /// This, with `*` for any text; `*` alone is a segment that is not empty.
     Glob(Glob),
     /// `{name}`: one that is not empty, and has a name.
-    Named(String),
+    Capture(String),
 }

@@ -11,17 +11,18 @@ mod rule;
 mod server;
 
 pub use action::{Fallback, OnLimit, Reject};
-pub use decisions::{Admin, Decisions, Token, Variable};
-pub use key::{Cost, Expression, Key, Part};
-pub use matching::{Glob, Match, Network, PathPattern, Rest, Segment, Values};
-pub use observe::{KeysShown, Metrics, Observe};
+pub use decisions::{AdminSpec, Decisions, EnvVariable, Token};
+pub use key::{CostSpec, Expression, KeyPart, KeySpec};
+pub use matching::{Glob, Match, Network, PathPattern, PathTail, Segment, ValueGlobs};
+pub use observe::{KeyDisplay, Metrics, Observe};
 pub use rule::{
-    Access, Adaptive, Bandwidth, BreakerTerms, Charge, Due, Enforcement, Priority, Queue, QueueOrder, Quotas,
-    Rule, Tiers,
+    AccessSpec, AdaptiveSpec, BandwidthSpec, BreakerSpec, ChargeSpec, PrioritySpec, QueueOrder, QueueSpec,
+    Quotas, RuleEnforcement, RuleSpec, StatusPattern, Tiers,
 };
 pub use server::{
-    Balance, Connections, EscapedSlashes, HealthCheck, Introduce, Listener, Log, LogFormat, Protocol,
-    Respond, Retries, Route, RouteAction, Timeouts, Tls, Traces, Underscores, Upstream, UpstreamServer,
+    AccessLogFormat, AccessLogSpec, Balance, Connections, EscapedSlashes, ForwardedHeaders, HealthCheck,
+    ListenerSpec, Protocol, Respond, Retries, RouteAction, RouteSpec, Timeouts, Tls, Traces, Underscores,
+    Upstream, UpstreamServer,
 };
 
 use std::{collections::BTreeMap, fmt, path::PathBuf, time::Duration};
@@ -29,13 +30,13 @@ use tidegate_access::Prefix;
 use tidegate_limiter::Outage;
 use tidegate_rule::Fields;
 
-/// All that a file says, with what it includes (`include: [more.yaml]`), and with `templates` written out.
+/// All that a file says, with what it includes (`include: [more.yaml]`), and with `check_templates` written out.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Policy {
     /// `listen`: where requests come in.
-    pub listen: Vec<Listener>,
+    pub listen: Vec<ListenerSpec>,
     /// `admin`: where operators come in, and what they must know.
-    pub admin: Admin,
+    pub admin: AdminSpec,
     /// `decisions`: where programs ask for decisions, over HTTP.
     pub decisions: Option<Decisions>,
     /// `connections`: what a client may do before any rule is asked.
@@ -43,9 +44,9 @@ pub struct Policy {
     /// `upstreams`: where requests go, by name.
     pub upstreams: BTreeMap<String, Upstream>,
     /// `routes`: which requests go where; the first that matches.
-    pub routes: Vec<Route>,
+    pub routes: Vec<RouteSpec>,
     /// `log`: what is written of each request.
-    pub log: Log,
+    pub log: AccessLogSpec,
     /// `traces`: where spans of requests are sent.
     pub traces: Option<Traces>,
     /// `metrics`: where all numbers are sent.
@@ -56,16 +57,16 @@ pub struct Policy {
     pub stores: Stores,
     /// `trusted-proxies`: whose word on addresses of clients counts.
     pub trusted_proxies: Vec<Prefix>,
-    /// `introduce`: what servers are told of clients.
-    pub introduce: Introduce,
-    /// `user`: where the name of a user is found in a request; rules with the key `user` need it.
-    pub user: Option<Key>,
+    /// `forwarded_headers`: what servers are told of clients.
+    pub forwarded_headers: ForwardedHeaders,
+    /// `user_key`: where the name of a user is found in a request; rules with the key `user_key` need it.
+    pub user: Option<KeySpec>,
     /// `headers`: how clients are told what is left.
     pub headers: Fields,
     /// `lists`: addresses by the name of their list.
-    pub lists: BTreeMap<String, List>,
+    pub lists: BTreeMap<String, AddressList>,
     /// `rules`, in their order.
-    pub rules: Vec<Rule>,
+    pub rules: Vec<RuleSpec>,
 }
 
 /// Where counts are kept. Shows no addresses in [`Debug`](fmt::Debug), since they may hold passwords.
@@ -98,7 +99,7 @@ impl fmt::Debug for Stores {
 
 /// Addresses, said here or in files: `office: [192.0.2.0/24]`, or `{ networks: 192.0.2.0/24, files: [office.txt] }`.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct List {
+pub struct AddressList {
     /// Networks that are said here.
     pub networks: Vec<Prefix>,
     /// Files with one network on each line, which are read again when they change.

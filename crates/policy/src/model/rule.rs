@@ -1,6 +1,6 @@
 //! One rule.
 
-use super::{Cost, Key, Match, Network, OnLimit};
+use super::{CostSpec, KeySpec, Match, Network, OnLimit};
 use std::{fmt, str::FromStr, time::Duration};
 use tidegate_access::BanRule;
 use tidegate_core::{CarryOver, Quota, SettingError, Share};
@@ -14,22 +14,22 @@ use tidegate_rule::{
 /// One of `rules`: which requests, for whom, how much, and what happens then.
 ///
 /// ```yaml
-/// templates:
-///   usual: { key: ip, on-outage: closed }      # what several rules say alike
+/// check_templates:
+///   usual: { key: ip, on-outage: closed }      # name one_or_many rules say alike
 /// rules:
 ///   - name: login
-///     use: usual                               # all that it says and the rule does not, key by key
+///     use: usual                               # all that it says append the rule does not, key key key
 ///     match: { method: POST, path: /login }
 ///     quota: 5/min
 /// ```
 #[derive(Clone, Debug, PartialEq)]
-pub struct Rule {
+pub struct RuleSpec {
     /// `name`: what headers, logs and counters call it; no two rules have the same.
     pub name: String,
     /// `match`: which requests; all where it is left out.
     pub matching: Match,
     /// `key`: for whom it counts; `all` where it is left out.
-    pub key: Key,
+    pub key: KeySpec,
     /// `missing`: what becomes of requests in which the key is not found.
     pub missing: Missing,
     /// `duplicates`: what becomes of requests with several values of a header, a cookie or a parameter that the rule takes
@@ -38,23 +38,23 @@ pub struct Rule {
     /// `quota`, `quotas` or `tiers`.
     pub quotas: Quotas,
     /// `cost`.
-    pub cost: Cost,
+    pub cost: CostSpec,
     /// `charge`: what a request pays, knowing how it was answered.
-    pub charge: Option<Charge>,
+    pub charge: Option<ChargeSpec>,
     /// `adaptive`: as many in flight as the upstream can take.
-    pub adaptive: Option<Adaptive>,
+    pub adaptive: Option<AdaptiveSpec>,
     /// `bandwidth`: bytes per second for each key.
-    pub bandwidth: Option<Bandwidth>,
+    pub bandwidth: Option<BandwidthSpec>,
     /// `deny`, `allow` and `ban`.
-    pub access: Option<Access>,
+    pub access: Option<AccessSpec>,
     /// `breaker`.
-    pub breaker: Option<BreakerTerms>,
+    pub breaker: Option<BreakerSpec>,
     /// `priority`: who is shed first where a limit is full.
-    pub priority: Option<Priority>,
+    pub priority: Option<PrioritySpec>,
     /// `schedule`: factors of all quotas by time of day.
     pub schedule: Option<Schedule>,
     /// `mode`.
-    pub enforcement: Enforcement,
+    pub enforcement: RuleEnforcement,
     /// `store`, by its name; the default one where it is left out.
     pub store: Option<String>,
     /// `on-outage`; that of the policy where it is left out.
@@ -62,30 +62,30 @@ pub struct Rule {
     /// `wait`: how long a request may wait for its turn.
     pub wait: Duration,
     /// `queue`: who waits, and in which order.
-    pub queue: Option<Queue>,
+    pub queue: Option<QueueSpec>,
     /// `message`: what to tell whoever is refused.
     pub message: Option<String>,
     /// `on-limit`.
     pub on_limit: OnLimit,
-    /// `inherit`: what becomes of what was counted when a new policy gives the rule another quota; `keep`, or `reset`.
-    pub inherit: CarryOver,
+    /// `carry_over`: what becomes of what was counted when a new policy gives the rule another quota; `keep`, or `reset`.
+    pub carry_over: CarryOver,
     /// `capacity`: how many keys it has room for in memory, as in `100000`, or how many bytes they may take, as in `16MB`.
     pub capacity: Option<Capacity>,
-    /// `overflow`: what becomes of new keys when there is no room; `replace`, `share` or `deny`.
+    /// `overflow`: what becomes of new keys when there is no room; `replace`, `percent` or `deny`.
     pub overflow: Overflow,
 }
 
-impl Rule {
+impl RuleSpec {
     /// A rule that says nothing yet.
     pub fn new(name: impl Into<String>) -> Self {
         Self {
             name: name.into(),
             matching: Match::default(),
-            key: Key::All,
+            key: KeySpec::All,
             missing: Missing::default(),
             duplicates: Duplicates::default(),
             quotas: Quotas::All(Vec::new()),
-            cost: Cost::Fixed(1),
+            cost: CostSpec::Fixed(1),
             charge: None,
             adaptive: None,
             bandwidth: None,
@@ -93,14 +93,14 @@ impl Rule {
             breaker: None,
             priority: None,
             schedule: None,
-            enforcement: Enforcement::All(Mode::Enforce),
+            enforcement: RuleEnforcement::All(Mode::Enforce),
             store: None,
             on_outage: None,
             wait: Duration::ZERO,
             queue: None,
             message: None,
             on_limit: OnLimit::default(),
-            inherit: CarryOver::default(),
+            carry_over: CarryOver::default(),
             capacity: None,
             overflow: Overflow::default(),
         }
@@ -116,51 +116,51 @@ pub enum Quotas {
     Tiers(Tiers),
 }
 
-/// `tiers: { by: header x-plan, each: { gold: 1000/s, free: 10/s }, else: 1/s }`
+/// `tiers: { key: header x-plan, quotas: { gold: 1000/s, free: 10/s }, else: 1/s }`
 #[derive(Clone, Debug, PartialEq)]
 pub struct Tiers {
-    /// `by`: what of a request names its tier.
-    pub by: Key,
-    /// `each`, in their order.
-    pub each: Vec<(String, Quota)>,
+    /// `key`: what of a request names its tier.
+    pub key: KeySpec,
+    /// `quotas`, in their order.
+    pub quotas: Vec<(String, Quota)>,
     /// `else`: that of requests that name none of these.
-    pub otherwise: Quota,
+    pub default: Quota,
 }
 
 /// `charge`: what a request pays, knowing how it was answered.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Charge {
+pub enum ChargeSpec {
     /// `if-status: [401, 5xx]`: only if it was answered so.
-    If(Vec<Due>),
+    If(Vec<StatusPattern>),
     /// `refund-status: [5xx]`: nothing if it was answered so.
-    Unless(Vec<Due>),
+    Unless(Vec<StatusPattern>),
     /// `header: x-cost`: what a header of the answer says, in lower case.
     Header(String),
 }
 
 /// A status, or a hundred of them.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Due {
+pub enum StatusPattern {
     /// `404`
     Status(u16),
     /// `4xx`
-    Hundred(u16),
+    Class(u16),
 }
 
-/// `adaptive: { target: 250ms, least: 4, most: 200 }`
+/// `adaptive: { target: 250ms, least: 4, max: 200 }`
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Adaptive {
+pub struct AdaptiveSpec {
     /// `target`: the latency that is promised.
     pub target: Duration,
     /// `least`: the fewest in flight that it goes down to.
-    pub least: Option<u64>,
-    /// `most`: the most in flight that it goes up to.
-    pub most: Option<u64>,
+    pub min: Option<u64>,
+    /// `max`: the most in flight that it goes up to.
+    pub max: Option<u64>,
 }
 
-/// `bandwidth: 1MB/s` for what is sent, or `{ down: 1MB/s, up: 200kB/s }`.
+/// `bandwidth: 1MB/s` for what is sent, or `{ response_rates: 1MB/s, request_rates: 200kB/s }`.
 #[derive(Clone, Debug, Default, PartialEq)]
-pub struct Bandwidth {
+pub struct BandwidthSpec {
     /// What clients are sent.
     pub down: Option<Quota>,
     /// What they send.
@@ -169,7 +169,7 @@ pub struct Bandwidth {
 
 /// Who is let in.
 #[derive(Clone, Debug, Default, PartialEq)]
-pub struct Access {
+pub struct AccessSpec {
     /// `deny`: nobody from these.
     pub deny: Vec<Network>,
     /// `allow`: from these, and past all other limits of this rule; with `deny: [all]`, nobody else.
@@ -178,51 +178,51 @@ pub struct Access {
     pub ban: Option<BanRule>,
 }
 
-/// `breaker: { failure-rate: 50%, over: 20, open: 5s, probes: 3 }`, for the upstream as a whole.
+/// `breaker: { failure-rate: 50%, over: 20, open: 5s, half_open_calls: 3 }`, for the upstream as a whole.
 #[derive(Clone, Debug, Default, PartialEq)]
-pub struct BreakerTerms {
+pub struct BreakerSpec {
     /// `failure-rate`: from which it opens.
     pub failure_rate: Option<Share>,
-    /// `slow-rate`: the same for slow answers.
-    pub slow_rate: Option<Share>,
-    /// `slow`: from when an answer is slow.
-    pub slow: Option<Duration>,
+    /// `slow_call_duration-rate`: the same for slow answers.
+    pub slow_call_rate: Option<Share>,
+    /// `slow_call_duration`: from when an answer is slow.
+    pub slow_call_duration: Option<Duration>,
     /// `over`: of so many calls.
-    pub over: Option<u64>,
+    pub window_size: Option<u64>,
     /// `least`: not before so many calls.
-    pub least: Option<u64>,
+    pub min_calls: Option<u64>,
     /// `open`: how long before it is tried again.
-    pub open: Option<Duration>,
-    /// `probes`: with so many calls.
-    pub probes: Option<u64>,
+    pub open_duration: Option<Duration>,
+    /// `half_open_calls`: with so many calls.
+    pub half_open_calls: Option<u64>,
 }
 
-/// `priority: high`, or one that a request names itself: `{ by: header x-priority, else: low }`.
+/// `priority: high`, or one that a request names itself: `{ key: header x-priority, else: low }`.
 #[derive(Clone, Debug, PartialEq)]
-pub enum Priority {
+pub enum PrioritySpec {
     /// Always this.
-    Always(String),
+    Fixed(String),
     /// What is found in the request.
-    Found {
-        /// `by`: where.
-        by: Key,
+    FromRequest {
+        /// `key`: where.
+        key: KeySpec,
         /// `else`: that of requests that name none.
-        otherwise: String,
+        default: String,
     },
 }
 
 /// `mode: enforce`, `shadow`, `off`, or `enforce 10%`: the rest of the keys in shadow.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Enforcement {
+pub enum RuleEnforcement {
     /// For all keys.
     All(Mode),
     /// Enforced for so many of a hundred keys, always the same ones, and in shadow for the others.
-    Part(Share),
+    Percent(Share),
 }
 
-impl Enforcement {
+impl RuleEnforcement {
     /// This mode, for so many of a hundred keys; for all where it is not said, or 100.
-    pub fn of(mode: Mode, percent: Option<f64>) -> Result<Self, SettingError> {
+    pub fn new(mode: Mode, percent: Option<f64>) -> Result<Self, SettingError> {
         match (mode, percent) {
             (mode, None) => Ok(Self::All(mode)),
             (Mode::Enforce, Some(percent)) => match Share::percent(percent)? {
@@ -231,7 +231,7 @@ impl Enforcement {
                     "enforced for no key at all",
                     "say `shadow`, or a larger percentage",
                 )),
-                share => Ok(Self::Part(share)),
+                share => Ok(Self::Percent(share)),
             },
             (mode, Some(_)) => {
                 let problem = format!("a percentage of keys in mode `{mode}`");
@@ -247,7 +247,7 @@ impl Enforcement {
     pub fn mode(&self) -> Mode {
         match self {
             Self::All(mode) => *mode,
-            Self::Part(_) => Mode::Enforce,
+            Self::Percent(_) => Mode::Enforce,
         }
     }
 
@@ -256,36 +256,36 @@ impl Enforcement {
         let enforced = |one: &Self| match one {
             Self::All(Mode::Enforce) => Share::ALL,
             Self::All(Mode::Shadow | Mode::Off) => Share::NONE,
-            Self::Part(share) => *share,
+            Self::Percent(share) => *share,
         };
         enforced(self) < enforced(other)
     }
 
     /// The keys that are meant, where these are not all.
-    pub fn share(&self) -> Option<Share> {
+    pub fn percent(&self) -> Option<Share> {
         match self {
             Self::All(_) => None,
-            Self::Part(share) => Some(*share),
+            Self::Percent(share) => Some(*share),
         }
     }
 }
 
 /// As it is written in a policy.
-impl fmt::Display for Enforcement {
+impl fmt::Display for RuleEnforcement {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::All(mode) => mode.fmt(f),
-            Self::Part(share) => write!(f, "enforce {share}"),
+            Self::Percent(share) => write!(f, "enforce {share}"),
         }
     }
 }
 
-impl FromStr for Enforcement {
+impl FromStr for RuleEnforcement {
     type Err = SettingError;
 
     fn from_str(text: &str) -> Result<Self, SettingError> {
         match text.strip_prefix("enforce ") {
-            Some(share) => share.parse().map(Self::Part),
+            Some(share) => share.parse().map(Self::Percent),
             None => text.parse::<Mode>().map(Self::All).map_err(|_| {
                 SettingError::new(format!("unknown mode `{text}`"), "use one of enforce, shadow, off")
             }),
@@ -293,13 +293,13 @@ impl FromStr for Enforcement {
     }
 }
 
-/// `queue: { most: 100, in-all: 5000, order: fifo }`, or `queue: 100`
+/// `queue: { max: 100, in-all: 5000, order: fifo }`, or `queue: 100`
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Queue {
-    /// `most`: how many may wait for one key.
-    pub most: u64,
-    /// `in-all`: how many may wait over all keys; 10,000 where it is left out, or `most` if that is more.
-    pub in_all: Option<u64>,
+pub struct QueueSpec {
+    /// `max`: how many may wait for one key.
+    pub max: u64,
+    /// `in-all`: how many may wait over all keys; 10,000 where it is left out, or `max` if that is more.
+    pub max_total: Option<u64>,
     /// `order`.
     pub order: QueueOrder,
 }

@@ -1,12 +1,12 @@
 //! Where requests come in, and where they go.
 
-use super::{BreakerTerms, Match};
+use super::{BreakerSpec, Match};
 use std::{collections::BTreeMap, net::SocketAddr, path::PathBuf, time::Duration};
 use tidegate_core::Share;
 
 /// One of `listen`: `127.0.0.1:8080`, or `{ address: 127.0.0.1:8443, tls: { certificate: a.pem, key: a.key } }`.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Listener {
+pub struct ListenerSpec {
     /// `name`: what `match: { listener: … }` calls it. Several listeners may share a name.
     pub name: Option<String>,
     /// `address`.
@@ -22,15 +22,15 @@ pub struct Tls {
     pub certificate: PathBuf,
     /// `key`, in PEM.
     pub key: PathBuf,
-    /// `clients`: authorities, in PEM; only clients with a certificate of one of them are let in. All where it is left out.
-    pub clients: Option<PathBuf>,
+    /// `client_ca`: authorities, in PEM; only clients with a certificate of one of them are let in. All where it is left out.
+    pub client_ca: Option<PathBuf>,
 }
 
 /// `connections`: what a client may do before any rule is asked.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Connections {
-    /// `most`: at the same time.
-    pub most: u64,
+    /// `max`: at the same time.
+    pub max: u64,
     /// `per-client`: at the same time from one address, or one network of IPv6.
     pub per_client: u64,
     /// `header-timeout`: how long the head of a request may take to come.
@@ -45,8 +45,8 @@ pub struct Connections {
     pub header_size: u64,
     /// `body-size`: bytes of its body; without an end where it is `none`.
     pub body_size: Option<u64>,
-    /// `drain`: how long requests in flight may take to end when the gateway does.
-    pub drain: Duration,
+    /// `drain_timeout`: how long requests in flight may take to end when the gateway does.
+    pub drain_timeout: Duration,
     /// `escaped-slashes`: what happens to a path with `%2F`.
     pub escaped_slashes: EscapedSlashes,
     /// `underscores-in-headers`: what happens to headers with an underscore in their name.
@@ -79,7 +79,7 @@ pub enum Underscores {
 ///
 /// What a client says of itself in such headers is taken out in any case, unless it is a trusted proxy.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub enum Introduce {
+pub enum ForwardedHeaders {
     /// `full`: `X-Forwarded-For`, `-Proto`, `-Host`, `Forwarded`, and `X-Request-Id`, which answers have, too.
     #[default]
     Full,
@@ -92,7 +92,7 @@ pub enum Introduce {
 impl Default for Connections {
     fn default() -> Self {
         Self {
-            most: 10_000,
+            max: 10_000,
             per_client: 1_000,
             header_timeout: Duration::from_secs(10),
             body_timeout: Duration::from_secs(30),
@@ -100,7 +100,7 @@ impl Default for Connections {
             tunnel_timeout: Duration::from_secs(3_600),
             header_size: 32 * 1_024,
             body_size: None,
-            drain: Duration::from_secs(30),
+            drain_timeout: Duration::from_secs(30),
             escaped_slashes: EscapedSlashes::default(),
             underscores: Underscores::default(),
         }
@@ -110,7 +110,7 @@ impl Default for Connections {
 /// One of `upstreams`: an address, several, or all that can be said of it.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Upstream {
-    /// `servers`, each with its weight.
+    /// `server_sections`, each with its weight.
     pub servers: Vec<UpstreamServer>,
     /// `balance`.
     pub balance: Balance,
@@ -127,7 +127,7 @@ pub struct Upstream {
     /// `health`.
     pub health: Option<HealthCheck>,
     /// `breaker`, one for each server.
-    pub breaker: Option<BreakerTerms>,
+    pub breaker: Option<BreakerSpec>,
     /// `retries`.
     pub retries: Retries,
 }
@@ -150,12 +150,12 @@ impl Upstream {
     }
 }
 
-/// `http://127.0.0.1:9000`, or `{ url: https://app.internal, weight: 2 }`.
+/// `http://127.0.0.1:9000`, or `{ parse_url: https://app.internal, estimated_bytes: 2 }`.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct UpstreamServer {
-    /// `url`: a scheme, a host and a port.
+    /// `parse_url`: a scheme, a host and a port.
     pub url: String,
-    /// `weight`: one unless told otherwise.
+    /// `estimated_bytes`: one unless told otherwise.
     pub weight: u64,
 }
 
@@ -202,52 +202,52 @@ impl Default for Timeouts {
     }
 }
 
-/// `health: { path: /healthz, every: 5s, timeout: 1s, failures: 3, successes: 2 }`, or `health: /healthz`
+/// `health: { path: /healthz, interval: 5s, timeout: 1s, failures: 3, healthy_threshold: 2 }`, or `health: /healthz`
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct HealthCheck {
     /// `path` that is asked for.
     pub path: String,
-    /// `every`.
-    pub every: Duration,
+    /// `interval`.
+    pub interval: Duration,
     /// `timeout`.
     pub timeout: Duration,
     /// `failures` in a row until a server gets nothing more.
-    pub failures: u64,
-    /// `successes` in a row until it does again.
-    pub successes: u64,
+    pub unhealthy_threshold: u64,
+    /// `healthy_threshold` in a row until it does again.
+    pub healthy_threshold: u64,
 }
 
 impl Default for HealthCheck {
     fn default() -> Self {
         Self {
             path: "/".to_owned(),
-            every: Duration::from_secs(5),
+            interval: Duration::from_secs(5),
             timeout: Duration::from_secs(1),
-            failures: 3,
-            successes: 2,
+            unhealthy_threshold: 3,
+            healthy_threshold: 2,
         }
     }
 }
 
-/// `retries: { most: 1, budget: 20% }`, or `retries: 1`: only of what is safe to be sent twice, and only while they are few.
+/// `retries: { max: 1, budget: 20% }`, or `retries: 1`: only of what is safe to be sent twice, and only while they are few.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Retries {
-    /// `most`: for one request.
-    pub most: u64,
+    /// `max`: for one request.
+    pub max: u64,
     /// `budget`: of all requests.
     pub budget: Share,
 }
 
 impl Default for Retries {
     fn default() -> Self {
-        Self { most: 1, budget: Share::from_millionths(200_000) }
+        Self { max: 1, budget: Share::from_millionths(200_000) }
     }
 }
 
 /// One of `routes`: `{ match: { path: /api/** }, upstream: app }`, `{ path: /api/**, upstream: app }`, or `app` alone;
 /// `{ path: /old/**, respond: { redirect: /new, status: 301 } }` is answered by the gateway.
 #[derive(Clone, Debug, PartialEq)]
-pub struct Route {
+pub struct RouteSpec {
     /// `match`, or its parts beside `upstream` or `respond`.
     pub matching: Match,
     /// `upstream` or `respond`.
@@ -287,7 +287,7 @@ pub enum Respond {
     Drop,
 }
 
-impl Route {
+impl RouteSpec {
     /// Requests of this match go to this upstream.
     pub fn forward(matching: Match, upstream: impl Into<String>) -> Self {
         Self { matching, action: RouteAction::Forward(upstream.into()) }
@@ -304,16 +304,16 @@ impl Route {
 
 /// `log: { format: json, file: access.log }`, or `log: json`: what is written of each request.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct Log {
+pub struct AccessLogSpec {
     /// `format`.
-    pub format: LogFormat,
+    pub format: AccessLogFormat,
     /// `file`; standard output where it is left out.
     pub file: Option<PathBuf>,
 }
 
 /// How a request is written down.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub enum LogFormat {
+pub enum AccessLogFormat {
     /// `none`: nothing is.
     #[default]
     None,

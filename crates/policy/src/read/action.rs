@@ -1,10 +1,10 @@
 //! What happens to requests over the limit.
 
-use super::{Reader, matching::header_name, references::Target, values::unknown_word};
+use super::{PolicyReader, matching::header_name, references::ReferenceTarget, values::unknown_word_error};
 use crate::{
+    map_schema::{MapSchema, OutputValue, ValueSchema, field, key},
     model::{Fallback, OnLimit, Reject, Respond},
-    source::{Node, Value, short},
-    table::{Shape, Table, Written, field, key},
+    source::{SyntaxNode, SyntaxValue, truncate},
 };
 use std::collections::BTreeMap;
 
@@ -16,44 +16,44 @@ pub(super) struct OnLimitMap {
     fallback: Option<Fallback>,
 }
 
-pub(super) static ON_LIMIT: Table<OnLimitMap> = Table {
-    what: "on-limit",
+pub(super) static ON_LIMIT: MapSchema<OnLimitMap> = MapSchema {
+    name: "on-limit",
     required: &[],
     keys: &[
-        field!("status": Shape::Whole, reject.status = status(300..=599) => write_status,
+        field!("status": ValueSchema::Integer, reject.status = status(300..=599) => write_status,
             "The status of the answer, from 400 to 599, or of the redirection."),
         key(
             "headers",
             "Headers of the answer, besides the usual ones.",
-            Shape::Names(&Shape::Scalar),
+            ValueSchema::NamedMap(&ValueSchema::Scalar),
             |reader, node, it| it.reject.headers = reader.headers(node),
-            |it| Written::named(&it.reject.headers, Written::text),
+            |it| OutputValue::named_map(&it.reject.headers, OutputValue::text),
         ),
-        field!("body": Shape::Scalar, reject.body = scalar => Written::text,
+        field!("body": ValueSchema::Scalar, reject.body = scalar => OutputValue::text,
             "The body of the answer, for whoever accepts none of `bodies`."),
         key(
             "bodies",
             "Bodies by content type: the first that a client accepts.",
-            Shape::Names(&Shape::Scalar),
+            ValueSchema::NamedMap(&ValueSchema::Scalar),
             |reader, node, it| {
-                reader.names(node, "bodies", |reader, name, node| match name.text.split_once('/') {
+                reader.named_entries(node, "bodies", |reader, name, node| match name.text.split_once('/') {
                     Some((kind, subtype)) if !kind.is_empty() && !subtype.is_empty() => {
                         it.reject.bodies.extend(reader.scalar(node).map(|body| (name.text.clone(), body)));
                     }
                     _ => {
                         let problem = format!("`{}` is not a content type", name.text);
-                        reader.blame(name.at, problem, "write one, as in `application/json`");
+                        reader.report_error(name.span, problem, "write one, as in `application/json`");
                     }
                 });
             },
             |it| {
                 let bodies = it.reject.bodies.iter().map(|(kind, body)| (kind, body));
-                Written::named(bodies, Written::text)
+                OutputValue::named_map(bodies, OutputValue::text)
             },
         ),
-        field!("redirect": Shape::Text(&["/busy.html"]), redirect = location => Written::text,
+        field!("redirect": ValueSchema::Text(&["/busy.html"]), redirect = location => OutputValue::text,
             "Where the client is sent instead."),
-        field!("fallback": Shape::Keys(|| FALLBACK.outline()), fallback = fallback => write_fallback,
+        field!("fallback": ValueSchema::Map(|| FALLBACK.outline()), fallback = fallback => write_fallback,
             "What the client gets instead: a body, or what another upstream answers."),
     ],
 };
@@ -66,26 +66,26 @@ struct FallbackMap {
     upstream: Option<String>,
 }
 
-static FALLBACK: Table<FallbackMap> = Table {
-    what: "fallback",
+static FALLBACK: MapSchema<FallbackMap> = MapSchema {
+    name: "fallback",
     required: &[],
     keys: &[
-        field!("body": Shape::Scalar, body = scalar => Written::text, "The body."),
+        field!("body": ValueSchema::Scalar, body = scalar => OutputValue::text, "The body."),
         key(
             "status",
             "Its status; 200 where it is left out.",
-            Shape::Whole,
+            ValueSchema::Integer,
             |reader, node, it| it.status = reader.status(node, 200..=599),
-            |it| it.status.filter(|status| *status != 200).map(|status| Written::Number(status.into())),
+            |it| it.status.filter(|status| *status != 200).map(|status| OutputValue::Number(status.into())),
         ),
         key(
             "headers",
             "Its headers.",
-            Shape::Names(&Shape::Scalar),
+            ValueSchema::NamedMap(&ValueSchema::Scalar),
             |reader, node, it| it.headers = reader.headers(node),
-            |it| Written::named(&it.headers, Written::text),
+            |it| OutputValue::named_map(&it.headers, OutputValue::text),
         ),
-        field!("upstream": Shape::Text(&["spare"]), upstream = upstream_name => Written::text,
+        field!("upstream": ValueSchema::Text(&["spare"]), upstream = upstream_name => OutputValue::text,
             "The upstream that answers instead, by its name."),
     ],
 };
@@ -99,21 +99,21 @@ pub(super) struct RespondMap {
     redirect: Option<String>,
 }
 
-pub(super) static RESPOND: Table<RespondMap> = Table {
-    what: "respond",
+pub(super) static RESPOND: MapSchema<RespondMap> = MapSchema {
+    name: "respond",
     required: &[],
     keys: &[
-        field!("status": Shape::Whole, status = status(200..=599) => write_status,
+        field!("status": ValueSchema::Integer, status = status(200..=599) => write_status,
             "The status: from 200 to 599; of a redirection 301, 302, 303, 307 or 308, and 302 where it is left out."),
         key(
             "headers",
             "Headers of the answer.",
-            Shape::Names(&Shape::Scalar),
+            ValueSchema::NamedMap(&ValueSchema::Scalar),
             |reader, node, it| it.headers = reader.headers(node),
-            |it| Written::named(&it.headers, Written::text),
+            |it| OutputValue::named_map(&it.headers, OutputValue::text),
         ),
-        field!("body": Shape::Scalar, body = scalar => Written::text, "The body of the answer."),
-        field!("redirect": Shape::Text(&["https://{host}{uri}"]), redirect = redirect_target => Written::text,
+        field!("body": ValueSchema::Scalar, body = scalar => OutputValue::text, "The body of the answer."),
+        field!("redirect": ValueSchema::Text(&["https://{host}{uri}"]), redirect = redirect_target => OutputValue::text,
             "Where the client is sent; `{host}`, `{path}` and `{uri}` (path and query) are those of the request."),
     ],
 };
@@ -121,23 +121,23 @@ pub(super) static RESPOND: Table<RespondMap> = Table {
 /// What a `redirect` of a route can take from a request.
 const PLACEHOLDERS: [&str; 3] = ["host", "path", "uri"];
 
-const REDIRECTS: [u16; 5] = [301, 302, 303, 307, 308];
+const REDIRECT_STATUSES: [u16; 5] = [301, 302, 303, 307, 308];
 
-impl Reader<'_> {
-    pub(super) fn on_limit(&mut self, node: &Node) -> Option<OnLimit> {
-        if let Value::Text(text) = &node.value {
+impl PolicyReader<'_> {
+    pub(super) fn on_limit(&mut self, node: &SyntaxNode) -> Option<OnLimit> {
+        if let SyntaxValue::Text(text) = &node.value {
             if text == "drop" {
                 return Some(OnLimit::Drop);
             }
-            let (problem, _) = unknown_word(text, ["drop"].into_iter());
+            let (problem, _) = unknown_word_error(text, ["drop"].into_iter());
             let fix = "write `drop`, or a map with `status`, `redirect` or `fallback`";
-            self.blame(node.at, problem, fix);
+            self.report_error(node.span, problem, fix);
             return None;
         }
         let mut map = OnLimitMap::default();
-        let before = self.faults.len();
-        self.fill(node, &ON_LIMIT, &mut map);
-        if self.faults.len() > before {
+        let before = self.errors.len();
+        self.read_map(node, &ON_LIMIT, &mut map);
+        if self.errors.len() > before {
             return None;
         }
         let OnLimitMap { reject, redirect, fallback } = map;
@@ -145,12 +145,20 @@ impl Reader<'_> {
         let says_answer = !headers.is_empty() || body.is_some() || !bodies.is_empty();
         match (redirect, fallback) {
             (None, None) if status.is_some_and(|status| status < 400) => {
-                self.blame(node.at, "a refusal with a status of redirections", "give one from 400 to 599");
+                self.report_error(
+                    node.span,
+                    "a refusal with a status of redirections",
+                    "give one from 400 to 599",
+                );
                 None
             }
             (None, None) => Some(OnLimit::Reject(reject)),
-            (Some(_), None) if status.is_some_and(|status| !REDIRECTS.contains(&status)) => {
-                self.blame(node.at, "a redirection needs its own status", "give 301, 302, 303, 307 or 308");
+            (Some(_), None) if status.is_some_and(|status| !REDIRECT_STATUSES.contains(&status)) => {
+                self.report_error(
+                    node.span,
+                    "a redirection needs its own status",
+                    "give 301, 302, 303, 307 or 308",
+                );
                 None
             }
             (Some(location), None) if !says_answer => {
@@ -158,28 +166,28 @@ impl Reader<'_> {
             }
             (None, Some(fallback)) if !says_answer && status.is_none() => Some(OnLimit::Fallback(fallback)),
             _ => {
-                let place = self.here("on-limit");
+                let place = self.describe_location("on-limit");
                 let fix = "say what is answered, or `redirect`, or `fallback`";
-                self.blame(node.at, format!("{place} says several things at once"), fix);
+                self.report_error(node.span, format!("{place} says several things at once"), fix);
                 None
             }
         }
     }
 
     /// `respond` of a route.
-    pub(super) fn respond(&mut self, node: &Node) -> Option<Respond> {
-        if let Value::Text(text) = &node.value {
+    pub(super) fn respond(&mut self, node: &SyntaxNode) -> Option<Respond> {
+        if let SyntaxValue::Text(text) = &node.value {
             if text == "drop" {
                 return Some(Respond::Drop);
             }
-            let (problem, _) = unknown_word(text, ["drop"].into_iter());
-            self.blame(node.at, problem, "write `drop`, or a map with `status` or `redirect`");
+            let (problem, _) = unknown_word_error(text, ["drop"].into_iter());
+            self.report_error(node.span, problem, "write `drop`, or a map with `status` or `redirect`");
             return None;
         }
         let mut map = RespondMap::default();
-        let before = self.faults.len();
-        self.fill(node, &RESPOND, &mut map);
-        if self.faults.len() > before {
+        let before = self.errors.len();
+        self.read_map(node, &RESPOND, &mut map);
+        if self.errors.len() > before {
             return None;
         }
         match map {
@@ -187,18 +195,18 @@ impl Reader<'_> {
                 Some(Respond::Status { status, headers, body: body.unwrap_or_default() })
             }
             RespondMap { status: None, redirect: None, .. } => {
-                self.blame(node.at, "`respond` without a status", "write `status`, or `redirect`");
+                self.report_error(node.span, "`respond` without a status", "write `status`, or `redirect`");
                 None
             }
             RespondMap { redirect: Some(_), headers, body, .. } if !headers.is_empty() || body.is_some() => {
-                self.blame(node.at, "a redirection with headers or a body", "leave them out");
+                self.report_error(node.span, "a redirection with headers or a body", "leave them out");
                 None
             }
             RespondMap { status, redirect: Some(location), .. } => match status.unwrap_or(302) {
-                status if REDIRECTS.contains(&status) => Some(Respond::Redirect { location, status }),
+                status if REDIRECT_STATUSES.contains(&status) => Some(Respond::Redirect { location, status }),
                 _ => {
-                    self.blame(
-                        node.at,
+                    self.report_error(
+                        node.span,
                         "a redirection needs its own status",
                         "give 301, 302, 303, 307 or 308",
                     );
@@ -209,7 +217,7 @@ impl Reader<'_> {
     }
 
     /// A location whose placeholders are known.
-    fn redirect_target(&mut self, node: &Node) -> Option<String> {
+    fn redirect_target(&mut self, node: &SyntaxNode) -> Option<String> {
         let location = self.location(node)?;
         let mut rest = location.as_str();
         while let Some((_, behind)) = rest.split_once('{') {
@@ -218,8 +226,8 @@ impl Reader<'_> {
                 Some(name) => rest = &behind[name.len() + 1..],
                 None => {
                     let name = name.unwrap_or(behind);
-                    let problem = format!("unknown placeholder `{{{}}}` in a redirection", short(name));
-                    self.blame(node.at, problem, "use {host}, {path} or {uri}");
+                    let problem = format!("unknown placeholder `{{{}}}` in a redirection", truncate(name));
+                    self.report_error(node.span, problem, "use {host}, {path} or {uri}");
                     return None;
                 }
             }
@@ -227,10 +235,10 @@ impl Reader<'_> {
         Some(location)
     }
 
-    fn fallback(&mut self, node: &Node) -> Option<Fallback> {
+    fn fallback(&mut self, node: &SyntaxNode) -> Option<Fallback> {
         let mut map = FallbackMap::default();
-        let before = self.faults.len();
-        self.fill(node, &FALLBACK, &mut map);
+        let before = self.errors.len();
+        self.read_map(node, &FALLBACK, &mut map);
         match map {
             FallbackMap { body: Some(body), status, headers, upstream: None } => {
                 Some(Fallback::Body { status: status.unwrap_or(200), headers, body })
@@ -241,46 +249,54 @@ impl Reader<'_> {
                 Some(Fallback::Upstream(upstream))
             }
             _ => {
-                if self.faults.len() == before {
-                    let place = self.here("fallback");
+                if self.errors.len() == before {
+                    let place = self.describe_location("fallback");
                     let fix = "say `body`, with `status` and `headers`, or `upstream`";
-                    self.blame(node.at, format!("{place} must say exactly one thing"), fix);
+                    self.report_error(node.span, format!("{place} must say exactly one thing"), fix);
                 }
                 None
             }
         }
     }
 
-    pub(super) fn upstream_name(&mut self, node: &Node) -> Option<String> {
+    pub(super) fn upstream_name(&mut self, node: &SyntaxNode) -> Option<String> {
         let name = self.name(node)?;
-        self.refer(Target::Upstream, &name, node.at);
+        self.add_reference(ReferenceTarget::Upstream, &name, node.span);
         Some(name)
     }
 
-    fn status(&mut self, node: &Node, range: std::ops::RangeInclusive<u64>) -> Option<u16> {
-        self.whole(node, range).and_then(|status| status.try_into().ok())
+    fn status(&mut self, node: &SyntaxNode, range: std::ops::RangeInclusive<u64>) -> Option<u16> {
+        self.integer(node, range).and_then(|status| status.try_into().ok())
     }
 
-    fn location(&mut self, node: &Node) -> Option<String> {
-        let location = self.filled(node)?;
+    fn location(&mut self, node: &SyntaxNode) -> Option<String> {
+        let location = self.non_empty_text(node)?;
         if location.contains(|c: char| c.is_control() || c.is_whitespace()) {
-            self.blame(node.at, "a space or a control character in a location", "write a URL or a path");
+            self.report_error(
+                node.span,
+                "a space or a control character in a location",
+                "write a URL or a path",
+            );
             return None;
         }
         Some(location)
     }
 
-    fn headers(&mut self, node: &Node) -> BTreeMap<String, String> {
+    fn headers(&mut self, node: &SyntaxNode) -> BTreeMap<String, String> {
         let mut headers = BTreeMap::new();
-        self.names(node, "headers", |reader, name, node| {
+        self.named_entries(node, "headers", |reader, name, node| {
             let Some(value) = reader.scalar(node) else { return };
             match header_name(&name.text) {
-                Err(mistake) => reader.blame(name.at, mistake.problem, mistake.fix),
+                Err(mistake) => reader.report_error(name.span, mistake.problem, mistake.fix),
                 Ok(_) if value.chars().any(|c| c.is_control() && c != '\t') => {
-                    reader.blame(node.at, "a control character in a header", "write it in one line");
+                    reader.report_error(node.span, "a control character in a header", "write it in one line");
                 }
                 Ok(header) if headers.contains_key(&header) => {
-                    reader.blame(name.at, format!("the header `{header}` is here twice"), "leave one out");
+                    reader.report_error(
+                        name.span,
+                        format!("the header `{header}` is here twice"),
+                        "leave one out",
+                    );
                 }
                 Ok(header) => {
                     headers.insert(header, value);
@@ -291,9 +307,9 @@ impl Reader<'_> {
     }
 }
 
-pub(super) fn write(on_limit: &OnLimit) -> Option<Written> {
+pub(super) fn write_on_limit(on_limit: &OnLimit) -> Option<OutputValue> {
     let map = match on_limit.clone() {
-        OnLimit::Drop => return Some(Written::text("drop")),
+        OnLimit::Drop => return Some(OutputValue::text("drop")),
         OnLimit::Reject(reject) => OnLimitMap { reject, ..OnLimitMap::default() },
         OnLimit::Fallback(fallback) => OnLimitMap { fallback: Some(fallback), ..OnLimitMap::default() },
         OnLimit::Redirect { location, status } => OnLimitMap {
@@ -305,9 +321,9 @@ pub(super) fn write(on_limit: &OnLimit) -> Option<Written> {
     Some(ON_LIMIT.write(&map)).filter(|written| !written.is_empty_map())
 }
 
-pub(super) fn write_respond(respond: &Respond) -> Written {
+pub(super) fn write_respond(respond: &Respond) -> OutputValue {
     RESPOND.write(&match respond.clone() {
-        Respond::Drop => return Written::text("drop"),
+        Respond::Drop => return OutputValue::text("drop"),
         Respond::Status { status, headers, body } => RespondMap {
             status: Some(status),
             headers,
@@ -322,11 +338,11 @@ pub(super) fn write_respond(respond: &Respond) -> Written {
     })
 }
 
-fn write_status(status: &u16) -> Written {
-    Written::Number((*status).into())
+fn write_status(status: &u16) -> OutputValue {
+    OutputValue::Number((*status).into())
 }
 
-fn write_fallback(fallback: &Fallback) -> Written {
+fn write_fallback(fallback: &Fallback) -> OutputValue {
     FALLBACK.write(&match fallback.clone() {
         Fallback::Body { status, headers, body } => {
             FallbackMap { status: Some(status), headers, body: Some(body), upstream: None }

@@ -1,31 +1,31 @@
 //! Where programs and operators come in.
 
-use super::{Reader, server::TLS};
+use super::{PolicyReader, server::TLS};
 use crate::{
-    model::{Admin, Decisions, Tls, Token, Variable},
-    source::{Node, Value},
-    table::{Shape, Table, Written, field},
+    map_schema::{MapSchema, OutputValue, ValueSchema, field},
+    model::{AdminSpec, Decisions, EnvVariable, Tls, Token},
+    source::{SyntaxNode, SyntaxValue},
 };
 use std::net::SocketAddr;
 
-const SECRET: Shape = Shape::Text(&["$WEB_TOKEN"]);
+const TOKEN_SHAPE: ValueSchema = ValueSchema::Text(&["$WEB_TOKEN"]);
 
-static ADMIN: Table<Admin> = Table {
-    what: "admin",
+static ADMIN: MapSchema<AdminSpec> = MapSchema {
+    name: "admin",
     required: &[],
     keys: &[
-        field!("listen": Shape::Text(&["127.0.0.1:9091"]), listen = socket => Written::text,
+        field!("listen": ValueSchema::Text(&["127.0.0.1:9091"]), listen = socket => OutputValue::text,
             "An address and a port."),
-        field!("token": SECRET, token = variable => Written::text,
+        field!("token": TOKEN_SHAPE, token = variable => OutputValue::text,
             "What operators must know: the variable of the environment that holds it."),
-        field!("hosts": Shape::Several(&Shape::Text(&["gateway.internal"])), [hosts] = host_of_operators,
+        field!("hosts": ValueSchema::OneOrMany(&ValueSchema::Text(&["gateway.internal"])), [hosts] = admin_host,
             "Names by which operators may come in, besides `localhost` and addresses."),
     ],
 };
 
 /// `admin` in a table.
-pub(super) const ADMIN_SHAPE: Shape =
-    Shape::Either(&[Shape::Text(&["127.0.0.1:9091"]), Shape::Keys(|| ADMIN.outline())]);
+pub(super) const ADMIN_SHAPE: ValueSchema =
+    ValueSchema::AnyOf(&[ValueSchema::Text(&["127.0.0.1:9091"]), ValueSchema::Map(|| ADMIN.outline())]);
 
 #[derive(Default)]
 struct DecisionsMap {
@@ -34,68 +34,68 @@ struct DecisionsMap {
     tokens: Vec<Token>,
 }
 
-static DECISIONS: Table<DecisionsMap> = Table {
-    what: "decisions",
+static DECISIONS: MapSchema<DecisionsMap> = MapSchema {
+    name: "decisions",
     required: &["listen"],
     keys: &[
-        field!("listen": Shape::Text(&["127.0.0.1:8090"]), listen = socket => Written::text,
+        field!("listen": ValueSchema::Text(&["127.0.0.1:8090"]), listen = socket => OutputValue::text,
             "An address and a port."),
-        field!("tls": Shape::Keys(|| TLS.outline()), tls = tls => |tls| TLS.write(tls),
+        field!("tls": ValueSchema::Map(|| TLS.outline()), tls = tls => |tls| TLS.write(tls),
             "In TLS; in plain text where it is left out."),
-        field!("tokens": Shape::Several(&Shape::Keys(|| TOKEN.outline())),
+        field!("tokens": ValueSchema::OneOrMany(&ValueSchema::Map(|| TOKEN.outline())),
             [tokens] = token => |token| TOKEN.write(token),
             "What programs must know, one of these; nothing where it is left out."),
     ],
 };
 
 /// `decisions` in a table.
-pub(super) const DECISIONS_SHAPE: Shape =
-    Shape::Either(&[Shape::Text(&["127.0.0.1:8090"]), Shape::Keys(|| DECISIONS.outline())]);
+pub(super) const DECISIONS_SHAPE: ValueSchema =
+    ValueSchema::AnyOf(&[ValueSchema::Text(&["127.0.0.1:8090"]), ValueSchema::Map(|| DECISIONS.outline())]);
 
-static TOKEN: Table<Token> = Table {
-    what: "token",
+static TOKEN: MapSchema<Token> = MapSchema {
+    name: "token",
     required: &["name", "token"],
     keys: &[
-        field!("name": Shape::Text(&["web"]), name = name => Written::text, always, "Whose it is."),
-        field!("token": SECRET, token = variable => Written::text, always,
+        field!("name": ValueSchema::Text(&["web"]), name = name => OutputValue::text, always, "Whose it is."),
+        field!("token": TOKEN_SHAPE, token = variable => OutputValue::text, always,
             "The variable of the environment that holds it."),
     ],
 };
 
-impl Reader<'_> {
-    pub(super) fn admin(&mut self, node: &Node) -> Admin {
-        let mut admin = Admin::default();
+impl PolicyReader<'_> {
+    pub(super) fn admin(&mut self, node: &SyntaxNode) -> AdminSpec {
+        let mut admin = AdminSpec::default();
         match &node.value {
-            Value::Map(_) => self.fill(node, &ADMIN, &mut admin),
+            SyntaxValue::Map(_) => self.read_map(node, &ADMIN, &mut admin),
             _ => admin.listen = self.socket(node),
         }
         admin
     }
 
-    pub(super) fn decisions(&mut self, node: &Node) -> Option<Decisions> {
+    pub(super) fn decisions(&mut self, node: &SyntaxNode) -> Option<Decisions> {
         let mut map = DecisionsMap::default();
         match &node.value {
-            Value::Map(_) => self.fill(node, &DECISIONS, &mut map),
+            SyntaxValue::Map(_) => self.read_map(node, &DECISIONS, &mut map),
             _ => map.listen = self.socket(node),
         }
         Some(Decisions { listen: map.listen?, tls: map.tls, tokens: map.tokens })
     }
 
-    fn token(&mut self, node: &Node) -> Option<Token> {
+    fn token(&mut self, node: &SyntaxNode) -> Option<Token> {
         let mut token = Token::default();
-        self.fill(node, &TOKEN, &mut token);
+        self.read_map(node, &TOKEN, &mut token);
         Some(token)
     }
 
     /// A name as browsers say it: in lower case, without a port.
-    fn host_of_operators(&mut self, node: &Node) -> Option<String> {
+    fn admin_host(&mut self, node: &SyntaxNode) -> Option<String> {
         let text = self.text(node)?.to_ascii_lowercase();
         let is_sign = |sign: char| sign.is_ascii_alphanumeric() || matches!(sign, '-' | '.' | '_');
         match !text.is_empty() && text.chars().all(is_sign) {
             true => Some(text),
             false => {
-                self.blame(
-                    node.at,
+                self.report_error(
+                    node.span,
                     "this is no name of a host",
                     "write it as in `gateway.internal`, without a port",
                 );
@@ -105,34 +105,34 @@ impl Reader<'_> {
     }
 
     /// The name of a variable. What is none may be the secret itself, and is not told.
-    fn variable(&mut self, node: &Node) -> Option<Variable> {
+    fn variable(&mut self, node: &SyntaxNode) -> Option<EnvVariable> {
         let text = self.text(node)?;
         let name = text.strip_prefix('$').unwrap_or_default();
         let name = name.strip_prefix('{').and_then(|name| name.strip_suffix('}')).unwrap_or(name);
         let is_sign = |sign: char| sign.is_ascii_alphanumeric() || sign == '_';
         match name.is_empty() || !name.chars().all(is_sign) {
-            false => Some(Variable(name.to_owned())),
+            false => Some(EnvVariable(name.to_owned())),
             true => {
                 let fix = "name the variable of the environment that holds it, as in `$WEB_TOKEN`";
-                self.blame_hidden(node.at, "a token is not written into a policy", fix);
+                self.report_secret_error(node.span, "a token is not written into a policy", fix);
                 None
             }
         }
     }
 }
 
-pub(super) fn write_admin(admin: &Admin) -> Option<Written> {
+pub(super) fn write_admin(admin: &AdminSpec) -> Option<OutputValue> {
     match (admin.listen, &admin.token, &admin.hosts[..]) {
         (None, None, []) => None,
-        (Some(listen), None, []) => Some(Written::text(listen)),
+        (Some(listen), None, []) => Some(OutputValue::text(listen)),
         _ => Some(ADMIN.write(admin)),
     }
 }
 
-pub(super) fn write_decisions(decisions: &Decisions) -> Written {
+pub(super) fn write_decisions(decisions: &Decisions) -> OutputValue {
     let Decisions { listen, tls, tokens } = decisions;
     match (tls, &tokens[..]) {
-        (None, []) => Written::text(listen),
+        (None, []) => OutputValue::text(listen),
         _ => {
             DECISIONS.write(&DecisionsMap { listen: Some(*listen), tls: tls.clone(), tokens: tokens.clone() })
         }

@@ -3,94 +3,100 @@
 //! What a file includes is appended to it, in the order in which it is named. A file counts once, however often it is
 //! included. What has a name, or can be said only once, is said in one of them.
 
-use crate::source::{Fault, Files, Format, Name, Node, Sources, Span, Value, short};
+use crate::source::{
+    FileSource, PolicyFormat, SourceSpan, Sources, SpannedError, SyntaxKey, SyntaxNode, SyntaxValue, truncate,
+};
 use std::{
     collections::{HashMap, HashSet},
     path::{Component, Path, PathBuf},
 };
 
 /// Keys whose lists are appended to each other.
-const LISTS: [&str; 4] = ["listen", "routes", "rules", "trusted-proxies"];
+const APPENDED_KEYS: [&str; 4] = ["listen", "routes", "rules", "trusted-proxies"];
 
 /// Keys whose names are put together.
-const NAMED: [&str; 4] = ["upstreams", "stores", "lists", "templates"];
+const MERGED_SECTIONS: [&str; 4] = ["upstreams", "stores", "lists", "templates"];
 
 /// Whoever includes more than this includes by accident.
-const MOST_FILES: usize = 64;
+const MAX_FILES: usize = 64;
 
 /// The tree of a file and of all that it includes.
-pub(super) fn load(path: &Path, files: &dyn Files, sources: &mut Sources) -> Result<Node, Vec<Fault>> {
-    let mut loader = Loader {
+pub(super) fn load(
+    path: &Path,
+    files: &dyn FileSource,
+    sources: &mut Sources,
+) -> Result<SyntaxNode, Vec<SpannedError>> {
+    let mut loader = IncludeLoader {
         files,
         sources,
         roots: Vec::new(),
-        open: Vec::new(),
-        seen: HashSet::new(),
-        faults: Vec::new(),
+        include_stack: Vec::new(),
+        loaded: HashSet::new(),
+        errors: Vec::new(),
     };
-    loader.visit(path, None);
-    let Loader { roots, faults, .. } = loader;
+    loader.load_file(path, None);
+    let IncludeLoader { roots, errors: faults, .. } = loader;
     match faults.is_empty() {
-        true => merged(roots, sources),
+        true => merge_roots(roots, sources),
         false => Err(faults),
     }
 }
 
 /// A text by itself has no place that others could be relative to.
-pub(super) fn refuse(root: &Node) -> Result<(), Vec<Fault>> {
-    let Value::Map(entries) = &root.value else { return Ok(()) };
+pub(super) fn reject_include(root: &SyntaxNode) -> Result<(), Vec<SpannedError>> {
+    let SyntaxValue::Map(entries) = &root.value else { return Ok(()) };
     match entries.iter().find(|(name, _)| name.text == "include") {
         None => Ok(()),
         Some((name, _)) => {
             let fix = "read the policy from a file, or put everything into it";
-            Err(vec![Fault::new(name.at, "a text that comes from no file includes none", fix)])
+            Err(vec![SpannedError::new(name.span, "a text that comes from no file includes none", fix)])
         }
     }
 }
 
-struct Loader<'a> {
-    files: &'a dyn Files,
+struct IncludeLoader<'a> {
+    files: &'a dyn FileSource,
     sources: &'a mut Sources,
-    roots: Vec<Node>,
+    roots: Vec<SyntaxNode>,
     /// The files that include the one that is being read.
-    open: Vec<PathBuf>,
-    seen: HashSet<PathBuf>,
-    faults: Vec<Fault>,
+    include_stack: Vec<PathBuf>,
+    loaded: HashSet<PathBuf>,
+    errors: Vec<SpannedError>,
 }
 
-impl Loader<'_> {
-    fn visit(&mut self, path: &Path, from: Option<Span>) {
-        let path = plain(path);
-        if let Some(at) = from.filter(|_| self.open.contains(&path)) {
+impl IncludeLoader<'_> {
+    fn load_file(&mut self, path: &Path, from: Option<SourceSpan>) {
+        let path = normalize_path(path);
+        if let Some(at) = from.filter(|_| self.include_stack.contains(&path)) {
             let problem = format!("`{}` includes itself", path.display());
-            let problem = match self.open.last() {
+            let problem = match self.include_stack.last() {
                 Some(last) if *last != path => format!("{problem}, through `{}`", last.display()),
                 _ => problem,
             };
-            self.faults.push(Fault::new(at, problem, "leave it out"));
+            self.errors.push(SpannedError::new(at, problem, "leave it out"));
             return;
         }
-        if !self.seen.insert(path.clone()) {
+        if !self.loaded.insert(path.clone()) {
             return;
         }
-        if self.seen.len() > MOST_FILES {
-            let at = from.unwrap_or(Span { file: 0, start: 0, end: 0 });
-            self.faults.push(Fault::new(at, format!("more than {MOST_FILES} files"), "include fewer"));
+        if self.loaded.len() > MAX_FILES {
+            let at = from.unwrap_or(SourceSpan { file: 0, start: 0, end: 0 });
+            self.errors.push(SpannedError::new(at, format!("more than {MAX_FILES} files"), "include fewer"));
             return;
         }
         let Some(root) = self.parse(&path, from) else { return };
         let includes = self.includes(&root);
         self.roots.push(root);
-        self.open.push(path.clone());
+        self.include_stack.push(path.clone());
         for (name, at) in includes {
             let folder = path.parent().unwrap_or(Path::new(""));
-            self.visit(&folder.join(name), Some(at));
+            self.load_file(&folder.join(name), Some(at));
         }
-        self.open.pop();
+        self.include_stack.pop();
     }
 
-    fn parse(&mut self, path: &Path, from: Option<Span>) -> Option<Node> {
-        let read = match Format::of_path(path) {
+    fn parse(&mut self, path: &Path, from: Option<SourceSpan>) -> Option<SyntaxNode> {
+        let read = match PolicyFormat::from_path(path) {
             None => Err((
                 format!("`{}` is neither YAML nor TOML nor JSON", path.display()),
                 "give it a name that ends with .yaml, .toml or .json",
@@ -107,35 +113,35 @@ impl Loader<'_> {
             Ok((bytes, format)) => match self.sources.parse(path, &bytes, format) {
                 Ok(root) => Some(root),
                 Err(faults) => {
-                    self.faults.extend(faults);
+                    self.errors.extend(faults);
                     None
                 }
             },
             Err((problem, fix)) => {
-                let at = from.unwrap_or_else(|| self.sources.unread(path));
-                self.faults.push(Fault::new(at, problem, fix));
+                let at = from.unwrap_or_else(|| self.sources.add_unreadable(path));
+                self.errors.push(SpannedError::new(at, problem, fix));
                 None
             }
         }
     }
 
     /// The files that a file names.
-    fn includes(&mut self, root: &Node) -> Vec<(String, Span)> {
-        let Value::Map(entries) = &root.value else { return Vec::new() };
+    fn includes(&mut self, root: &SyntaxNode) -> Vec<(String, SourceSpan)> {
+        let SyntaxValue::Map(entries) = &root.value else { return Vec::new() };
         let Some((_, node)) = entries.iter().find(|(name, _)| name.text == "include") else {
             return Vec::new();
         };
         let items = match &node.value {
-            Value::List(items) => items.as_slice(),
+            SyntaxValue::List(items) => items.as_slice(),
             _ => std::slice::from_ref(node),
         };
         let mut names = Vec::new();
         for item in items {
             match &item.value {
-                Value::Text(name) if !name.trim().is_empty() => names.push((name.clone(), item.at)),
+                SyntaxValue::Text(name) if !name.trim().is_empty() => names.push((name.clone(), item.span)),
                 _ => {
-                    let problem = format!("the name of a file is needed here, not {}", item.kind());
-                    self.faults.push(Fault::new(item.at, problem, "write it as in `more.yaml`"));
+                    let problem = format!("the name of a file is needed here, not {}", item.kind_name());
+                    self.errors.push(SpannedError::new(item.span, problem, "write it as in `more.yaml`"));
                 }
             }
         }
@@ -144,63 +150,64 @@ impl Loader<'_> {
 }
 
 /// All trees as one.
-fn merged(roots: Vec<Node>, sources: &Sources) -> Result<Node, Vec<Fault>> {
+fn merge_roots(roots: Vec<SyntaxNode>, sources: &Sources) -> Result<SyntaxNode, Vec<SpannedError>> {
     let mut roots = roots.into_iter();
     let Some(first) = roots.next() else { return Err(Vec::new()) };
-    let at = first.at;
-    let mut whole = Whole { entries: Vec::new(), index: HashMap::new(), sources, faults: Vec::new() };
+    let at = first.span;
+    let mut whole = MergedTree { entries: Vec::new(), index: HashMap::new(), sources, errors: Vec::new() };
     match first.value {
-        Value::Map(entries) => whole.add_all(entries),
-        Value::Null => {}
-        value => return Ok(Node { value, at }),
+        SyntaxValue::Map(entries) => whole.add_entries(entries),
+        SyntaxValue::Null => {}
+        value => return Ok(SyntaxNode { value, span: at }),
     }
     for root in roots {
         match root.value {
-            Value::Map(entries) => whole.add_all(entries),
-            Value::Null => {}
+            SyntaxValue::Map(entries) => whole.add_entries(entries),
+            SyntaxValue::Null => {}
             _ => {
-                let problem = format!("a policy is a map, not {}", root.kind());
-                whole.faults.push(Fault::new(
-                    root.at,
+                let problem = format!("a policy is a map, not {}", root.kind_name());
+                whole.errors.push(SpannedError::new(
+                    root.span,
                     problem,
                     "write a key and a value for each thing it says",
                 ));
             }
         }
     }
-    match whole.faults.is_empty() {
-        true => Ok(Node { value: Value::Map(whole.entries), at }),
-        false => Err(whole.faults),
+    match whole.errors.is_empty() {
+        true => Ok(SyntaxNode { value: SyntaxValue::Map(whole.entries), span: at }),
+        false => Err(whole.errors),
     }
 }
 
-struct Whole<'a> {
-    entries: Vec<(Name, Node)>,
+struct MergedTree<'a> {
+    entries: Vec<(SyntaxKey, SyntaxNode)>,
     /// Where a key, or a name under it, stands among the entries.
-    index: HashMap<(Option<&'static str>, String), (usize, Span)>,
+    index: HashMap<(Option<&'static str>, String), (usize, SourceSpan)>,
     sources: &'a Sources,
-    faults: Vec<Fault>,
+    errors: Vec<SpannedError>,
 }
 
-impl Whole<'_> {
-    fn add_all(&mut self, entries: Vec<(Name, Node)>) {
+impl MergedTree<'_> {
+    fn add_entries(&mut self, entries: Vec<(SyntaxKey, SyntaxNode)>) {
         for (name, node) in entries {
             // Nobody reads more than this, and to find the place of each takes its time.
-            if self.faults.len() < MOST_FILES {
+            if self.errors.len() < MAX_FILES {
                 self.add(name, node);
             }
         }
     }
 
-    fn add(&mut self, name: Name, node: Node) {
-        let section = NAMED.into_iter().find(|key| *key == name.text).filter(|_| node.value.is_map());
+    fn add(&mut self, name: SyntaxKey, node: SyntaxNode) {
+        let section =
+            MERGED_SECTIONS.into_iter().find(|key| *key == name.text).filter(|_| node.value.is_map());
         let place = match self.index.get(&(None, name.text.clone())) {
             None => {
                 let place = self.entries.len();
-                self.index.insert((None, name.text.clone()), (place, name.at));
+                self.index.insert((None, name.text.clone()), (place, name.span));
                 let empty = match section {
                     None => node.clone(),
-                    Some(_) => Node { value: Value::Map(Vec::new()), at: node.at },
+                    Some(_) => SyntaxNode { value: SyntaxValue::Map(Vec::new()), span: node.span },
                 };
                 self.entries.push((name.clone(), empty));
                 match section {
@@ -212,51 +219,54 @@ impl Whole<'_> {
         };
         let Some((_, known)) = self.entries.get_mut(place) else { return };
         match (section, node.value) {
-            (Some(section), Value::Map(more)) if known.value.is_map() => self.add_names(place, section, more),
-            (_, value) if LISTS.contains(&name.text.as_str()) => {
-                let listed = |value: Value, at: Span| match value {
-                    Value::List(items) => items,
-                    value => vec![Node { value, at }],
+            (Some(section), SyntaxValue::Map(more)) if known.value.is_map() => {
+                self.add_names(place, section, more)
+            }
+            (_, value) if APPENDED_KEYS.contains(&name.text.as_str()) => {
+                let listed = |value: SyntaxValue, at: SourceSpan| match value {
+                    SyntaxValue::List(items) => items,
+                    value => vec![SyntaxNode { value, span: at }],
                 };
-                let mut items = listed(std::mem::replace(&mut known.value, Value::Null), known.at);
-                items.extend(listed(value, node.at));
-                known.value = Value::List(items);
+                let mut items = listed(std::mem::replace(&mut known.value, SyntaxValue::Null), known.span);
+                items.extend(listed(value, node.span));
+                known.value = SyntaxValue::List(items);
             }
             _ if name.text == "include" => {}
             _ => {
-                let problem = format!("`{}` is said in two files", short(&name.text));
-                self.blame(&(None, name.text), name.at, problem);
+                let problem = format!("`{}` is said in two files", truncate(&name.text));
+                self.report_duplicate(&(None, name.text), name.span, problem);
             }
         }
     }
 
-    fn add_names(&mut self, place: usize, section: &'static str, more: Vec<(Name, Node)>) {
+    fn add_names(&mut self, place: usize, section: &'static str, more: Vec<(SyntaxKey, SyntaxNode)>) {
         for (name, node) in more {
             let key = (Some(section), name.text.clone());
             if self.index.contains_key(&key) {
-                let problem = format!("`{}` is defined twice in `{section}`", short(&name.text));
-                self.blame(&key, name.at, problem);
+                let problem = format!("`{}` is defined twice in `{section}`", truncate(&name.text));
+                self.report_duplicate(&key, name.span, problem);
                 continue;
             }
-            self.index.insert(key, (place, name.at));
-            if let Some((_, Node { value: Value::Map(names), .. })) = self.entries.get_mut(place) {
+            self.index.insert(key, (place, name.span));
+            if let Some((_, SyntaxNode { value: SyntaxValue::Map(names), .. })) = self.entries.get_mut(place)
+            {
                 names.push((name, node));
             }
         }
     }
 
-    fn blame(&mut self, key: &(Option<&'static str>, String), at: Span, problem: String) {
-        if self.faults.len() < MOST_FILES
+    fn report_duplicate(&mut self, key: &(Option<&'static str>, String), at: SourceSpan, problem: String) {
+        if self.errors.len() < MAX_FILES
             && let Some((_, first)) = self.index.get(key)
         {
-            let fix = format!("leave one out; the first is at {}", self.sources.place(*first));
-            self.faults.push(Fault::new(at, problem, fix));
+            let fix = format!("leave one out; the first is at {}", self.sources.location(*first));
+            self.errors.push(SpannedError::new(at, problem, fix));
         }
     }
 }
 
 /// A path without `.` and, where that can be told, without `..`: so that one file has one name.
-fn plain(path: &Path) -> PathBuf {
+fn normalize_path(path: &Path) -> PathBuf {
     let mut plain = PathBuf::new();
     for component in path.components() {
         match component {

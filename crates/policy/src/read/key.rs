@@ -1,24 +1,24 @@
 //! For whom, and at what cost.
 
 use super::{
-    Mistake, Reader,
+    PolicyReader, ValueError,
     matching::header_name,
-    references::Target,
-    values::{unknown_word, write_number},
+    references::ReferenceTarget,
+    values::{unknown_word_error, write_number},
 };
 use crate::{
+    map_schema::{MapSchema, OutputValue, ValueSchema, field, key},
     matching::check_key,
-    model::{Cost, Expression, Key, Part},
-    source::{Node, Value},
-    table::{Shape, Table, Written, field, key},
+    model::{CostSpec, Expression, KeyPart, KeySpec},
+    source::{SyntaxNode, SyntaxValue},
 };
 use std::fmt;
 
 /// The bits of an address of IPv6 that are one client, unless a key says otherwise.
-const BITS: u8 = 64;
+const DEFAULT_IPV6_BITS: u8 = 64;
 
-pub(super) static KEY: Shape = Shape::Either(&[
-    Shape::Text(&[
+pub(super) static KEY_SCHEMA: ValueSchema = ValueSchema::AnyOf(&[
+    ValueSchema::Text(&[
         "ip",
         "ip/56",
         "user",
@@ -28,93 +28,100 @@ pub(super) static KEY: Shape = Shape::Either(&[
         "capture id",
         "all",
     ]),
-    Shape::List(&Shape::Named("any-key", || &KEY)),
-    Shape::Keys(|| KEY_MAP.outline()),
+    ValueSchema::List(&ValueSchema::Reference("any-key", || &KEY_SCHEMA)),
+    ValueSchema::Map(|| KEY_MAP.outline()),
 ]);
 
 /// `key` in a table.
-pub(super) const SHAPE: Shape = Shape::Named("any-key", || &KEY);
+pub(super) const KEY_SHAPE: ValueSchema = ValueSchema::Reference("any-key", || &KEY_SCHEMA);
 
 /// A key that needs a map.
 #[derive(Default)]
 struct KeyMap {
-    first: Option<Key>,
+    first: Option<KeySpec>,
     cel: Option<Expression>,
 }
 
-static KEY_MAP: Table<KeyMap> = Table {
-    what: "key",
+static KEY_MAP: MapSchema<KeyMap> = MapSchema {
+    name: "key",
     required: &[],
     keys: &[
         key(
             "first",
             "The first of these that a request has.",
-            Shape::List(&SHAPE),
-            |reader, node, it| it.first = reader.together(node, Key::First),
+            ValueSchema::List(&KEY_SHAPE),
+            |reader, node, it| it.first = reader.several_keys(node, KeySpec::First),
             |it| match &it.first {
-                Some(Key::First(keys)) => Some(Written::List(keys.iter().map(write_key).collect())),
+                Some(KeySpec::First(keys)) => Some(OutputValue::List(keys.iter().map(write_key).collect())),
                 _ => None,
             },
         ),
-        field!("cel": Shape::Text(&["request.path"]),
-            cel = expression(check_key) => |cel| Written::text(&cel.0),
+        field!("cel": ValueSchema::Text(&["request.path"]),
+            cel = expression(check_key) => |cel| OutputValue::text(&cel.0),
             "An expression in CEL that gives a text or a number."),
     ],
 };
 
 #[derive(Default)]
-pub(super) struct FoundCost {
-    of: Option<Part>,
-    otherwise: Option<u64>,
-    most: u64,
+pub(super) struct CostMap {
+    source: Option<KeyPart>,
+    default: Option<u64>,
+    max: u64,
 }
 
-static COST: Table<FoundCost> = Table {
-    what: "cost",
+static COST: MapSchema<CostMap> = MapSchema {
+    name: "cost",
     required: &["of", "most"],
     keys: &[
-        field!("of": SHAPE, of = part => write_part, "Where the number is found."),
+        field!("of": KEY_SHAPE, source = single_part => write_part, "Where the number is found."),
         key(
             "else",
             "What a request costs in which there is no number; 1 unless told otherwise.",
-            Shape::Whole,
-            |reader, node, it| it.otherwise = reader.whole(node, 0..=u64::MAX),
-            |it| it.otherwise.filter(|cost| *cost != 1).map(Written::Number),
+            ValueSchema::Integer,
+            |reader, node, it| it.default = reader.integer(node, 0..=u64::MAX),
+            |it| it.default.filter(|cost| *cost != 1).map(OutputValue::Number),
         ),
-        field!("most": Shape::Whole, most = whole(1..=u64::MAX) => write_number, always,
+        field!("most": ValueSchema::Integer, max = integer(1..=u64::MAX) => write_number, always,
             "The most that a request can be made to cost."),
     ],
 };
 
 /// `cost` in a table.
-pub(super) const COST_SHAPE: Shape = Shape::Either(&[Shape::Whole, Shape::Keys(|| COST.outline())]);
+pub(super) const COST_SHAPE: ValueSchema =
+    ValueSchema::AnyOf(&[ValueSchema::Integer, ValueSchema::Map(|| COST.outline())]);
 
-impl Reader<'_> {
-    pub(super) fn key(&mut self, node: &Node) -> Option<Key> {
+impl PolicyReader<'_> {
+    pub(super) fn key(&mut self, node: &SyntaxNode) -> Option<KeySpec> {
         match &node.value {
-            Value::List(_) => self.together(node, Key::Every),
-            Value::Map(_) => {
+            SyntaxValue::List(_) => self.several_keys(node, KeySpec::Composite),
+            SyntaxValue::Map(_) => {
                 let mut map = KeyMap::default();
-                let before = self.faults.len();
-                self.fill(node, &KEY_MAP, &mut map);
+                let before = self.errors.len();
+                self.read_map(node, &KEY_MAP, &mut map);
                 match map {
                     KeyMap { first: Some(first), cel: None } => Some(first),
-                    KeyMap { first: None, cel: Some(cel) } => Some(Key::Part(Part::Cel(cel))),
+                    KeyMap { first: None, cel: Some(cel) } => Some(KeySpec::Part(KeyPart::Cel(cel))),
                     _ => {
-                        if self.faults.len() == before {
+                        if self.errors.len() == before {
                             let fix = "write `first: [user, ip]` or `cel: …`";
-                            self.blame(node.at, "a key is one thing", fix);
+                            self.report_error(node.span, "a key is one thing", fix);
                         }
                         None
                     }
                 }
             }
             _ => {
-                let read = self.read(node, word)?;
+                let read = self.read(node, parse_key)?;
                 match &read {
-                    Key::Part(Part::User) => self.refer(Target::User, "user", node.at),
-                    Key::Part(Part::Capture(name)) => self.refer(Target::Capture, name, node.at),
-                    Key::Part(Part::Route) => self.refer(Target::Path, "route", node.at),
+                    KeySpec::Part(KeyPart::User) => {
+                        self.add_reference(ReferenceTarget::User, "user", node.span)
+                    }
+                    KeySpec::Part(KeyPart::Capture(name)) => {
+                        self.add_reference(ReferenceTarget::Capture, name, node.span)
+                    }
+                    KeySpec::Part(KeyPart::Route) => {
+                        self.add_reference(ReferenceTarget::Path, "route", node.span)
+                    }
                     _ => {}
                 }
                 Some(read)
@@ -123,15 +130,15 @@ impl Reader<'_> {
     }
 
     /// Several keys; the only one of a list stands for it.
-    fn together(&mut self, node: &Node, make: fn(Vec<Key>) -> Key) -> Option<Key> {
-        let is_all = |node: &Node| matches!(&node.value, Value::Text(text) if text == "all");
-        if let Value::List(items) = &node.value
+    fn several_keys(&mut self, node: &SyntaxNode, make: fn(Vec<KeySpec>) -> KeySpec) -> Option<KeySpec> {
+        let is_all = |node: &SyntaxNode| matches!(&node.value, SyntaxValue::Text(text) if text == "all");
+        if let SyntaxValue::List(items) = &node.value
             && let Some(all) = items.iter().find(|item| is_all(item))
-            && matches!(make(Vec::new()), Key::Every(_))
+            && matches!(make(Vec::new()), KeySpec::Composite(_))
         {
-            self.blame(all.at, "`all` beside other keys", "leave it out: it adds nothing to them");
+            self.report_error(all.span, "`all` beside other keys", "leave it out: it adds nothing to them");
         }
-        let mut keys = self.several(node, Self::key);
+        let mut keys = self.one_or_many(node, Self::key);
         match keys.len() {
             0 => None,
             1 => keys.pop(),
@@ -140,12 +147,12 @@ impl Reader<'_> {
     }
 
     /// A key that is one thing.
-    fn part(&mut self, node: &Node) -> Option<Part> {
+    fn single_part(&mut self, node: &SyntaxNode) -> Option<KeyPart> {
         match self.key(node)? {
-            Key::Part(part) => Some(part),
+            KeySpec::Part(part) => Some(part),
             _ => {
-                self.blame(
-                    node.at,
+                self.report_error(
+                    node.span,
                     "one thing is needed here, not several",
                     "write it as in `header x-cost`",
                 );
@@ -154,95 +161,97 @@ impl Reader<'_> {
         }
     }
 
-    pub(super) fn cost(&mut self, node: &Node) -> Option<Cost> {
+    pub(super) fn cost(&mut self, node: &SyntaxNode) -> Option<CostSpec> {
         match &node.value {
-            Value::Map(_) => {
-                let mut found = FoundCost::default();
-                self.fill(node, &COST, &mut found);
-                let FoundCost { of, otherwise, most } = found;
-                Some(Cost::Found { part: of?, otherwise: otherwise.unwrap_or(1), most })
+            SyntaxValue::Map(_) => {
+                let mut found = CostMap::default();
+                self.read_map(node, &COST, &mut found);
+                let CostMap { source: of, default: otherwise, max: most } = found;
+                Some(CostSpec::FromRequest { part: of?, default: otherwise.unwrap_or(1), max: most })
             }
-            _ => self.whole(node, 0..=u64::MAX).map(Cost::Fixed),
+            _ => self.integer(node, 0..=u64::MAX).map(CostSpec::Fixed),
         }
     }
 }
 
-pub(super) fn write_key(key: &Key) -> Written {
+pub(super) fn write_key(key: &KeySpec) -> OutputValue {
     match key {
-        Key::All => Written::text("all"),
-        Key::Part(part) => write_part(part),
-        Key::Every(keys) => Written::List(keys.iter().map(write_key).collect()),
-        Key::First(_) => KEY_MAP.write(&KeyMap { first: Some(key.clone()), cel: None }),
+        KeySpec::All => OutputValue::text("all"),
+        KeySpec::Part(part) => write_part(part),
+        KeySpec::Composite(keys) => OutputValue::List(keys.iter().map(write_key).collect()),
+        KeySpec::First(_) => KEY_MAP.write(&KeyMap { first: Some(key.clone()), cel: None }),
     }
 }
 
-fn write_part(part: &Part) -> Written {
+fn write_part(part: &KeyPart) -> OutputValue {
     match part {
-        Part::Cel(cel) => KEY_MAP.write(&KeyMap { first: None, cel: Some(cel.clone()) }),
-        part => Written::text(part),
+        KeyPart::Cel(cel) => KEY_MAP.write(&KeyMap { first: None, cel: Some(cel.clone()) }),
+        part => OutputValue::text(part),
     }
 }
 
-pub(super) fn write_cost(cost: &Cost) -> Option<Written> {
+pub(super) fn write_cost(cost: &CostSpec) -> Option<OutputValue> {
     match cost {
-        Cost::Fixed(1) => None,
-        Cost::Fixed(cost) => Some(Written::Number(*cost)),
-        Cost::Found { part, otherwise, most } => {
-            Some(COST.write(&FoundCost { of: Some(part.clone()), otherwise: Some(*otherwise), most: *most }))
+        CostSpec::Fixed(1) => None,
+        CostSpec::Fixed(cost) => Some(OutputValue::Number(*cost)),
+        CostSpec::FromRequest { part, default: otherwise, max: most } => {
+            Some(COST.write(&CostMap { source: Some(part.clone()), default: Some(*otherwise), max: *most }))
         }
     }
 }
 
-const WORDS: [&str; 8] = ["ip", "user", "method", "host", "path", "route", "request", "all"];
-const WITH_NAME: [&str; 4] = ["header", "cookie", "query", "capture"];
+const PLAIN_KEYS: [&str; 8] = ["ip", "user", "method", "host", "path", "route", "request", "all"];
+const NAMED_KEYS: [&str; 4] = ["header", "cookie", "query", "capture"];
 
-fn word(text: &str) -> Result<Key, Mistake> {
+fn parse_key(text: &str) -> Result<KeySpec, ValueError> {
     let (first, rest) = text.split_once(' ').map_or((text, ""), |(first, rest)| (first, rest.trim()));
     let named = || match rest {
-        "" => Err(Mistake::new(format!("`{first}` without a name"), format!("write `{first} NAME`"))),
+        "" => Err(ValueError::new(format!("`{first}` without a name"), format!("write `{first} NAME`"))),
         name if name.contains(|c: char| c.is_whitespace() || c.is_control()) => {
-            Err(Mistake::new("a name with a space in it", format!("write `{first} NAME`"))
-                .at(first.len() + 1..text.len()))
+            Err(ValueError::new("a name with a space in it", format!("write `{first} NAME`"))
+                .with_span(first.len() + 1..text.len()))
         }
         name => Ok(name.to_owned()),
     };
-    Ok(Key::Part(match (first, rest) {
-        ("all", "") => return Ok(Key::All),
-        ("ip", "") => Part::Ip { bits: BITS },
-        ("user", "") => Part::User,
-        ("method", "") => Part::Method,
-        ("host", "") => Part::Host,
-        ("path", "") => Part::Path,
-        ("request", "") => Part::Request,
-        ("route", "") => Part::Route,
-        ("header", _) => Part::Header(header_name(&named()?)?),
-        ("cookie", _) => Part::Cookie(named()?),
-        ("query", _) => Part::Query(named()?),
-        ("capture", _) => Part::Capture(named()?),
+    Ok(KeySpec::Part(match (first, rest) {
+        ("all", "") => return Ok(KeySpec::All),
+        ("ip", "") => KeyPart::Ip { bits: DEFAULT_IPV6_BITS },
+        ("user", "") => KeyPart::User,
+        ("method", "") => KeyPart::Method,
+        ("host", "") => KeyPart::Host,
+        ("path", "") => KeyPart::Path,
+        ("request", "") => KeyPart::Request,
+        ("route", "") => KeyPart::Route,
+        ("header", _) => KeyPart::Header(header_name(&named()?)?),
+        ("cookie", _) => KeyPart::Cookie(named()?),
+        ("query", _) => KeyPart::Query(named()?),
+        ("capture", _) => KeyPart::Capture(named()?),
         (first, "") if first.starts_with("ip/") => match first["ip/".len()..].parse() {
-            Ok(bits @ 1..=128) => Part::Ip { bits },
+            Ok(bits @ 1..=128) => KeyPart::Ip { bits },
             _ => {
                 let fix =
                     "write how many bits of an address of IPv6 are one client, from 1 to 128, as in `ip/56`";
-                return Err(Mistake::new(format!("`{first}` has no such bits"), fix).at(3..first.len()));
+                return Err(
+                    ValueError::new(format!("`{first}` has no such bits"), fix).with_span(3..first.len())
+                );
             }
         },
         _ => {
-            let (problem, fix) = unknown_word(first, WORDS.into_iter().chain(WITH_NAME));
-            let (problem, fix) = match WORDS.contains(&first) {
+            let (problem, fix) = unknown_word_error(first, PLAIN_KEYS.into_iter().chain(NAMED_KEYS));
+            let (problem, fix) = match PLAIN_KEYS.contains(&first) {
                 true => (format!("`{first}` has no name"), format!("write `{first}` alone")),
                 false => (problem.replace("word", "key"), fix),
             };
-            return Err(Mistake::new(problem, fix));
+            return Err(ValueError::new(problem, fix));
         }
     }))
 }
 
 /// As it is read; an expression as it is.
-impl fmt::Display for Part {
+impl fmt::Display for KeyPart {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
-            Self::Ip { bits: BITS } => f.write_str("ip"),
+            Self::Ip { bits: DEFAULT_IPV6_BITS } => f.write_str("ip"),
             Self::Ip { bits } => write!(f, "ip/{bits}"),
             Self::User => f.write_str("user"),
             Self::Method => f.write_str("method"),

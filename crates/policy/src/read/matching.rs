@@ -1,36 +1,36 @@
 //! Which requests.
 
-use super::{Mistake, Reader, path::path, references::Target};
+use super::{PolicyReader, ValueError, path::parse_path, references::ReferenceTarget};
 use crate::{
+    map_schema::{MapSchema, OutputValue, ValueSchema, field, key},
     matching::check_condition,
-    model::{Expression, Glob, Match, Network, Values},
-    source::{Node, Value, short},
-    table::{Shape, Table, Written, field, key},
+    model::{Expression, Glob, Match, Network, ValueGlobs},
+    source::{SyntaxNode, SyntaxValue, truncate},
 };
 use std::{collections::BTreeMap, fmt};
 use tidegate_core::SettingError;
 
-pub(crate) static MATCH: Table<Match> = Table {
-    what: "match",
+pub(crate) static MATCH: MapSchema<Match> = MapSchema {
+    name: "match",
     required: &[],
     keys: &[
-        field!("method": Shape::Several(&Shape::Text(&["GET", "POST"])), [methods] = method,
+        field!("method": ValueSchema::OneOrMany(&ValueSchema::Text(&["GET", "POST"])), [methods] = method,
             "One of these methods."),
-        field!("path": Shape::Several(&Shape::Text(&["/login", "/users/{id}/**"])), [paths] = read(path),
+        field!("path": ValueSchema::OneOrMany(&ValueSchema::Text(&["/login", "/users/{id}/**"])), [paths] = read(parse_path),
             "One of these paths: `*` is within a segment, `{name}` is one, `**` is any number of them at the end."),
-        field!("host": Shape::Several(&Shape::Text(&["api.example.com", "*.example.com"])),
-            [hosts] = read(host) => |host| Written::text(&host.0),
+        field!("host": ValueSchema::OneOrMany(&ValueSchema::Text(&["api.example.com", "*.example.com"])),
+            [hosts] = read(parse_host) => |host| OutputValue::text(&host.0),
             "One of these hosts, with `*` for any text, without a port."),
         key(
             "header",
             "All of these headers have one of these values, with `*` for any text.",
-            Shape::Names(&Shape::Several(&Shape::Scalar)),
+            ValueSchema::NamedMap(&ValueSchema::OneOrMany(&ValueSchema::Scalar)),
             |reader, node, it| {
                 it.headers = BTreeMap::new();
-                reader.names(node, "header", |reader, name, node| match header_name(&name.text) {
+                reader.named_entries(node, "header", |reader, name, node| match header_name(&name.text) {
                     Ok(header) if it.headers.contains_key(&header) => {
-                        reader.blame(
-                            name.at,
+                        reader.report_error(
+                            name.span,
                             format!("the header `{header}` is here twice"),
                             "leave one out",
                         );
@@ -38,56 +38,56 @@ pub(crate) static MATCH: Table<Match> = Table {
                     Ok(header) => {
                         it.headers.insert(header, reader.values(node));
                     }
-                    Err(mistake) => reader.blame(name.at, mistake.problem, mistake.fix),
+                    Err(mistake) => reader.report_error(name.span, mistake.problem, mistake.fix),
                 });
             },
-            |it| Written::named(&it.headers, write_values),
+            |it| OutputValue::named_map(&it.headers, write_values),
         ),
         key(
             "query",
             "All of these parameters of the query have one of these values.",
-            Shape::Names(&Shape::Several(&Shape::Scalar)),
+            ValueSchema::NamedMap(&ValueSchema::OneOrMany(&ValueSchema::Scalar)),
             |reader, node, it| it.queries = reader.values_by_name(node, "query"),
-            |it| Written::named(&it.queries, write_values),
+            |it| OutputValue::named_map(&it.queries, write_values),
         ),
         key(
             "cookie",
             "All of these cookies have one of these values.",
-            Shape::Names(&Shape::Several(&Shape::Scalar)),
+            ValueSchema::NamedMap(&ValueSchema::OneOrMany(&ValueSchema::Scalar)),
             |reader, node, it| it.cookies = reader.values_by_name(node, "cookie"),
-            |it| Written::named(&it.cookies, write_values),
+            |it| OutputValue::named_map(&it.cookies, write_values),
         ),
         key(
             "client",
             "The address of the client is in one of these networks, or lists.",
-            Shape::Several(&Shape::Text(&["10.0.0.0/8", "office"])),
+            ValueSchema::OneOrMany(&ValueSchema::Text(&["10.0.0.0/8", "office"])),
             |reader, node, it| it.clients = reader.networks(node),
-            |it| Written::texts(&it.clients),
+            |it| OutputValue::text_list(&it.clients),
         ),
         key(
             "listener",
             "It came in through a listener of one of these names.",
-            Shape::Several(&Shape::Text(&["internal"])),
+            ValueSchema::OneOrMany(&ValueSchema::Text(&["internal"])),
             |reader, node, it| {
-                it.listeners = reader.several(node, |reader, node| {
+                it.listeners = reader.one_or_many(node, |reader, node| {
                     let name = reader.name(node)?;
-                    reader.refer(Target::Listener, &name, node.at);
+                    reader.add_reference(ReferenceTarget::Listener, &name, node.span);
                     Some(name)
                 });
             },
-            |it| Written::texts(&it.listeners),
+            |it| OutputValue::text_list(&it.listeners),
         ),
         key(
             "not",
             "None for which this holds.",
-            Shape::Keys(|| MATCH.outline()),
+            ValueSchema::Map(|| MATCH.outline()),
             |reader, node, it| {
                 let mut not = Match::default();
-                reader.fill(node, &MATCH, &mut not);
+                reader.read_map(node, &MATCH, &mut not);
                 match &node.value {
-                    Value::Map(entries) if entries.is_empty() => {
-                        reader.blame(
-                            node.at,
+                    SyntaxValue::Map(entries) if entries.is_empty() => {
+                        reader.report_error(
+                            node.span,
                             "`not` of everything leaves nothing",
                             "say which, or leave it out",
                         );
@@ -100,57 +100,57 @@ pub(crate) static MATCH: Table<Match> = Table {
         key(
             "any",
             "One of these holds as well.",
-            Shape::Several(&Shape::Keys(|| MATCH.outline())),
+            ValueSchema::OneOrMany(&ValueSchema::Map(|| MATCH.outline())),
             |reader, node, it| {
-                it.any = reader.several(node, |reader, node| {
+                it.any = reader.one_or_many(node, |reader, node| {
                     let matching = reader.matching(node);
-                    if let Value::Map(entries) = &node.value
+                    if let SyntaxValue::Map(entries) = &node.value
                         && entries.is_empty()
                     {
                         let problem = "one of `any` is everything, so that the others say nothing";
-                        reader.blame(node.at, problem, "say which, or leave `any` out");
+                        reader.report_error(node.span, problem, "say which, or leave `any` out");
                     }
                     Some(matching)
                 });
             },
-            |it| Written::several(&it.any, |each| MATCH.write(each)),
+            |it| OutputValue::one_or_many(&it.any, |each| MATCH.write(each)),
         ),
         key(
             "when",
             "An expression in CEL that is true.",
-            Shape::Text(&["request.size > 1000"]),
+            ValueSchema::Text(&["request.size > 1000"]),
             |reader, node, it| it.when = reader.expression(node, check_condition),
-            |it| it.when.as_ref().map(|when| Written::text(&when.0)),
+            |it| it.when.as_ref().map(|when| OutputValue::text(&when.0)),
         ),
     ],
 };
 
-impl Reader<'_> {
-    pub(super) fn matching(&mut self, node: &Node) -> Match {
+impl PolicyReader<'_> {
+    pub(super) fn matching(&mut self, node: &SyntaxNode) -> Match {
         let mut matching = Match::default();
-        self.fill(node, &MATCH, &mut matching);
+        self.read_map(node, &MATCH, &mut matching);
         matching
     }
 
     pub(super) fn expression(
         &mut self,
-        node: &Node,
+        node: &SyntaxNode,
         check: fn(&Expression) -> Result<(), SettingError>,
     ) -> Option<Expression> {
-        let text = self.filled(node)?;
+        let text = self.non_empty_text(node)?;
         let expression = Expression(text.as_str().into());
         match check(&expression) {
             Ok(()) => Some(expression),
             Err(error) => {
-                self.blame_inside(node.at, &text, error.into());
+                self.report_value_error(node.span, &text, error.into());
                 None
             }
         }
     }
 
     /// Networks and names of lists; `all` is every address.
-    pub(super) fn networks(&mut self, node: &Node) -> Vec<Network> {
-        self.several(node, |reader, node| {
+    pub(super) fn networks(&mut self, node: &SyntaxNode) -> Vec<Network> {
+        self.one_or_many(node, |reader, node| {
             let text = reader.text(node)?;
             if text == "all" {
                 return Some(Network::List(text.to_owned()));
@@ -161,43 +161,45 @@ impl Reader<'_> {
                 return Some(Network::Prefix(reader.parse(node)?));
             }
             let name = reader.name(node)?;
-            reader.refer(Target::List, &name, node.at);
+            reader.add_reference(ReferenceTarget::List, &name, node.span);
             Some(Network::List(name))
         })
     }
 
-    fn method(&mut self, node: &Node) -> Option<String> {
+    fn method(&mut self, node: &SyntaxNode) -> Option<String> {
         self.read(node, |text| match is_token(text) {
             true => Ok(text.to_ascii_uppercase()),
-            false => {
-                Err(Mistake::new(format!("`{}` is not a method", short(text)), "write one, as in `GET`"))
-            }
+            false => Err(ValueError::new(
+                format!("`{}` is not a method", truncate(text)),
+                "write one, as in `GET`",
+            )),
         })
     }
 
-    fn values(&mut self, node: &Node) -> Values {
-        Values(self.several(node, Reader::scalar).into_iter().map(Glob).collect())
+    fn values(&mut self, node: &SyntaxNode) -> ValueGlobs {
+        ValueGlobs(self.one_or_many(node, PolicyReader::scalar).into_iter().map(Glob).collect())
     }
 
-    fn values_by_name(&mut self, node: &Node, what: &str) -> BTreeMap<String, Values> {
+    fn values_by_name(&mut self, node: &SyntaxNode, what: &str) -> BTreeMap<String, ValueGlobs> {
         let mut all = BTreeMap::new();
-        self.names(node, what, |reader, name, node| {
+        self.named_entries(node, what, |reader, name, node| {
             all.insert(name.text.clone(), reader.values(node));
         });
         all
     }
 }
 
-fn write_values(values: &Values) -> Written {
-    Written::several(&values.0, |glob| Written::text(&glob.0)).unwrap_or(Written::List(Vec::new()))
+fn write_values(values: &ValueGlobs) -> OutputValue {
+    OutputValue::one_or_many(&values.0, |glob| OutputValue::text(&glob.0))
+        .unwrap_or(OutputValue::List(Vec::new()))
 }
 
 /// The name of a header, in lower case.
-pub(super) fn header_name(text: &str) -> Result<String, Mistake> {
+pub(super) fn header_name(text: &str) -> Result<String, ValueError> {
     match is_token(text) {
         true => Ok(text.to_ascii_lowercase()),
-        false => Err(Mistake::new(
-            format!("`{}` is not a name of a header", short(text)),
+        false => Err(ValueError::new(
+            format!("`{}` is not a name of a header", truncate(text)),
             "write one, as in `x-plan`",
         )),
     }
@@ -210,18 +212,18 @@ pub(super) fn is_token(text: &str) -> bool {
 
 /// Whether a host can be written down and read again.
 pub fn is_host(text: &str) -> bool {
-    host(text).is_ok_and(|read| read.0 == text)
+    parse_host(text).is_ok_and(|read| read.0 == text)
 }
 
-fn host(text: &str) -> Result<Glob, Mistake> {
+fn parse_host(text: &str) -> Result<Glob, ValueError> {
     let fix = "write a name, as in `api.example.com` or `*.example.com`, without a scheme and a port";
     let is_name = |c: char| c.is_alphanumeric() || matches!(c, '.' | '-' | '_' | '*');
     let is_v6 = text.starts_with('[') && text.ends_with(']');
     match text.find(|c: char| !(is_name(c) || is_v6 && matches!(c, '[' | ']' | ':'))) {
         None if !text.is_empty() => Ok(Glob(text.to_lowercase())),
         at => {
-            let mistake = Mistake::new(format!("`{}` is not a host", short(text)), fix);
-            Err(at.map_or(mistake.clone(), |at| mistake.at(at..text.len())))
+            let mistake = ValueError::new(format!("`{}` is not a host", truncate(text)), fix);
+            Err(at.map_or(mistake.clone(), |at| mistake.with_span(at..text.len())))
         }
     }
 }

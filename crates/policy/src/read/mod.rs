@@ -1,10 +1,11 @@
 //! Makes a policy of trees, and finds all that is wrong with them at once.
 
 mod action;
-mod amount;
+mod admission;
 mod decisions;
 mod include;
 mod key;
+mod limits;
 mod matching;
 mod observe;
 mod path;
@@ -13,7 +14,6 @@ mod references;
 mod rule;
 mod server;
 mod template;
-mod terms;
 mod upstream;
 mod values;
 
@@ -22,13 +22,16 @@ pub use path::is_path;
 pub(crate) use policy::POLICY;
 pub(crate) use rule::RULE;
 pub use upstream::is_upstream_url;
-pub(crate) use values::{Mistake, usual_word, word_names, write_word};
+pub(crate) use values::{ValueError, default_keyword, keyword_names, write_keyword};
 
 use crate::{
+    map_schema::MapSchema,
     model::Policy,
     problem::Problems,
-    source::{Disk, Fault, Files, Format, Name, Node, Sources, Span, Value, short},
-    table::Table,
+    source::{
+        DiskFiles, FileSource, PolicyFormat, SourceSpan, Sources, SpannedError, SyntaxKey, SyntaxNode,
+        SyntaxValue, truncate,
+    },
 };
 use references::References;
 use std::{collections::HashMap, path::Path, str::FromStr};
@@ -51,60 +54,60 @@ impl Policy {
     /// assert_eq!(policy.rules[0].name, "a");
     /// # Ok::<(), tidegate_policy::Problems>(())
     /// ```
-    pub fn read(path: impl AsRef<Path>, files: &dyn Files) -> Result<Self, Problems> {
-        Self::read_with_places(path.as_ref(), files).map(|(policy, _, _)| policy)
+    pub fn read(path: impl AsRef<Path>, files: &dyn FileSource) -> Result<Self, Problems> {
+        Self::read_with_sources(path.as_ref(), files).map(|(policy, _, _)| policy)
     }
 
     /// The same, with the texts and the tree that it was made of.
-    pub(crate) fn read_with_places(
+    pub(crate) fn read_with_sources(
         path: &Path,
-        files: &dyn Files,
-    ) -> Result<(Self, Node, Sources), Problems> {
+        files: &dyn FileSource,
+    ) -> Result<(Self, SyntaxNode, Sources), Problems> {
         let mut sources = Sources::default();
         match include::load(path, files, &mut sources) {
-            Ok(root) => Self::of(&root, &sources).map(|policy| (policy, root, sources)),
-            Err(faults) => Err(Problems::of(faults, &sources)),
+            Ok(root) => Self::from_root(&root, &sources).map(|policy| (policy, root, sources)),
+            Err(faults) => Err(Problems::from_errors(faults, &sources)),
         }
     }
 
     /// The same, from the disk.
     pub fn from_file(path: impl AsRef<Path>) -> Result<Self, Problems> {
-        Self::read(path, &Disk)
+        Self::read(path, &DiskFiles)
     }
 
     /// What a text says, which includes no files.
-    pub fn parse(text: &str, format: Format) -> Result<Self, Problems> {
+    pub fn parse(text: &str, format: PolicyFormat) -> Result<Self, Problems> {
         let mut sources = Sources::default();
         let node = sources.parse(Path::new(""), text.as_bytes(), format);
-        match node.and_then(|root| include::refuse(&root).map(|()| root)) {
-            Ok(root) => Self::of(&root, &sources),
-            Err(faults) => Err(Problems::of(faults, &sources)),
+        match node.and_then(|root| include::reject_include(&root).map(|()| root)) {
+            Ok(root) => Self::from_root(&root, &sources),
+            Err(faults) => Err(Problems::from_errors(faults, &sources)),
         }
     }
 
-    fn of(root: &Node, sources: &Sources) -> Result<Self, Problems> {
-        let mut reader = Reader {
+    fn from_root(root: &SyntaxNode, sources: &Sources) -> Result<Self, Problems> {
+        let mut reader = PolicyReader {
             sources,
-            faults: Vec::new(),
+            errors: Vec::new(),
             scope: Vec::new(),
-            references: References::of(root),
-            templates: template::of(root),
-            voice: Voice::Loud,
-            unfolded: 0,
+            references: References::from_root(root),
+            templates: template::collect_templates(root),
+            reporting: ErrorReporting::Enabled,
+            expanded_bytes: 0,
         };
         let mut policy = Self::default();
         // An empty file says nothing.
-        let mut strays = Strays::default();
-        if root.value != Value::Null
-            && let Some(entries) = reader.entries(root, POLICY.what)
+        let mut strays = UnknownKeys::default();
+        if root.value != SyntaxValue::Null
+            && let Some(entries) = reader.entries(root, POLICY.name)
         {
             let entries = entries.iter().map(|(name, node)| (name, node));
-            strays = reader.fill_from(entries, root.at, &POLICY, &mut policy);
+            strays = reader.read_entries(entries, root.span, &POLICY, &mut policy);
         }
         reader.check_references(&strays);
-        match reader.faults.is_empty() {
+        match reader.errors.is_empty() {
             true => Ok(policy),
-            false => Err(Problems::of(reader.faults, sources)),
+            false => Err(Problems::from_errors(reader.errors, sources)),
         }
     }
 }
@@ -114,129 +117,134 @@ impl FromStr for Policy {
     type Err = Problems;
 
     fn from_str(text: &str) -> Result<Self, Problems> {
-        Self::parse(text, Format::Yaml)
+        Self::parse(text, PolicyFormat::Yaml)
     }
 }
 
 /// Reads one tree.
-pub(crate) struct Reader<'a> {
+pub(crate) struct PolicyReader<'a> {
     sources: &'a Sources,
-    faults: Vec<Fault>,
+    errors: Vec<SpannedError>,
     /// What is being read, the whole first: ``rule `login` ``.
     scope: Vec<String>,
     references: References,
-    templates: HashMap<&'a str, &'a Node>,
-    voice: Voice,
+    templates: HashMap<&'a str, &'a SyntaxNode>,
+    reporting: ErrorReporting,
     /// What templates have added so far, in bytes.
-    unfolded: usize,
+    expanded_bytes: usize,
 }
 
 /// Whether faults are told.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Voice {
-    Loud,
+enum ErrorReporting {
+    Enabled,
     /// What is read again was blamed when it was read first.
-    Muted,
+    Suppressed,
 }
 
 /// The unknown keys of a map. What is missing because its key was mistyped is not missing.
 #[derive(Default)]
-struct Strays {
-    is_any: bool,
+struct UnknownKeys {
+    has_any: bool,
     /// The keys that they were to be, as far as one can tell.
-    meant: Vec<&'static str>,
+    suggested: Vec<&'static str>,
 }
 
-impl Reader<'_> {
-    pub(crate) fn blame(&mut self, at: Span, problem: impl Into<String>, fix: impl Into<String>) {
-        if self.voice == Voice::Loud {
-            self.faults.push(Fault::new(at, problem, fix));
+impl PolicyReader<'_> {
+    pub(crate) fn report_error(
+        &mut self,
+        at: SourceSpan,
+        problem: impl Into<String>,
+        fix: impl Into<String>,
+    ) {
+        if self.reporting == ErrorReporting::Enabled {
+            self.errors.push(SpannedError::new(at, problem, fix));
         }
     }
 
     /// The same, without showing what is at fault.
-    fn blame_hidden(&mut self, at: Span, problem: &str, fix: &str) {
-        if self.voice == Voice::Loud {
-            self.faults.push(Fault::new(at, problem, fix).hidden());
+    fn report_secret_error(&mut self, at: SourceSpan, problem: &str, fix: &str) {
+        if self.reporting == ErrorReporting::Enabled {
+            self.errors.push(SpannedError::new(at, problem, fix).hide_value());
         }
     }
 
     /// Whether more was blamed than anybody reads, so that advice is not worth its time.
-    fn has_enough(&self) -> bool {
-        self.faults.len() > 1_000
+    fn has_too_many_errors(&self) -> bool {
+        self.errors.len() > 1_000
     }
 
     /// Reads the keys of a map.
-    pub(crate) fn fill<T>(&mut self, node: &Node, table: &'static Table<T>, into: &mut T) {
-        if let Some(entries) = self.entries(node, table.what) {
-            self.fill_from(entries.iter().map(|(name, node)| (name, node)), node.at, table, into);
+    pub(crate) fn read_map<T>(&mut self, node: &SyntaxNode, table: &'static MapSchema<T>, into: &mut T) {
+        if let Some(entries) = self.entries(node, table.name) {
+            self.read_entries(entries.iter().map(|(name, node)| (name, node)), node.span, table, into);
         }
     }
 
     /// The same, of entries that come from several places.
-    fn fill_from<'n, T>(
+    fn read_entries<'n, T>(
         &mut self,
-        entries: impl Iterator<Item = (&'n Name, &'n Node)>,
-        at: Span,
-        table: &'static Table<T>,
+        entries: impl Iterator<Item = (&'n SyntaxKey, &'n SyntaxNode)>,
+        at: SourceSpan,
+        table: &'static MapSchema<T>,
         into: &mut T,
-    ) -> Strays {
+    ) -> UnknownKeys {
         let mut missing: Vec<_> = table.required.to_vec();
-        let mut strays = Strays::default();
+        let mut strays = UnknownKeys::default();
         for (name, node) in entries {
             match table.key(&name.text) {
                 Some(key) => (key.read)(self, node, into),
                 None => {
-                    strays.is_any = true;
-                    strays.meant.extend(self.unknown(name, table.what, table.names()));
+                    strays.has_any = true;
+                    strays.suggested.extend(self.report_unknown_key(name, table.name, table.names()));
                 }
             }
             missing.retain(|required| *required != name.text);
         }
-        missing.retain(|required| !strays.meant.contains(required));
+        missing.retain(|required| !strays.suggested.contains(required));
         for name in missing {
-            let place = self.here(table.what);
-            self.blame(at, format!("`{name}` is missing in {place}"), format!("say `{name}`"));
+            let place = self.describe_location(table.name);
+            self.report_error(at, format!("`{name}` is missing in {place}"), format!("say `{name}`"));
         }
         strays
     }
 
-    fn entries<'n>(&mut self, node: &'n Node, what: &str) -> Option<&'n [(Name, Node)]> {
+    fn entries<'n>(&mut self, node: &'n SyntaxNode, what: &str) -> Option<&'n [(SyntaxKey, SyntaxNode)]> {
         match &node.value {
-            Value::Map(entries) => Some(entries),
+            SyntaxValue::Map(entries) => Some(entries),
             _ => {
-                let place = self.here(what);
-                let problem = format!("{place} is a map, not {}", node.kind());
-                self.blame(node.at, problem, "write a key and a value for each thing it says");
+                let place = self.describe_location(what);
+                let problem = format!("{place} is a map, not {}", node.kind_name());
+                self.report_error(node.span, problem, "write a key and a value for each thing it says");
                 None
             }
         }
     }
 
     /// Returns the key that it was to be, if there is one like it.
-    fn unknown(
+    fn report_unknown_key(
         &mut self,
-        name: &Name,
+        name: &SyntaxKey,
         what: &str,
         known: impl Iterator<Item = &'static str> + Clone,
     ) -> Option<&'static str> {
-        if self.has_enough() {
-            self.blame(name.at, "an unknown key", "leave it out");
+        if self.has_too_many_errors() {
+            self.report_error(name.span, "an unknown key", "leave it out");
             return None;
         }
-        let meant = spelling::meant(&name.text, known.clone());
-        let fix = match meant {
+        let suggested = spelling::meant(&name.text, known.clone());
+        let fix = match suggested {
             Some(known) => format!("did you mean `{known}`?"),
             None => format!("there are: {}", known.collect::<Vec<_>>().join(", ")),
         };
-        let place = self.here(what);
-        let shown = if name.text.contains('@') { "…".to_owned() } else { short(&name.text) };
-        self.blame(name.at, format!("unknown key `{shown}` in {place}"), fix);
-        meant
+        let place = self.describe_location(what);
+        let shown = if name.text.contains('@') { "…".to_owned() } else { truncate(&name.text) };
+        self.report_error(name.span, format!("unknown key `{shown}` in {place}"), fix);
+        suggested
     }
 
     /// Where one is: `` `match` of rule `login` ``.
-    fn here(&self, what: &str) -> String {
+    fn describe_location(&self, what: &str) -> String {
         match self.scope.last() {
             Some(scope) if scope.trim_start_matches("a ").starts_with(what) => scope.clone(),
             // A template says what a rule says.
@@ -249,7 +257,7 @@ impl Reader<'_> {
     }
 
     /// Reads something that errors shall name.
-    fn within<T>(&mut self, scope: String, read: impl FnOnce(&mut Self) -> T) -> T {
+    fn with_scope<T>(&mut self, scope: String, read: impl FnOnce(&mut Self) -> T) -> T {
         self.scope.push(scope);
         let read = read(self);
         self.scope.pop();

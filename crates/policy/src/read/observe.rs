@@ -1,117 +1,119 @@
 //! What is kept of single requests, and where metrics and spans are sent.
 
 use super::{
-    Mistake, Reader,
-    upstream::{SCHEMES, check_place},
-    values::{write_number, write_time},
+    PolicyReader, ValueError,
+    upstream::{SCHEMES, check_authority},
+    values::{write_duration, write_number},
 };
 use crate::{
-    model::{KeysShown, Metrics, Observe, Traces},
-    source::{Node, Value},
-    table::{Shape, Table, Written, field},
+    map_schema::{MapSchema, OutputValue, ValueSchema, field},
+    model::{KeyDisplay, Metrics, Observe, Traces},
+    source::{SyntaxNode, SyntaxValue},
 };
 
-const ENDPOINT: Shape = Shape::Text(&["http://127.0.0.1:4318"]);
-const KEYS: [(&str, KeysShown); 2] = [("plain", KeysShown::Plain), ("hashed", KeysShown::Hashed)];
+const ENDPOINT: ValueSchema = ValueSchema::Text(&["http://127.0.0.1:4318"]);
+const KEY_DISPLAYS: [(&str, KeyDisplay); 2] = [("plain", KeyDisplay::Plain), ("hashed", KeyDisplay::Hashed)];
 
 /// The most that is kept of either kind: memory is bounded, and so is the time to look through it.
-const MOST: u64 = 1_000_000;
+const MAX_RECORDS: u64 = 1_000_000;
 
-pub(super) static OBSERVE: Table<Observe> = Table {
-    what: "observe",
+pub(super) static OBSERVE: MapSchema<Observe> = MapSchema {
+    name: "observe",
     required: &[],
     keys: &[
-        field!("denials": Shape::Whole, denials = whole(0..=MOST) => write_number, default Observe::default(),
+        field!("denials": ValueSchema::Integer, denials = integer(0..=MAX_RECORDS) => write_number, default Observe::default(),
             "How many of the last denials are kept, each with an id that its client is told; none where it is left out."),
-        field!("keys": keys in KEYS,
+        field!("keys": keys in KEY_DISPLAYS,
             "What is shown of keys, addresses and users; `plain` where it is left out."),
-        field!("history": Shape::Whole, history = whole(0..=MOST) => write_number, default Observe::default(),
+        field!("history": ValueSchema::Integer, history = integer(0..=MAX_RECORDS) => write_number, default Observe::default(),
             "How many of the last requests are kept; none where it is left out."),
-        field!("share": Shape::Text(&["10%"]), share = share => Written::text, default Observe::default(),
+        field!("share": ValueSchema::Text(&["10%"]), share = percent => OutputValue::text, default Observe::default(),
             "Of the clients of which all requests are kept in the history; all where it is left out."),
     ],
 };
 
-pub(super) static METRICS: Table<Metrics> = Table {
-    what: "metrics",
+pub(super) static METRICS: MapSchema<Metrics> = MapSchema {
+    name: "metrics",
     required: &["endpoint"],
     keys: &[
-        field!("endpoint": ENDPOINT, endpoint = endpoint => Written::text, always,
+        field!("endpoint": ENDPOINT, endpoint = endpoint => OutputValue::text, always,
             "A collector that speaks OTLP over HTTP; `/v1/metrics` is added."),
-        field!("every": Shape::Text(&["10s"]), every = length => write_time, default Metrics::default(),
+        field!("every": ValueSchema::Text(&["10s"]), interval = positive_duration => write_duration, default Metrics::default(),
             "How often; every 10s where it is left out."),
-        field!("service": Shape::Text(&["shop"]), service = name => Written::text, default Metrics::default(),
+        field!("service": ValueSchema::Text(&["shop"]), service = name => OutputValue::text, default Metrics::default(),
             "What the gateway is called in them; `tidegate` where it is left out."),
     ],
 };
 
 /// `metrics` in a table.
-pub(super) const METRICS_SHAPE: Shape = Shape::Either(&[ENDPOINT, Shape::Keys(|| METRICS.outline())]);
+pub(super) const METRICS_SHAPE: ValueSchema =
+    ValueSchema::AnyOf(&[ENDPOINT, ValueSchema::Map(|| METRICS.outline())]);
 
-pub(super) static TRACES: Table<Traces> = Table {
-    what: "traces",
+pub(super) static TRACES: MapSchema<Traces> = MapSchema {
+    name: "traces",
     required: &["endpoint"],
     keys: &[
-        field!("endpoint": ENDPOINT, endpoint = endpoint => Written::text, always,
+        field!("endpoint": ENDPOINT, endpoint = endpoint => OutputValue::text, always,
             "A collector that speaks OTLP over HTTP; `/v1/traces` is added."),
-        field!("sample": Shape::Text(&["10%"]), sample = share => Written::text, default Traces::default(),
+        field!("sample": ValueSchema::Text(&["10%"]), sample = percent => OutputValue::text, default Traces::default(),
             "Of the requests of which nobody before has said whether they are traced; all where it is left out."),
-        field!("service": Shape::Text(&["shop"]), service = name => Written::text, default Traces::default(),
+        field!("service": ValueSchema::Text(&["shop"]), service = name => OutputValue::text, default Traces::default(),
             "What the gateway is called in them; `tidegate` where it is left out."),
     ],
 };
 
 /// `traces` in a table.
-pub(super) const TRACES_SHAPE: Shape = Shape::Either(&[ENDPOINT, Shape::Keys(|| TRACES.outline())]);
+pub(super) const TRACES_SHAPE: ValueSchema =
+    ValueSchema::AnyOf(&[ENDPOINT, ValueSchema::Map(|| TRACES.outline())]);
 
-impl Reader<'_> {
-    pub(super) fn metrics(&mut self, node: &Node) -> Option<Metrics> {
+impl PolicyReader<'_> {
+    pub(super) fn metrics(&mut self, node: &SyntaxNode) -> Option<Metrics> {
         let mut metrics = Metrics::default();
         match &node.value {
-            Value::Map(_) => self.fill(node, &METRICS, &mut metrics),
+            SyntaxValue::Map(_) => self.read_map(node, &METRICS, &mut metrics),
             _ => metrics.endpoint = self.endpoint(node)?,
         }
         Some(metrics)
     }
 
-    pub(super) fn traces(&mut self, node: &Node) -> Option<Traces> {
+    pub(super) fn traces(&mut self, node: &SyntaxNode) -> Option<Traces> {
         let mut traces = Traces::default();
         match &node.value {
-            Value::Map(_) => self.fill(node, &TRACES, &mut traces),
+            SyntaxValue::Map(_) => self.read_map(node, &TRACES, &mut traces),
             _ => traces.endpoint = self.endpoint(node)?,
         }
         Some(traces)
     }
 
     /// A collector that speaks OTLP over HTTP.
-    pub(super) fn endpoint(&mut self, node: &Node) -> Option<String> {
-        if let Value::Text(text) = &node.value
+    pub(super) fn endpoint(&mut self, node: &SyntaxNode) -> Option<String> {
+        if let SyntaxValue::Text(text) = &node.value
             && text.contains('@')
         {
             let fix = "leave them out, as in `http://127.0.0.1:4318`";
-            self.blame_hidden(node.at, "a collector has no user and no password", fix);
+            self.report_secret_error(node.span, "a collector has no user and no password", fix);
             return None;
         }
-        self.read(node, endpoint)
+        self.read(node, parse_endpoint)
     }
 }
 
 /// `http://127.0.0.1:4318`, `https://collector.internal/otlp`
-fn endpoint(text: &str) -> Result<String, Mistake> {
+fn parse_endpoint(text: &str) -> Result<String, ValueError> {
     let fix = "write it as in `http://127.0.0.1:4318`";
     if let Some(at) = text.find(|c: char| matches!(c, '?' | '#') || !c.is_ascii_graphic()) {
         let problem = "an endpoint is a host, a port and a path";
-        return Err(Mistake::new(problem, "leave this out").at(at..text.len()));
+        return Err(ValueError::new(problem, "leave this out").with_span(at..text.len()));
     }
     let scheme = SCHEMES.into_iter().find(|scheme| text.starts_with(scheme)).map_or(0, str::len);
     let text = &text[..scheme + text[scheme..].trim_end_matches('/').len()];
     for added in ["/v1/traces", "/v1/metrics"] {
         if let Some(base) = text.strip_suffix(added) {
             let problem = format!("`{added}` is added by itself");
-            return Err(Mistake::new(problem, "leave it out").at(base.len()..text.len()));
+            return Err(ValueError::new(problem, "leave it out").with_span(base.len()..text.len()));
         }
     }
     let place = text[scheme..].split('/').next().unwrap_or_default();
-    check_place(text, scheme, place, fix)?;
+    check_authority(text, scheme, place, fix)?;
     Ok(text.to_owned())
 }

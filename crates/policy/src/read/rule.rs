@@ -1,19 +1,19 @@
 //! One rule.
 
 use super::{
-    Reader, Voice,
+    ErrorReporting, PolicyReader,
     action::{self, ON_LIMIT},
-    amount::{ADAPTIVE, BANDWIDTH, BYTES, CHARGE, TIERS, write_charge, write_tiers},
+    admission::{BREAKER, CLASS_SHAPE, PRIORITY, QUEUE, parse_mode, write_priority},
     key::{self, write_cost, write_key},
+    limits::{ADAPTIVE, BANDWIDTH, BYTE_RATE, CHARGE, TIERS, write_charge, write_tiers},
     matching::MATCH,
-    references::Target,
-    terms::{BREAKER, CLASS, PRIORITY, QUEUE, mode, write_priority},
-    values::{write_outage, write_size, write_time},
+    references::ReferenceTarget,
+    values::{write_duration, write_failure_mode, write_size},
 };
 use crate::{
-    model::{Enforcement, Key, Quotas, Rule},
-    source::{Name, Node, Value, short},
-    table::{Shape, Table, Written, field, key, key_with_default},
+    map_schema::{MapSchema, OutputValue, ValueSchema, field, key, key_with_default},
+    model::{KeySpec, Quotas, RuleEnforcement, RuleSpec},
+    source::{SyntaxKey, SyntaxNode, SyntaxValue, truncate},
 };
 use tidegate_core::CarryOver;
 use tidegate_limiter::{Capacity, Overflow};
@@ -22,10 +22,10 @@ use tidegate_rule::{
     request::{Duplicates, Missing},
 };
 
-pub(super) const QUOTA: Shape =
-    Shape::Text(&["100/min burst 20", "5/min", "3 at once", "1000/h sliding-window"]);
-pub(super) const TIME: Shape = Shape::Text(&["50ms", "10s"]);
-const NETWORKS: Shape = Shape::Several(&Shape::Text(&["10.0.0.0/8", "office", "all"]));
+pub(super) const QUOTA: ValueSchema =
+    ValueSchema::Text(&["100/min burst 20", "5/min", "3 at once", "1000/h sliding-window"]);
+pub(super) const TIME: ValueSchema = ValueSchema::Text(&["50ms", "10s"]);
+const NETWORKS: ValueSchema = ValueSchema::OneOrMany(&ValueSchema::Text(&["10.0.0.0/8", "office", "all"]));
 const MISSING: [(&str, Missing); 4] = [
     ("ip", Missing::Address),
     ("share", Missing::Share),
@@ -36,35 +36,35 @@ const DUPLICATES: [(&str, Duplicates); 3] =
     [("refuse", Duplicates::Refuse), ("first", Duplicates::First), ("last", Duplicates::Last)];
 const OVERFLOW: [(&str, Overflow); 3] =
     [("replace", Overflow::Replace), ("share", Overflow::Share), ("deny", Overflow::Deny)];
-const INHERIT: [(&str, CarryOver); 2] = [("keep", CarryOver::Keep), ("reset", CarryOver::Reset)];
+const CARRY_OVERS: [(&str, CarryOver); 2] = [("keep", CarryOver::Keep), ("reset", CarryOver::Reset)];
 
-pub(crate) static RULE: Table<Rule> = Table {
-    what: "rule",
+pub(crate) static RULE: MapSchema<RuleSpec> = MapSchema {
+    name: "rule",
     required: &[],
     keys: &[
-        field!("name": Shape::Text(&["login"]), name = name => Written::text, always,
+        field!("name": ValueSchema::Text(&["login"]), name = name => OutputValue::text, always,
             "What headers, logs and counters call it; no two rules have the same."),
         key(
             "use",
             "The template that says what this rule does not say itself.",
-            Shape::Text(&["api"]),
+            ValueSchema::Text(&["api"]),
             |_, _, _| {},
             |_| None,
         ),
         key(
             "match",
             "Which requests; all where it is left out.",
-            Shape::Keys(|| MATCH.outline()),
+            ValueSchema::Map(|| MATCH.outline()),
             |reader, node, it| it.matching = reader.matching(node),
-            |it| MATCH.write_some(&it.matching),
+            |it| MATCH.write_non_empty(&it.matching),
         ),
         key_with_default(
             "key",
             "For whom it counts; `all` where it is left out.",
-            key::SHAPE,
+            key::KEY_SHAPE,
             |reader, node, it| it.key = reader.key(node).unwrap_or_default(),
-            |it| (it.key != Key::All).then(|| write_key(&it.key)),
-            || write_key(&Key::All),
+            |it| (it.key != KeySpec::All).then(|| write_key(&it.key)),
+            || write_key(&KeySpec::All),
         ),
         field!("missing": missing in MISSING,
             "How requests without the key are counted: by the address of the client (the default), all in one bucket, not at all, or refused."),
@@ -73,27 +73,27 @@ pub(crate) static RULE: Table<Rule> = Table {
         key(
             "quota",
             "How much.",
-            Shape::Several(&QUOTA),
-            |reader, node, it| it.quotas = Quotas::All(reader.several(node, Reader::quota)),
+            ValueSchema::OneOrMany(&QUOTA),
+            |reader, node, it| it.quotas = Quotas::All(reader.one_or_many(node, PolicyReader::quota)),
             |it| match &it.quotas {
-                Quotas::All(quotas) if quotas.len() == 1 => Written::texts(quotas),
+                Quotas::All(quotas) if quotas.len() == 1 => OutputValue::text_list(quotas),
                 _ => None,
             },
         ),
         key(
             "quotas",
             "How much, of which all hold.",
-            Shape::Several(&QUOTA),
-            |reader, node, it| it.quotas = Quotas::All(reader.several(node, Reader::quota)),
+            ValueSchema::OneOrMany(&QUOTA),
+            |reader, node, it| it.quotas = Quotas::All(reader.one_or_many(node, PolicyReader::quota)),
             |it| match &it.quotas {
-                Quotas::All(quotas) if quotas.len() > 1 => Written::texts(quotas),
+                Quotas::All(quotas) if quotas.len() > 1 => OutputValue::text_list(quotas),
                 _ => None,
             },
         ),
         key(
             "tiers",
             "How much, by what a request says.",
-            Shape::Keys(|| TIERS.outline()),
+            ValueSchema::Map(|| TIERS.outline()),
             |reader, node, it| {
                 if let Some(tiers) = reader.tiers(node) {
                     it.quotas = Quotas::Tiers(tiers);
@@ -115,12 +115,12 @@ pub(crate) static RULE: Table<Rule> = Table {
             },
             |it| write_cost(&it.cost),
         ),
-        field!("charge": Shape::Keys(|| CHARGE.outline()), charge = charge => write_charge,
+        field!("charge": ValueSchema::Map(|| CHARGE.outline()), charge = charge => write_charge,
             "What a request pays, knowing how it was answered."),
-        field!("adaptive": Shape::Keys(|| ADAPTIVE.outline()),
+        field!("adaptive": ValueSchema::Map(|| ADAPTIVE.outline()),
             adaptive = adaptive => |adaptive| ADAPTIVE.write(adaptive),
             "As many in flight as the upstream can take."),
-        field!("bandwidth": Shape::Either(&[BYTES, Shape::Keys(|| BANDWIDTH.outline())]),
+        field!("bandwidth": ValueSchema::AnyOf(&[BYTE_RATE, ValueSchema::Map(|| BANDWIDTH.outline())]),
             bandwidth = bandwidth => |bandwidth| BANDWIDTH.write(bandwidth),
             "Bytes per second for each key: of what is sent, or of both ways."),
         key(
@@ -128,96 +128,96 @@ pub(crate) static RULE: Table<Rule> = Table {
             "Nobody from these networks or lists; `all` is everywhere.",
             NETWORKS,
             |reader, node, it| it.access.get_or_insert_default().deny = reader.networks(node),
-            |it| Written::texts(&it.access.as_ref()?.deny),
+            |it| OutputValue::text_list(&it.access.as_ref()?.deny),
         ),
         key(
             "allow",
             "From these networks or lists, past all other limits of this rule.",
             NETWORKS,
             |reader, node, it| it.access.get_or_insert_default().allow = reader.networks(node),
-            |it| Written::texts(&it.access.as_ref()?.allow),
+            |it| OutputValue::text_list(&it.access.as_ref()?.allow),
         ),
         key(
             "ban",
             "Bans who is denied this often, for this long: the key of the rule, or the address where the key names no client.",
-            Shape::Text(&["10/min for 1h", "10/min for 1h growing 2 up to 1d"]),
+            ValueSchema::Text(&["10/min for 1h", "10/min for 1h growing 2 up to 1d"]),
             |reader, node, it| it.access.get_or_insert_default().ban = reader.ban(node),
-            |it| it.access.as_ref()?.ban.as_ref().map(Written::text),
+            |it| it.access.as_ref()?.ban.as_ref().map(OutputValue::text),
         ),
-        field!("breaker": Shape::Keys(|| BREAKER.outline()),
+        field!("breaker": ValueSchema::Map(|| BREAKER.outline()),
             breaker = breaker => |breaker| BREAKER.write(breaker),
             "Keeps requests from an upstream that fails."),
-        field!("priority": Shape::Either(&[CLASS, Shape::Keys(|| PRIORITY.outline())]),
+        field!("priority": ValueSchema::AnyOf(&[CLASS_SHAPE, ValueSchema::Map(|| PRIORITY.outline())]),
             priority = priority => write_priority,
             "Who is shed first where a limit is full."),
-        field!("schedule": Shape::Text(&["+08:00; mon-fri 09:00-18:00 x2; 22:00-06:00 x0.5"]),
-            schedule = parse => Written::text,
+        field!("schedule": ValueSchema::Text(&["+08:00; mon-fri 09:00-18:00 x2; 22:00-06:00 x0.5"]),
+            schedule = parse => OutputValue::text,
             "Factors of all quotas by time of day."),
         key_with_default(
             "mode",
             "Whether it is enforced; `enforce 10%` for so many of a hundred keys, the others in shadow.",
-            Shape::Text(&["enforce", "shadow", "off", "enforce 10%"]),
+            ValueSchema::Text(&["enforce", "shadow", "off", "enforce 10%"]),
             |reader, node, it| {
-                if let Some(mode) = reader.read(node, mode) {
+                if let Some(mode) = reader.read(node, parse_mode) {
                     it.enforcement = mode;
                 }
             },
             |it| match &it.enforcement {
-                Enforcement::All(Mode::Enforce) => None,
-                other => Some(Written::text(other)),
+                RuleEnforcement::All(Mode::Enforce) => None,
+                other => Some(OutputValue::text(other)),
             },
-            || Written::text(Rule::new("").enforcement),
+            || OutputValue::text(RuleSpec::new("").enforcement),
         ),
         key(
             "store",
             "The store it is counted in, by its name.",
-            Shape::Text(&["sessions"]),
+            ValueSchema::Text(&["sessions"]),
             |reader, node, it| {
                 it.store = reader.name(node);
                 if let Some(store) = it.store.clone() {
-                    reader.refer(Target::Store, &store, node.at);
+                    reader.add_reference(ReferenceTarget::Store, &store, node.span);
                 }
             },
-            |it| it.store.as_ref().map(Written::text),
+            |it| it.store.as_ref().map(OutputValue::text),
         ),
-        field!("on-outage": Shape::Text(&["open", "closed", "local 4"]), on_outage = outage => write_outage,
+        field!("on-outage": ValueSchema::Text(&["open", "closed", "local 4"]), on_outage = failure_mode => write_failure_mode,
             "What is decided when the store is away: `open`, `closed`, or `local N` where N processes share the quota."),
         key_with_default(
             "wait",
             "How long a request may wait for its turn.",
             TIME,
-            |reader, node, it| it.wait = reader.time(node).unwrap_or_default(),
-            |it| (!it.wait.is_zero()).then(|| write_time(&it.wait)),
-            || write_time(&Rule::new("").wait),
+            |reader, node, it| it.wait = reader.duration(node).unwrap_or_default(),
+            |it| (!it.wait.is_zero()).then(|| write_duration(&it.wait)),
+            || write_duration(&RuleSpec::new("").wait),
         ),
-        field!("queue": Shape::Either(&[Shape::Whole, Shape::Keys(|| QUEUE.outline())]),
+        field!("queue": ValueSchema::AnyOf(&[ValueSchema::Integer, ValueSchema::Map(|| QUEUE.outline())]),
             queue = queue => |queue| QUEUE.write(queue),
             "Who waits, and in which order."),
-        field!("message": Shape::Scalar, message = filled => Written::text,
+        field!("message": ValueSchema::Scalar, message = non_empty_text => OutputValue::text,
             "What to tell whoever is refused."),
         key(
             "on-limit",
             "What becomes of a request over the limit.",
-            Shape::Either(&[Shape::Word(&["drop"]), Shape::Keys(|| ON_LIMIT.outline())]),
+            ValueSchema::AnyOf(&[ValueSchema::Keyword(&["drop"]), ValueSchema::Map(|| ON_LIMIT.outline())]),
             |reader, node, it| {
                 if let Some(on_limit) = reader.on_limit(node) {
                     it.on_limit = on_limit;
                 }
             },
-            |it| action::write(&it.on_limit),
+            |it| action::write_on_limit(&it.on_limit),
         ),
-        field!("inherit": inherit in INHERIT, "Whether what was counted is kept when the quota changes."),
+        field!("inherit": carry_over in CARRY_OVERS, "Whether what was counted is kept when the quota changes."),
         key(
             "capacity",
             "How many keys it has room for in memory, or how many bytes they may take; 64MiB where it is left out, less with many rules.",
-            Shape::Either(&[Shape::Whole, Shape::Text(&["16MB"])]),
+            ValueSchema::AnyOf(&[ValueSchema::Integer, ValueSchema::Text(&["16MB"])]),
             |reader, node, it| it.capacity = reader.capacity(node),
             |it| {
                 it.capacity.map(|capacity| match capacity {
-                    Capacity::Keys(keys) => Written::Number(keys),
+                    Capacity::Keys(keys) => OutputValue::Number(keys),
                     // A number would be one of keys.
                     Capacity::Bytes(bytes) => match write_size(&bytes) {
-                        Written::Number(bytes) => Written::text(format!("{bytes}B")),
+                        OutputValue::Number(bytes) => OutputValue::text(format!("{bytes}B")),
                         size => size,
                     },
                 })
@@ -229,58 +229,62 @@ pub(crate) static RULE: Table<Rule> = Table {
 };
 
 /// The most keys that a rule may have room for.
-const MOST_KEYS: u64 = 1 << 32;
+const MAX_KEYS: u64 = 1 << 32;
 
-impl Reader<'_> {
+impl PolicyReader<'_> {
     /// `100000` keys, or `16MB`.
-    fn capacity(&mut self, node: &Node) -> Option<Capacity> {
+    fn capacity(&mut self, node: &SyntaxNode) -> Option<Capacity> {
         match &node.value {
-            Value::Number(_) => self.whole(node, 1..=MOST_KEYS).map(Capacity::Keys),
+            SyntaxValue::Number(_) => self.integer(node, 1..=MAX_KEYS).map(Capacity::Keys),
             _ => self.size(node).map(Capacity::Bytes),
         }
     }
 
     /// One of `rules`.
-    pub(super) fn rule(&mut self, node: &Node) -> Option<Rule> {
+    pub(super) fn rule(&mut self, node: &SyntaxNode) -> Option<RuleSpec> {
         let entries = self.entries(node, "rule")?;
         let name_node = entries.iter().find(|(key, _)| key.text == "name").map(|(_, node)| node);
         let scope = match name_node.map(|node| &node.value) {
-            Some(Value::Text(name) | Value::Number(name)) => format!("rule `{}`", short(name)),
+            Some(SyntaxValue::Text(name) | SyntaxValue::Number(name)) => format!("rule `{}`", truncate(name)),
             _ => "a rule".to_owned(),
         };
-        self.within(scope, |reader| {
-            let mut rule = Rule::new("");
-            let since = reader.references_so_far();
-            let more = reader.template_of(entries);
-            reader.refuse_both(entries);
+        self.with_scope(scope, |reader| {
+            let mut rule = RuleSpec::new("");
+            let since = reader.reference_count();
+            let more = reader.template_entries(entries);
+            reader.reject_conflicting_quotas(entries);
             let all = entries.iter().map(|(name, node)| (name, node));
-            let strays = reader.fill_from(all, node.at, &RULE, &mut rule);
-            let before = reader.voice;
-            reader.voice = Voice::Muted;
-            reader.fill_from(more.iter().copied(), node.at, &RULE, &mut rule);
-            reader.voice = before;
+            let strays = reader.read_entries(all, node.span, &RULE, &mut rule);
+            let before = reader.reporting;
+            reader.reporting = ErrorReporting::Suppressed;
+            reader.read_entries(more.iter().copied(), node.span, &RULE, &mut rule);
+            reader.reporting = before;
             match name_node {
-                Some(at) if !rule.name.is_empty() => reader.define_rule(&rule.name, at.at),
+                Some(at) if !rule.name.is_empty() => reader.define_rule(&rule.name, at.span),
                 Some(_) => {}
-                None if strays.meant.contains(&"name") => {}
-                None => reader.blame(node.at, "a rule without a name", "give it one, as in `name: login`"),
+                None if strays.suggested.contains(&"name") => {}
+                None => reader.report_error(
+                    node.span,
+                    "a rule without a name",
+                    "give it one, as in `name: login`",
+                ),
             }
             let says = |key: &str| {
                 entries.iter().any(|(name, _)| name.text == key)
                     || more.iter().any(|(name, _)| name.text == key)
             };
             // A template that is not there may have said it, and so may a mistyped key.
-            let may_say = says("use") && more.is_empty() || strays.is_any;
+            let may_say = says("use") && more.is_empty() || strays.has_any;
             // The mode of a rule whose quota is declared in code, which says nothing of requests.
             let is_for_code =
                 says("mode") && !["match", "key", "cost", "on-limit"].iter().any(|key| says(key));
             let may_say = may_say || is_for_code;
-            if !may_say && !LIMITS.iter().any(|key| says(key)) {
-                let place = reader.here("rule");
-                reader.blame(
-                    node.at,
+            if !may_say && !LIMIT_KEYS.iter().any(|key| says(key)) {
+                let place = reader.describe_location("rule");
+                reader.report_error(
+                    node.span,
                     format!("{place} limits nothing"),
-                    format!("give it one of {}", LIMITS.join(", ")),
+                    format!("give it one of {}", LIMIT_KEYS.join(", ")),
                 );
             }
             reader.check_captures(since, &rule.matching);
@@ -289,18 +293,18 @@ impl Reader<'_> {
     }
 
     /// Of what says the same, one.
-    fn refuse_both(&mut self, entries: &[(Name, Node)]) {
-        let mut said =
+    fn reject_conflicting_quotas(&mut self, entries: &[(SyntaxKey, SyntaxNode)]) {
+        let mut quota_keys =
             entries.iter().filter(|(key, _)| matches!(key.text.as_str(), "quota" | "quotas" | "tiers"));
-        let Some((first, _)) = said.next() else { return };
-        for (second, _) in said {
-            let place = self.here("rule");
+        let Some((first, _)) = quota_keys.next() else { return };
+        for (second, _) in quota_keys {
+            let place = self.describe_location("rule");
             let problem = format!("both `{}` and `{}` in {place}", first.text, second.text);
-            self.blame(second.at, problem, "put all quotas into `quotas`, or all into `tiers`");
+            self.report_error(second.span, problem, "put all quotas into `quotas`, or all into `tiers`");
         }
     }
 }
 
 /// What makes a rule one.
-const LIMITS: [&str; 9] =
+const LIMIT_KEYS: [&str; 9] =
     ["quota", "quotas", "tiers", "adaptive", "bandwidth", "deny", "allow", "ban", "breaker"];

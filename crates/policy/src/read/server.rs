@@ -1,25 +1,28 @@
 //! Where requests come in, and where they go.
 
 use super::{
-    Mistake, Reader,
+    PolicyReader, ValueError,
     action::{RESPOND, write_respond},
     matching::MATCH,
-    values::{write_number, write_path, write_size, write_time},
+    values::{write_duration, write_number, write_path, write_size},
 };
 use crate::{
+    map_schema::{MapOutline, MapSchema, OutputValue, ValueSchema, field, key, key_with_default},
     model::{
-        Connections, EscapedSlashes, Listener, Log, LogFormat, Match, Respond, Route, RouteAction, Tls,
-        Underscores,
+        AccessLogFormat, AccessLogSpec, Connections, EscapedSlashes, ListenerSpec, Match, Respond,
+        RouteAction, RouteSpec, Tls, Underscores,
     },
-    source::{Node, Value, short},
-    table::{Outline, Shape, Table, Written, field, key, key_with_default},
+    source::{SyntaxNode, SyntaxValue, truncate},
 };
 use std::net::SocketAddr;
 
-pub(super) const TIME: Shape = Shape::Text(&["2s", "500ms"]);
-const SIZE: Shape = Shape::Either(&[Shape::Whole, Shape::Text(&["32KiB", "10MB"])]);
-const FORMATS: [(&str, LogFormat); 3] =
-    [("none", LogFormat::None), ("json", LogFormat::Json), ("combined", LogFormat::Combined)];
+pub(super) const TIME: ValueSchema = ValueSchema::Text(&["2s", "500ms"]);
+const SIZE: ValueSchema = ValueSchema::AnyOf(&[ValueSchema::Integer, ValueSchema::Text(&["32KiB", "10MB"])]);
+const LOG_FORMATS: [(&str, AccessLogFormat); 3] = [
+    ("none", AccessLogFormat::None),
+    ("json", AccessLogFormat::Json),
+    ("combined", AccessLogFormat::Combined),
+];
 
 const ESCAPED_SLASHES: [(&str, EscapedSlashes); 3] = [
     ("reject", EscapedSlashes::Reject),
@@ -35,68 +38,70 @@ struct ListenerMap {
     tls: Option<Tls>,
 }
 
-static LISTENER: Table<ListenerMap> = Table {
-    what: "listen",
+static LISTENER: MapSchema<ListenerMap> = MapSchema {
+    name: "listen",
     required: &["address"],
     keys: &[
-        field!("name": Shape::Text(&["internal"]), name = name => Written::text,
+        field!("name": ValueSchema::Text(&["internal"]), name = name => OutputValue::text,
             "What `listener` in a `match` calls it; several may share a name."),
-        field!("address": Shape::Text(&["127.0.0.1:8443"]), address = socket => Written::text,
+        field!("address": ValueSchema::Text(&["127.0.0.1:8443"]), address = socket => OutputValue::text,
             "An address and a port."),
-        field!("tls": Shape::Keys(|| TLS.outline()), tls = tls => |tls| TLS.write(tls),
+        field!("tls": ValueSchema::Map(|| TLS.outline()), tls = tls => |tls| TLS.write(tls),
             "In TLS; in plain text where it is left out."),
     ],
 };
 
 /// `listen` in a table.
-pub(super) const LISTEN: Shape =
-    Shape::Several(&Shape::Either(&[Shape::Text(&["127.0.0.1:8080"]), Shape::Keys(|| LISTENER.outline())]));
+pub(super) const LISTEN_SHAPE: ValueSchema = ValueSchema::OneOrMany(&ValueSchema::AnyOf(&[
+    ValueSchema::Text(&["127.0.0.1:8080"]),
+    ValueSchema::Map(|| LISTENER.outline()),
+]));
 
-pub(super) static TLS: Table<Tls> = Table {
-    what: "tls",
+pub(super) static TLS: MapSchema<Tls> = MapSchema {
+    name: "tls",
     required: &["certificate", "key"],
     keys: &[
-        field!("certificate": Shape::Text(&["server.pem"]), certificate = path => write_path, always,
+        field!("certificate": ValueSchema::Text(&["server.pem"]), certificate = path => write_path, always,
             "A file with the chain, in PEM."),
-        field!("key": Shape::Text(&["server.key"]), key = path => write_path, always,
+        field!("key": ValueSchema::Text(&["server.key"]), key = path => write_path, always,
             "A file with the key, in PEM."),
-        field!("clients": Shape::Text(&["clients.pem"]), clients = path => write_path,
+        field!("clients": ValueSchema::Text(&["clients.pem"]), client_ca = path => write_path,
             "A file with authorities, in PEM: only clients with a certificate of one of them are let in."),
     ],
 };
 
-pub(super) static CONNECTIONS: Table<Connections> = Table {
-    what: "connections",
+pub(super) static CONNECTIONS: MapSchema<Connections> = MapSchema {
+    name: "connections",
     required: &[],
     keys: &[
-        field!("most": Shape::Whole, most = whole(1..=u64::MAX) => write_number, default usual(),
+        field!("most": ValueSchema::Integer, max = integer(1..=u64::MAX) => write_number, default default_connections(),
             "Connections at the same time."),
-        field!("per-client": Shape::Whole, per_client = whole(1..=u64::MAX) => write_number, default usual(),
+        field!("per-client": ValueSchema::Integer, per_client = integer(1..=u64::MAX) => write_number, default default_connections(),
             "Connections at the same time from one address, or one network of IPv6."),
-        field!("header-timeout": TIME, header_timeout = length => write_time, default usual(),
+        field!("header-timeout": TIME, header_timeout = positive_duration => write_duration, default default_connections(),
             "How long the head of a request may take to come."),
-        field!("body-timeout": TIME, body_timeout = length => write_time, default usual(),
+        field!("body-timeout": TIME, body_timeout = positive_duration => write_duration, default default_connections(),
             "How long there may be nothing of a body that is on its way."),
-        field!("idle-timeout": TIME, idle_timeout = length => write_time, default usual(),
+        field!("idle-timeout": TIME, idle_timeout = positive_duration => write_duration, default default_connections(),
             "How long a connection may wait for the next request."),
-        field!("tunnel-timeout": TIME, tunnel_timeout = length => write_time, default usual(),
+        field!("tunnel-timeout": TIME, tunnel_timeout = positive_duration => write_duration, default default_connections(),
             "How long there may be nothing either way after an upgrade, as of WebSocket."),
-        field!("header-size": SIZE, header_size = size => write_size, default usual(),
+        field!("header-size": SIZE, header_size = size => write_size, default default_connections(),
             "Bytes of the head of a request."),
         key_with_default(
             "body-size",
             "Bytes of the body of a request; without an end where it is `none`.",
-            Shape::Either(&[Shape::Whole, Shape::Text(&["none", "10MB"])]),
+            ValueSchema::AnyOf(&[ValueSchema::Integer, ValueSchema::Text(&["none", "10MB"])]),
             |reader, node, it| {
                 it.body_size = match &node.value {
-                    Value::Text(none) if none == "none" => None,
+                    SyntaxValue::Text(none) if none == "none" => None,
                     _ => reader.size(node),
                 };
             },
             |it| it.body_size.as_ref().map(write_size),
-            || usual().body_size.as_ref().map_or_else(|| Written::text("none"), write_size),
+            || default_connections().body_size.as_ref().map_or_else(|| OutputValue::text("none"), write_size),
         ),
-        field!("drain": TIME, drain = time => write_time, default usual(),
+        field!("drain": TIME, drain_timeout = duration => write_duration, default default_connections(),
             "How long requests in flight may take to end when the gateway does."),
         field!("escaped-slashes": escaped_slashes in ESCAPED_SLASHES,
             "What happens to a path with an escaped slash (`%2F`): `reject` answers 400, `keep` takes it for a part of its segment, `unescape` for a slash."),
@@ -105,7 +110,7 @@ pub(super) static CONNECTIONS: Table<Connections> = Table {
     ],
 };
 
-fn usual() -> Connections {
+fn default_connections() -> Connections {
     Connections::default()
 }
 
@@ -117,32 +122,32 @@ pub(super) struct RouteMap {
     respond: Option<Respond>,
 }
 
-pub(super) static ROUTE: Table<RouteMap> = Table {
-    what: "route",
+pub(super) static ROUTE: MapSchema<RouteMap> = MapSchema {
+    name: "route",
     required: &[],
     keys: &[
         key(
             "upstream",
             "Where these requests go, by its name.",
-            Shape::Text(&["app"]),
+            ValueSchema::Text(&["app"]),
             |reader, node, it| it.upstream = Some(reader.upstream_name(node).unwrap_or_default()),
-            |it| it.upstream.as_ref().map(Written::text),
+            |it| it.upstream.as_ref().map(OutputValue::text),
         ),
-        field!("respond": Shape::Either(&[Shape::Word(&["drop"]), Shape::Keys(|| RESPOND.outline())]),
+        field!("respond": ValueSchema::AnyOf(&[ValueSchema::Keyword(&["drop"]), ValueSchema::Map(|| RESPOND.outline())]),
             respond = respond => write_respond,
             "What the gateway answers itself: a status, a redirection, or `drop`."),
         key(
             "match",
             "Which requests; all where it is left out. Its keys may also stand here themselves.",
-            Shape::Keys(|| MATCH.outline()),
+            ValueSchema::Map(|| MATCH.outline()),
             |reader, node, it| it.matching = reader.matching(node),
-            |it| MATCH.write_some(&it.matching),
+            |it| MATCH.write_non_empty(&it.matching),
         ),
     ],
 };
 
-pub(super) fn write_route(route: &Route) -> Written {
-    let Route { matching, action } = route.clone();
+pub(super) fn write_route(route: &RouteSpec) -> OutputValue {
+    let RouteSpec { matching, action } = route.clone();
     let map = match action {
         RouteAction::Forward(upstream) => RouteMap { matching, upstream: Some(upstream), respond: None },
         RouteAction::Respond(respond) => RouteMap { matching, upstream: None, respond: Some(respond) },
@@ -151,75 +156,79 @@ pub(super) fn write_route(route: &Route) -> Written {
 }
 
 /// A route, with the keys of its `match` beside its own.
-pub(super) fn route_outline() -> Outline {
+pub(super) fn route_outline() -> MapOutline {
     let mut outline = ROUTE.outline();
     outline.keys.extend(MATCH.outline().keys);
     outline
 }
 
-pub(super) static LOG: Table<Log> = Table {
-    what: "log",
+pub(super) static LOG: MapSchema<AccessLogSpec> = MapSchema {
+    name: "log",
     required: &[],
     keys: &[
-        field!("format": format in FORMATS, "How a request is written down."),
-        field!("file": Shape::Text(&["access.log"]), file = path => write_path,
+        field!("format": format in LOG_FORMATS, "How a request is written down."),
+        field!("file": ValueSchema::Text(&["access.log"]), file = path => write_path,
             "The file; standard output where it is left out."),
     ],
 };
 
-impl Reader<'_> {
-    pub(super) fn listener(&mut self, node: &Node) -> Option<Listener> {
+impl PolicyReader<'_> {
+    pub(super) fn listener(&mut self, node: &SyntaxNode) -> Option<ListenerSpec> {
         let mut map = ListenerMap::default();
         match &node.value {
-            Value::Map(_) => self.fill(node, &LISTENER, &mut map),
+            SyntaxValue::Map(_) => self.read_map(node, &LISTENER, &mut map),
             _ => map.address = self.socket(node),
         }
-        Some(Listener { name: map.name, address: map.address?, tls: map.tls })
+        Some(ListenerSpec { name: map.name, address: map.address?, tls: map.tls })
     }
 
-    pub(super) fn socket(&mut self, node: &Node) -> Option<SocketAddr> {
+    pub(super) fn socket(&mut self, node: &SyntaxNode) -> Option<SocketAddr> {
         self.read(node, |text| {
             text.parse().map_err(|_| {
-                let problem = format!("`{}` is not an address and a port", short(text));
-                Mistake::new(problem, "write them as in `127.0.0.1:8080` or `[::1]:8080`")
+                let problem = format!("`{}` is not an address and a port", truncate(text));
+                ValueError::new(problem, "write them as in `127.0.0.1:8080` or `[::1]:8080`")
             })
         })
     }
 
-    pub(super) fn tls(&mut self, node: &Node) -> Option<Tls> {
+    pub(super) fn tls(&mut self, node: &SyntaxNode) -> Option<Tls> {
         let mut tls = Tls::default();
-        self.fill(node, &TLS, &mut tls);
+        self.read_map(node, &TLS, &mut tls);
         Some(tls)
     }
 
-    pub(super) fn route(&mut self, node: &Node) -> Option<Route> {
-        if let Value::Text(_) = &node.value {
-            return Some(Route::forward(Match::default(), self.upstream_name(node)?));
+    pub(super) fn route(&mut self, node: &SyntaxNode) -> Option<RouteSpec> {
+        if let SyntaxValue::Text(_) = &node.value {
+            return Some(RouteSpec::forward(Match::default(), self.upstream_name(node)?));
         }
         let mut route = RouteMap::default();
-        let before = self.faults.len();
+        let before = self.errors.len();
         let entries = self.entries(node, "route")?;
         let is_part = |name: &str| MATCH.key(name).is_some();
         let parts: Vec<_> = entries.iter().filter(|(name, _)| is_part(&name.text)).collect();
         if let (Some((part, _)), true) = (parts.first(), entries.iter().any(|(name, _)| name.text == "match"))
         {
-            self.blame(part.at, format!("`match`, and `{}` beside it", part.text), "put it into `match`");
+            self.report_error(
+                part.span,
+                format!("`match`, and `{}` beside it", part.text),
+                "put it into `match`",
+            );
         }
-        self.within("a route".to_owned(), |reader| {
-            reader.fill_from(
+        self.with_scope("a route".to_owned(), |reader| {
+            reader.read_entries(
                 parts.iter().map(|(name, node)| (name, node)),
-                node.at,
+                node.span,
                 &MATCH,
                 &mut route.matching,
             );
             let others = entries.iter().filter(|(name, _)| !is_part(&name.text));
-            reader.fill_from(others.map(|(name, node)| (name, node)), node.at, &ROUTE, &mut route);
+            reader.read_entries(others.map(|(name, node)| (name, node)), node.span, &ROUTE, &mut route);
         });
         let action = match (route.upstream, route.respond) {
             (Some(upstream), None) => RouteAction::Forward(upstream),
             (None, Some(respond)) => RouteAction::Respond(respond),
             (upstream, _) => {
-                if self.faults.len() == before {
+                if self.errors.len() == before {
                     let (problem, fix) = match upstream {
                         Some(_) => ("a route with `upstream` and `respond`", "leave one out"),
                         None => (
@@ -227,28 +236,28 @@ impl Reader<'_> {
                             "write `upstream`, or `respond` for what the gateway answers itself",
                         ),
                     };
-                    self.blame(node.at, problem, fix);
+                    self.report_error(node.span, problem, fix);
                 }
                 return None;
             }
         };
-        Some(Route { matching: route.matching, action })
+        Some(RouteSpec { matching: route.matching, action })
     }
 
-    pub(super) fn log(&mut self, node: &Node) -> Log {
-        let mut log = Log::default();
+    pub(super) fn log(&mut self, node: &SyntaxNode) -> AccessLogSpec {
+        let mut log = AccessLogSpec::default();
         match &node.value {
-            Value::Map(_) => self.fill(node, &LOG, &mut log),
-            _ => log.format = self.word(node, &FORMATS).unwrap_or_default(),
+            SyntaxValue::Map(_) => self.read_map(node, &LOG, &mut log),
+            _ => log.format = self.keyword(node, &LOG_FORMATS).unwrap_or_default(),
         }
         log
     }
 }
 
-pub(super) fn write_listener(listener: &Listener) -> Written {
-    let Listener { name, address, tls } = listener;
+pub(super) fn write_listener(listener: &ListenerSpec) -> OutputValue {
+    let ListenerSpec { name, address, tls } = listener;
     match (name, tls) {
-        (None, None) => Written::text(address),
+        (None, None) => OutputValue::text(address),
         _ => LISTENER.write(&ListenerMap { name: name.clone(), address: Some(*address), tls: tls.clone() }),
     }
 }

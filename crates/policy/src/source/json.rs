@@ -1,7 +1,10 @@
 //! Reads JSON as in RFC 8259, and keeps the places. `serde_json` parses; a value that is kept raw is a piece of the text, which says where
 //! it stands.
 
-use super::{DEEPEST, Fault, Keys, Name, Node, Span, Value, too_deep};
+use super::{
+    DuplicateKeyCheck, MAX_DEPTH, SourceSpan, SpannedError, SyntaxKey, SyntaxNode, SyntaxValue,
+    too_deep_error,
+};
 use serde::{
     Deserialize, Deserializer,
     de::{MapAccess, Visitor},
@@ -9,102 +12,105 @@ use serde::{
 use serde_json::value::RawValue;
 use std::fmt;
 
-const FIX: &str = "write JSON, or name the file .yaml";
+const JSON_FIX: &str = "write JSON, or name the file .yaml";
 
-pub(super) fn parse(file: usize, text: &str) -> Result<Node, Fault> {
-    let source = Source { file, text };
-    source.node(source.read(text)?, 0)
+pub(super) fn parse(file: usize, text: &str) -> Result<SyntaxNode, SpannedError> {
+    let source = JsonReader { file, text };
+    source.read_node(source.parse_piece(text)?, 0)
 }
 
 #[derive(Clone, Copy)]
-struct Source<'a> {
+struct JsonReader<'a> {
     file: usize,
     text: &'a str,
 }
 
-impl<'a> Source<'a> {
-    fn node(self, raw: &'a RawValue, depth: usize) -> Result<Node, Fault> {
+impl<'a> JsonReader<'a> {
+    fn read_node(self, raw: &'a RawValue, depth: usize) -> Result<SyntaxNode, SpannedError> {
         let text = raw.get();
-        let at = self.span(text);
-        if depth >= DEEPEST && text.starts_with(['[', '{']) {
-            return Err(too_deep(Span { end: at.start + 1, ..at }));
+        let at = self.span_of(text);
+        if depth >= MAX_DEPTH && text.starts_with(['[', '{']) {
+            return Err(too_deep_error(SourceSpan { end: at.start + 1, ..at }));
         }
         let value = match text.as_bytes().first() {
-            Some(b'{') => self.map(text, depth)?,
+            Some(b'{') => self.read_map(text, depth)?,
             Some(b'[') => {
-                let items: Vec<&RawValue> = self.read(text)?;
-                Value::List(
-                    items.into_iter().map(|item| self.node(item, depth + 1)).collect::<Result<_, _>>()?,
+                let items: Vec<&RawValue> = self.parse_piece(text)?;
+                SyntaxValue::List(
+                    items
+                        .into_iter()
+                        .map(|item| self.read_node(item, depth + 1))
+                        .collect::<Result<_, _>>()?,
                 )
             }
-            Some(b'"') => Value::Text(self.read(text)?),
-            Some(b'n') => Value::Null,
-            Some(b't' | b'f') => Value::Bool(text == "true"),
-            _ => Value::Number(text.to_owned()),
+            Some(b'"') => SyntaxValue::Text(self.parse_piece(text)?),
+            Some(b'n') => SyntaxValue::Null,
+            Some(b't' | b'f') => SyntaxValue::Bool(text == "true"),
+            _ => SyntaxValue::Number(text.to_owned()),
         };
-        Ok(Node { value, at })
+        Ok(SyntaxNode { value, span: at })
     }
 
-    fn map(self, text: &'a str, depth: usize) -> Result<Value, Fault> {
-        let Entries(raw) = self.read(text)?;
-        let (mut entries, mut keys) = (Vec::new(), Keys::default());
+    fn read_map(self, text: &'a str, depth: usize) -> Result<SyntaxValue, SpannedError> {
+        let JsonEntries(raw) = self.parse_piece(text)?;
+        let (mut entries, mut keys) = (Vec::new(), DuplicateKeyCheck::default());
         // A key starts at the first quote behind the value before it.
-        let mut end = self.span(text).start;
+        let mut end = self.span_of(text).start;
         for (key, value) in raw {
             let start = end + self.text[end..].find('"').unwrap_or_default();
-            let value_start = self.span(value.get()).start;
+            let value_start = self.span_of(value.get()).start;
             let written = self.text[start..value_start].trim_end().trim_end_matches(':').trim_end();
-            let name = Name { text: key, at: self.span(written) };
-            keys.take(self.text, &entries, &name)?;
+            let name = SyntaxKey { text: key, span: self.span_of(written) };
+            keys.check(self.text, &entries, &name)?;
             end = value_start + value.get().len();
-            entries.push((name, self.node(value, depth + 1)?));
+            entries.push((name, self.read_node(value, depth + 1)?));
         }
-        Ok(Value::Map(entries))
+        Ok(SyntaxValue::Map(entries))
     }
 
     /// Reads a piece of the text.
-    fn read<T: Deserialize<'a>>(self, piece: &'a str) -> Result<T, Fault> {
+    fn parse_piece<T: Deserialize<'a>>(self, piece: &'a str) -> Result<T, SpannedError> {
         serde_json::from_str(piece).map_err(|error| {
             let lines = piece.split_inclusive('\n').take(error.line().saturating_sub(1));
             let column = error.column().saturating_sub(1);
             let start = lines.map(str::len).sum::<usize>().saturating_add(column).min(piece.len());
-            let start = self.span(piece).start + piece.floor_char_boundary(start);
-            let at = Span { file: self.file, start, end: start + 1 };
+            let start = self.span_of(piece).start + piece.floor_char_boundary(start);
+            let at = SourceSpan { file: self.file, start, end: start + 1 };
             let problem = error.to_string();
-            Fault::new(at, problem.split(" at line ").next().unwrap_or_default(), FIX)
+            SpannedError::new(at, problem.split(" at line ").next().unwrap_or_default(), JSON_FIX)
         })
     }
 
     /// Where a piece of the text stands in it.
-    fn span(self, piece: &str) -> Span {
+    fn span_of(self, piece: &str) -> SourceSpan {
         let start = piece.as_ptr().addr() - self.text.as_ptr().addr();
-        Span { file: self.file, start, end: start + piece.len() }
+        SourceSpan { file: self.file, start, end: start + piece.len() }
     }
 }
 
 /// The entries of a map in their order, also where a key is there twice.
-struct Entries<'a>(Vec<(String, &'a RawValue)>);
+struct JsonEntries<'a>(Vec<(String, &'a RawValue)>);
 
-impl<'de> Deserialize<'de> for Entries<'de> {
+impl<'de> Deserialize<'de> for JsonEntries<'de> {
     fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
-        struct All;
+        struct JsonEntriesVisitor;
 
-        impl<'de> Visitor<'de> for All {
-            type Value = Entries<'de>;
+        impl<'de> Visitor<'de> for JsonEntriesVisitor {
+            type Value = JsonEntries<'de>;
 
             fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
                 f.write_str("a map")
             }
 
-            fn visit_map<A: MapAccess<'de>>(self, mut map: A) -> Result<Entries<'de>, A::Error> {
+            fn visit_map<A: MapAccess<'de>>(self, mut map: A) -> Result<JsonEntries<'de>, A::Error> {
                 let mut entries = Vec::new();
                 while let Some(entry) = map.next_entry()? {
                     entries.push(entry);
                 }
-                Ok(Entries(entries))
+                Ok(JsonEntries(entries))
             }
         }
 
-        deserializer.deserialize_map(All)
+        deserializer.deserialize_map(JsonEntriesVisitor)
     }
 }

@@ -3,57 +3,67 @@
 //! Words are what the core schema makes of them: `off` and `no` are texts, `true` is not. Aliases are followed while what
 //! they unfold to stays small; tags, keys that are no words, and more documents than are wanted are refused.
 
-use super::{DEEPEST, Fault, Keys, MOST_UNFOLDED, Name, Node, Span, Text, Value, too_deep};
+use super::{
+    DuplicateKeyCheck, MAX_DEPTH, MAX_EXPANDED_BYTES, SourceSpan, SourceText, SpannedError, SyntaxKey,
+    SyntaxNode, SyntaxValue, too_deep_error,
+};
 use saphyr_parser::{Event, Marker, Parser, ScalarStyle, Span as Marked, Tag};
 use std::{borrow::Cow, collections::HashMap, ops::Deref};
 
 /// The only document of a text.
-pub(super) fn parse(file: usize, text: &str) -> Result<Node, Fault> {
-    let root = read(file, text, Documents::One)?.pop();
-    Ok(root.unwrap_or(Node { value: Value::Null, at: Span { file, start: 0, end: 0 } }))
+pub(super) fn parse(file: usize, text: &str) -> Result<SyntaxNode, SpannedError> {
+    let root = parse_with_limit(file, text, DocumentLimit::One)?.pop();
+    Ok(root.unwrap_or(SyntaxNode { value: SyntaxValue::Null, span: SourceSpan { file, start: 0, end: 0 } }))
 }
 
 /// All documents of a text.
-pub(super) fn documents<'a, T: Text<'a>>(file: usize, text: &'a str) -> Result<Vec<Node<T>>, Fault> {
-    read(file, text, Documents::Any)
+pub(super) fn parse_documents<'a, T: SourceText<'a>>(
+    file: usize,
+    text: &'a str,
+) -> Result<Vec<SyntaxNode<T>>, SpannedError> {
+    parse_with_limit(file, text, DocumentLimit::Any)
 }
 
 /// How many documents a text may have.
 #[derive(Clone, Copy, PartialEq, Eq)]
-enum Documents {
+enum DocumentLimit {
     One,
     Any,
 }
 
-fn read<'a, T: Text<'a>>(file: usize, text: &'a str, documents: Documents) -> Result<Vec<Node<T>>, Fault> {
-    let mut builder = Builder {
+fn parse_with_limit<'a, T: SourceText<'a>>(
+    file: usize,
+    text: &'a str,
+    documents: DocumentLimit,
+) -> Result<Vec<SyntaxNode<T>>, SpannedError> {
+    let mut builder = YamlTreeBuilder {
         text,
-        places: Places::new(file, text),
+        offsets: ByteOffsets::new(file, text),
         documents,
-        open: Vec::new(),
+        stack: Vec::new(),
         items: Vec::new(),
         entries: Vec::new(),
         roots: Vec::new(),
         anchors: HashMap::new(),
-        unfolded: 0,
+        expanded_bytes: 0,
     };
     for event in Parser::new_from_str(text) {
         let (event, marked) = event.map_err(|error| {
             // A quote that is not closed hides what closes a bracket.
-            if let Some(fault) = builder.unclosed().filter(|_| !error.info().contains("quoted scalar")) {
+            if let Some(fault) = builder.find_unclosed().filter(|_| !error.info().contains("quoted scalar")) {
                 return fault;
             }
-            let at = builder.places.marker(*error.marker());
-            Fault::new(Span { end: at.start + 1, ..at }, error.info(), advice(error.info()))
+            let at = builder.offsets.marker_span(*error.marker());
+            SpannedError::new(SourceSpan { end: at.start + 1, ..at }, error.info(), suggest_fix(error.info()))
         })?;
-        builder.hear(event, marked)?;
+        builder.handle_event(event, marked)?;
     }
     Ok(builder.roots)
 }
 
 /// What most often helps.
-fn advice(info: &str) -> &'static str {
-    const KNOWN: [(&str, &str); 7] = [
+fn suggest_fix(info: &str) -> &'static str {
+    const KNOWN_FIXES: [(&str, &str); 7] = [
         ("tab", "indent with spaces"),
         ("unknown anchor", "put a text that starts with `*` into quotes"),
         ("mapping values", "put a text with a colon in it into quotes, and each key on a line of its own"),
@@ -62,12 +72,12 @@ fn advice(info: &str) -> &'static str {
         ("unexpected character", "put a text that starts with a sign into quotes"),
         ("quoted scalar", "end the text with the quote that it starts with, and have no other of it inside"),
     ];
-    let known = KNOWN.iter().find(|(part, _)| info.contains(part));
+    let known = KNOWN_FIXES.iter().find(|(part, _)| info.contains(part));
     known.map_or("write YAML, with texts in quotes where they have signs in them", |(_, advice)| advice)
 }
 
 /// Whether the bracket that a text starts with is closed in it. What is quoted or remarked does not count.
-fn is_closed(text: &str) -> bool {
+fn is_bracket_closed(text: &str) -> bool {
     let (mut depth, mut quote, mut is_remark, mut before) = (0_usize, None, false, ' ');
     for sign in text.chars() {
         match (quote, sign) {
@@ -87,83 +97,100 @@ fn is_closed(text: &str) -> bool {
     false
 }
 
-struct Builder<'a, T> {
+struct YamlTreeBuilder<'a, T> {
     text: &'a str,
-    places: Places<'a>,
-    documents: Documents,
-    open: Vec<Open<T>>,
+    offsets: ByteOffsets<'a>,
+    documents: DocumentLimit,
+    stack: Vec<OpenCollection<T>>,
     /// What open lists and maps hold so far, those of the innermost last. Each takes what it needs when it ends.
-    items: Vec<Node<T>>,
-    entries: Vec<(Name<T>, Node<T>)>,
-    roots: Vec<Node<T>>,
-    anchors: HashMap<usize, Node<T>>,
-    unfolded: usize,
+    items: Vec<SyntaxNode<T>>,
+    entries: Vec<(SyntaxKey<T>, SyntaxNode<T>)>,
+    roots: Vec<SyntaxNode<T>>,
+    anchors: HashMap<usize, SyntaxNode<T>>,
+    expanded_bytes: usize,
 }
 
 /// A list or a map whose end was not seen yet.
-struct Open<T> {
+struct OpenCollection<T> {
     anchor: usize,
-    at: Span,
-    holds: Holds<T>,
+    span: SourceSpan,
+    kind: CollectionKind<T>,
 }
 
-enum Holds<T> {
+enum CollectionKind<T> {
     List { first: usize },
-    Map { first: usize, keys: Keys, next: Option<Name<T>> },
+    Map { first: usize, keys: DuplicateKeyCheck, pending_key: Option<SyntaxKey<T>> },
 }
 
-impl<'a, T: Text<'a>> Builder<'a, T> {
+impl<'a, T: SourceText<'a>> YamlTreeBuilder<'a, T> {
     /// The bracket that was opened last and is never closed.
-    fn unclosed(&self) -> Option<Fault> {
-        self.open.iter().rev().find_map(|open| {
-            let rest = self.text.get(open.at.start..)?;
+    fn find_unclosed(&self) -> Option<SpannedError> {
+        self.stack.iter().rev().find_map(|open| {
+            let rest = self.text.get(open.span.start..)?;
             let (sign, end) = match rest.chars().next()? {
                 '{' => ('{', '}'),
                 '[' => ('[', ']'),
                 _ => return None,
             };
-            let at = Span { end: open.at.start + 1, ..open.at };
+            let at = SourceSpan { end: open.span.start + 1, ..open.span };
             let fix = format!("close it with `{end}`");
-            (!is_closed(rest)).then(|| Fault::new(at, format!("`{sign}` is not closed"), fix))
+            (!is_bracket_closed(rest)).then(|| SpannedError::new(at, format!("`{sign}` is not closed"), fix))
         })
     }
 
-    fn hear(&mut self, event: Event<'a>, marked: Marked) -> Result<(), Fault> {
-        let at = self.places.span(marked);
+    fn handle_event(&mut self, event: Event<'a>, marked: Marked) -> Result<(), SpannedError> {
+        let at = self.offsets.span(marked);
         match event {
-            Event::DocumentStart(_) if self.documents == Documents::One && !self.roots.is_empty() => {
-                Err(Fault::new(at, "a second document", "write one only"))
+            Event::DocumentStart(_) if self.documents == DocumentLimit::One && !self.roots.is_empty() => {
+                Err(SpannedError::new(at, "a second document", "write one only"))
             }
             Event::Scalar(text, style, anchor, tag) => {
-                let value = scalar(self.as_written(text, at), style, tag.as_deref(), at)?;
-                self.put(Node { value, at }, anchor)
+                let value = parse_scalar(self.borrow_scalar(text, at), style, tag.as_deref(), at)?;
+                self.add_node(SyntaxNode { value, span: at }, anchor)
             }
-            Event::SequenceStart(anchor, tag) => {
-                self.start(anchor, at, tag.as_deref(), "seq", Holds::List { first: self.items.len() })
-            }
+            Event::SequenceStart(anchor, tag) => self.open_collection(
+                anchor,
+                at,
+                tag.as_deref(),
+                "seq",
+                CollectionKind::List { first: self.items.len() },
+            ),
             Event::MappingStart(anchor, tag) => {
-                let holds = Holds::Map { first: self.entries.len(), keys: Keys::default(), next: None };
-                self.start(anchor, at, tag.as_deref(), "map", holds)
+                let holds = CollectionKind::Map {
+                    first: self.entries.len(),
+                    keys: DuplicateKeyCheck::default(),
+                    pending_key: None,
+                };
+                self.open_collection(anchor, at, tag.as_deref(), "map", holds)
             }
             Event::SequenceEnd | Event::MappingEnd => {
-                let Some(Open { anchor, at: start, holds }) = self.open.pop() else { return Ok(()) };
-                let value = match holds {
-                    Holds::List { first } => Value::List(self.items.split_off(first)),
-                    Holds::Map { first, .. } => Value::Map(self.entries.split_off(first)),
+                let Some(OpenCollection { anchor, span: start, kind: holds }) = self.stack.pop() else {
+                    return Ok(());
                 };
-                self.put(Node { value, at: Span { end: at.end.max(start.end), ..start } }, anchor)
+                let value = match holds {
+                    CollectionKind::List { first } => SyntaxValue::List(self.items.split_off(first)),
+                    CollectionKind::Map { first, .. } => SyntaxValue::Map(self.entries.split_off(first)),
+                };
+                self.add_node(
+                    SyntaxNode { value, span: SourceSpan { end: at.end.max(start.end), ..start } },
+                    anchor,
+                )
             }
             Event::Alias(anchor) => {
                 let Some(known) = self.anchors.get(&anchor) else {
-                    return Err(Fault::new(at, "an alias inside of what it stands for", "write it out"));
+                    return Err(SpannedError::new(
+                        at,
+                        "an alias inside of what it stands for",
+                        "write it out",
+                    ));
                 };
-                self.unfolded += known.weight();
-                if self.unfolded > MOST_UNFOLDED {
+                self.expanded_bytes += known.estimated_bytes();
+                if self.expanded_bytes > MAX_EXPANDED_BYTES {
                     let problem = "aliases that unfold to more than 16 MiB";
-                    return Err(Fault::new(at, problem, "write less, or use `templates`"));
+                    return Err(SpannedError::new(at, problem, "write less, or use `templates`"));
                 }
-                let node = Node { value: known.value.clone(), at };
-                self.put(node, 0)
+                let node = SyntaxNode { value: known.value.clone(), span: at };
+                self.add_node(node, 0)
             }
             Event::Nothing
             | Event::StreamStart
@@ -175,7 +202,7 @@ impl<'a, T: Text<'a>> Builder<'a, T> {
 
     /// A word as a piece of the text, if it stands there like that. The parser gives each word a buffer of its own, which is
     /// larger than most words.
-    fn as_written(&self, word: Cow<'a, str>, at: Span) -> Cow<'a, str> {
+    fn borrow_scalar(&self, word: Cow<'a, str>, at: SourceSpan) -> Cow<'a, str> {
         let written = self.text.get(at.start..at.end).unwrap_or_default();
         let unquoted =
             written.strip_prefix(['"', '\'']).and_then(|rest| rest.get(..rest.len().checked_sub(1)?));
@@ -186,50 +213,50 @@ impl<'a, T: Text<'a>> Builder<'a, T> {
             .map_or(word, Cow::Borrowed)
     }
 
-    fn start(
+    fn open_collection(
         &mut self,
         anchor: usize,
-        at: Span,
+        at: SourceSpan,
         tag: Option<&Tag>,
         kind: &str,
-        holds: Holds<T>,
-    ) -> Result<(), Fault> {
+        holds: CollectionKind<T>,
+    ) -> Result<(), SpannedError> {
         if let Some(tag) = tag.filter(|tag| !(tag.is_yaml_core_schema() && tag.suffix == kind)) {
-            return Err(refused(tag, at));
+            return Err(tag_error(tag, at));
         }
-        if self.open.len() >= DEEPEST {
-            return Err(too_deep(at));
+        if self.stack.len() >= MAX_DEPTH {
+            return Err(too_deep_error(at));
         }
-        self.open.push(Open { anchor, at, holds });
+        self.stack.push(OpenCollection { anchor, span: at, kind: holds });
         Ok(())
     }
 
-    fn put(&mut self, node: Node<T>, anchor: usize) -> Result<(), Fault> {
+    fn add_node(&mut self, node: SyntaxNode<T>, anchor: usize) -> Result<(), SpannedError> {
         if anchor > 0 {
             // A map in which an anchor stands may be aliased too: what is kept for both is bounded with what is unfolded.
-            self.unfolded += node.weight();
-            if self.unfolded > MOST_UNFOLDED {
-                return Err(Fault::new(node.at, "anchors of more than 16 MiB", "write less"));
+            self.expanded_bytes += node.estimated_bytes();
+            if self.expanded_bytes > MAX_EXPANDED_BYTES {
+                return Err(SpannedError::new(node.span, "anchors of more than 16 MiB", "write less"));
             }
             self.anchors.insert(anchor, node.clone());
         }
-        match self.open.last_mut().map(|open| &mut open.holds) {
+        match self.stack.last_mut().map(|open| &mut open.kind) {
             None => self.roots.push(node),
-            Some(Holds::List { .. }) => self.items.push(node),
-            Some(Holds::Map { first, keys, next }) => match next.take() {
+            Some(CollectionKind::List { .. }) => self.items.push(node),
+            Some(CollectionKind::Map { first, keys, pending_key: next }) => match next.take() {
                 Some(name) => self.entries.push((name, node)),
                 None => {
-                    let at = node.at;
+                    let at = node.span;
                     let text = match node.value {
-                        Value::Text(text) | Value::Number(text) => text,
-                        Value::Bool(is) => T::from(if is { "true" } else { "false" }),
-                        Value::Null | Value::List(_) | Value::Map(_) => {
-                            let problem = format!("a key that is {}", node.kind());
-                            return Err(Fault::new(at, problem, "write a word"));
+                        SyntaxValue::Text(text) | SyntaxValue::Number(text) => text,
+                        SyntaxValue::Bool(is) => T::from(if is { "true" } else { "false" }),
+                        SyntaxValue::Null | SyntaxValue::List(_) | SyntaxValue::Map(_) => {
+                            let problem = format!("a key that is {}", node.kind_name());
+                            return Err(SpannedError::new(at, problem, "write a word"));
                         }
                     };
-                    let name = Name { text, at };
-                    keys.take(self.text, &self.entries[*first..], &name)?;
+                    let name = SyntaxKey { text, span: at };
+                    keys.check(self.text, &self.entries[*first..], &name)?;
                     *next = Some(name);
                 }
             },
@@ -239,33 +266,33 @@ impl<'a, T: Text<'a>> Builder<'a, T> {
 }
 
 /// What a word is.
-fn scalar<'a, T: Text<'a>>(
+fn parse_scalar<'a, T: SourceText<'a>>(
     text: Cow<'a, str>,
     style: ScalarStyle,
     tag: Option<&Tag>,
-    at: Span,
-) -> Result<Value<T>, Fault> {
+    at: SourceSpan,
+) -> Result<SyntaxValue<T>, SpannedError> {
     match tag {
         Some(tag) if tag.is_yaml_core_schema() && tag.suffix == "str" => {
-            return Ok(Value::Text(text.into()));
+            return Ok(SyntaxValue::Text(text.into()));
         }
-        Some(tag) => return Err(refused(tag, at)),
+        Some(tag) => return Err(tag_error(tag, at)),
         None => {}
     }
     Ok(match style {
-        ScalarStyle::Plain => plain(text.into()),
-        _ => Value::Text(text.into()),
+        ScalarStyle::Plain => parse_plain_scalar(text.into()),
+        _ => SyntaxValue::Text(text.into()),
     })
 }
 
 /// What a word without quotes is in the core schema.
-pub(crate) fn plain<T: Deref<Target = str>>(text: T) -> Value<T> {
+pub(crate) fn parse_plain_scalar<T: Deref<Target = str>>(text: T) -> SyntaxValue<T> {
     match &*text {
-        "" | "~" | "null" | "Null" | "NULL" => Value::Null,
-        "true" | "True" | "TRUE" => Value::Bool(true),
-        "false" | "False" | "FALSE" => Value::Bool(false),
-        word if may_be_number(word) && is_number(word) => Value::Number(text),
-        _ => Value::Text(text),
+        "" | "~" | "null" | "Null" | "NULL" => SyntaxValue::Null,
+        "true" | "True" | "TRUE" => SyntaxValue::Bool(true),
+        "false" | "False" | "FALSE" => SyntaxValue::Bool(false),
+        word if may_be_number(word) && is_number(word) => SyntaxValue::Number(text),
+        _ => SyntaxValue::Text(text),
     }
 }
 
@@ -288,21 +315,21 @@ fn is_number(text: &str) -> bool {
         && are_digits(exponent)
 }
 
-fn refused(tag: &Tag, at: Span) -> Fault {
+fn tag_error(tag: &Tag, at: SourceSpan) -> SpannedError {
     let handle = if tag.is_yaml_core_schema() { "!!" } else { &tag.handle };
-    let name = super::short(&format!("{handle}{}", tag.suffix));
-    Fault::new(at, format!("the tag `{name}`"), "leave it out")
+    let name = super::truncate(&format!("{handle}{}", tag.suffix));
+    SpannedError::new(at, format!("the tag `{name}`"), "leave it out")
 }
 
 /// Makes bytes of characters, in which the parser counts.
-struct Places<'a> {
+struct ByteOffsets<'a> {
     file: usize,
     text: &'a str,
     /// Where each character starts; empty where each is one byte.
     starts: Vec<usize>,
 }
 
-impl<'a> Places<'a> {
+impl<'a> ByteOffsets<'a> {
     fn new(file: usize, text: &'a str) -> Self {
         let starts = match text.is_ascii() {
             true => Vec::new(),
@@ -311,20 +338,20 @@ impl<'a> Places<'a> {
         Self { file, text, starts }
     }
 
-    fn byte(&self, index: usize) -> usize {
+    fn byte_offset(&self, index: usize) -> usize {
         match self.starts.is_empty() {
             true => index.min(self.text.len()),
             false => self.starts.get(index).copied().unwrap_or(self.text.len()),
         }
     }
 
-    fn marker(&self, marker: Marker) -> Span {
-        let start = self.byte(marker.index());
-        Span { file: self.file, start, end: start }
+    fn marker_span(&self, marker: Marker) -> SourceSpan {
+        let start = self.byte_offset(marker.index());
+        SourceSpan { file: self.file, start, end: start }
     }
 
-    fn span(&self, marked: Marked) -> Span {
-        let (start, end) = (self.byte(marked.start.index()), self.byte(marked.end.index()));
-        Span { file: self.file, start, end: end.max(start) }
+    fn span(&self, marked: Marked) -> SourceSpan {
+        let (start, end) = (self.byte_offset(marked.start.index()), self.byte_offset(marked.end.index()));
+        SourceSpan { file: self.file, start, end: end.max(start) }
     }
 }

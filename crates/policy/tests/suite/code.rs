@@ -7,7 +7,7 @@ use tempfile::TempDir;
 use tidegate_core::Quota;
 use tidegate_limiter::Clock;
 use tidegate_policy::{
-    PolicyFile, Problem, Problems,
+    Problem, Problems, WatchedPolicyFile,
     compile::{Compiler, LivePolicy},
 };
 use tidegate_rule::{Declaration, Mode, Rule, Rules, site::SiteKey};
@@ -33,7 +33,7 @@ impl TestFile {
     }
 
     fn apply(&self, rules: &Rules) -> Result<(), Problems> {
-        PolicyFile::new(&self.path).load(|policy| Compiler::new(rules.clone()).apply(policy))
+        WatchedPolicyFile::new(&self.path).load(|policy| Compiler::new(rules.clone()).apply(policy))
     }
 
     /// The problems that `apply` reports, without the folder.
@@ -42,7 +42,7 @@ impl TestFile {
     }
 }
 
-fn declared(name: &'static str, quota: &str) -> Declaration {
+fn declare(name: &'static str, quota: &str) -> Declaration {
     Declaration::of(name).quota(quota).unwrap()
 }
 
@@ -68,8 +68,8 @@ rules:
 ",
     );
     let rules = Rules::new();
-    let login = rules.rule(declared("login", "1/s").quota("2/s").unwrap()).unwrap();
-    let create = rules.rule(declared("orders::create", "1/h")).unwrap();
+    let login = rules.rule(declare("login", "1/s").quota("2/s").unwrap()).unwrap();
+    let create = rules.rule(declare("orders::create", "1/h")).unwrap();
     file.apply(&rules).unwrap();
     assert_eq!(quotas(&login), "5/min, 20/h");
     assert_eq!((login.mode(), login.wait()), (Mode::Enforce, Duration::from_millis(50)));
@@ -81,7 +81,7 @@ rules:
     );
     // Rules that code declares later, with a quota or without.
     assert_eq!(quotas(&rules.rule(Declaration::of("signup")).unwrap()), "3/h");
-    let search = rules.rule(declared("api::search", "1/s")).unwrap();
+    let search = rules.rule(declare("api::search", "1/s")).unwrap();
     assert_eq!((search.mode(), quotas(&search).as_str()), (Mode::Shadow, "7/s burst 9"));
 
     // What the file no longer has is as declared.
@@ -92,7 +92,7 @@ rules:
 }
 
 #[test]
-fn files_with_problems_are_refused_with_place_and_fix() {
+fn invalid_files_are_rejected_with_position_and_fix() {
     let rules = Rules::new();
     let table = [
         (
@@ -131,13 +131,13 @@ fn files_with_problems_are_refused_with_place_and_fix() {
 
 /// What does not fit the code is found when the policy is applied, and has its place all the same.
 #[test]
-fn rules_that_do_not_fit_the_code_are_refused_with_their_place() {
+fn rules_incompatible_with_code_are_rejected_with_position() {
     let rules = Rules::new();
     let tiers: [Quota; 2] = ["1/s".parse().unwrap(), "2/s".parse().unwrap()];
     let _api = rules.rule(Declaration::of("api").tiers(tiers)).unwrap();
-    let jobs = rules.rule(declared("jobs", "3 at once")).unwrap();
-    let _all = rules.rule(declared("all", "3/s").key(SiteKey::All)).unwrap();
-    let _by_ip = rules.rule(declared("by ip", "3/s").key(SiteKey::Ip)).unwrap();
+    let jobs = rules.rule(declare("jobs", "3 at once")).unwrap();
+    let _all = rules.rule(declare("all", "3/s").key(SiteKey::All)).unwrap();
+    let _by_ip = rules.rule(declare("by ip", "3/s").key(SiteKey::Ip)).unwrap();
     let requests = "applies to requests, and a rule declared in code has none; give it to a rule of its own";
     // The rule, the value that is pointed at, and the problem.
     let table = [
@@ -216,14 +216,14 @@ fn rules_that_do_not_fit_the_code_are_refused_with_their_place() {
 }
 
 #[test]
-fn rule_that_code_declares_later_and_that_does_not_fit_stays_as_declared() {
+fn incompatible_rule_declared_later_keeps_its_declaration() {
     let rules = Rules::new();
     let file = TestFile::new(
         "rules: [{ name: login, key: header x-user, quota: 5/min }, { name: jobs, quota: 1/s }]",
     );
     file.apply(&rules).unwrap();
-    let login = rules.rule(declared("login", "2/min").key(SiteKey::All)).unwrap();
-    let jobs = rules.rule(declared("jobs", "3 at once")).unwrap();
+    let login = rules.rule(declare("login", "2/min").key(SiteKey::All)).unwrap();
+    let jobs = rules.rule(declare("jobs", "3 at once")).unwrap();
     assert_eq!((quotas(&login).as_str(), quotas(&jobs).as_str()), ("2/min", "3 at once"));
 }
 
@@ -231,10 +231,10 @@ fn rule_that_code_declares_later_and_that_does_not_fit_stays_as_declared() {
 fn reload_keeps_counters_and_rejected_file_keeps_the_policy() {
     let file = TestFile::new("rules: [{ name: login, quota: 5/min }]");
     let rules = Rules::new();
-    let login = rules.rule(declared("login", "1/min")).unwrap();
+    let login = rules.rule(declare("login", "1/min")).unwrap();
     let compiler = Compiler::new(rules.clone()).clock(Clock::manual().0);
-    let mut policy = PolicyFile::new(&file.path);
-    let load = |policy: &mut PolicyFile| policy.load(|policy| compiler.apply(policy));
+    let mut policy = WatchedPolicyFile::new(&file.path);
+    let load = |policy: &mut WatchedPolicyFile| policy.load(|policy| compiler.apply(policy));
     load(&mut policy).unwrap();
     for _ in 0..5 {
         login.admit_blocking("alice", 1).unwrap();
@@ -252,7 +252,10 @@ fn reload_keeps_counters_and_rejected_file_keeps_the_policy() {
     file.write("rules: [{ name: login, quota: 8/mni }]");
     let problems = load(&mut policy).unwrap_err().to_string();
     assert!(problems.contains(":1:33: unknown period `mni`"), "{problems}");
-    assert_eq!((policy.applied(), policy.error(), quotas(&login).as_str()), (2, Some(&*problems), "8/min"));
+    assert_eq!(
+        (policy.applied_count(), policy.error(), quotas(&login).as_str()),
+        (2, Some(&*problems), "8/min")
+    );
     assert!(!policy.has_changed() && !policy.has_changed(), "the same mistake is reported once");
 
     fs::remove_file(&file.path).unwrap();
@@ -266,7 +269,7 @@ fn reload_keeps_counters_and_rejected_file_keeps_the_policy() {
     fs::rename(&other, &file.path).unwrap();
     assert!(!policy.has_changed() && policy.has_changed());
     load(&mut policy).unwrap();
-    assert_eq!((policy.applied(), policy.error(), quotas(&login).as_str()), (3, None, "9/min"));
+    assert_eq!((policy.applied_count(), policy.error(), quotas(&login).as_str()), (3, None, "9/min"));
 }
 
 #[test]
@@ -275,7 +278,7 @@ fn included_files_and_lists_are_watched() {
     let folder = file.path.parent().unwrap();
     fs::write(folder.join("more.yaml"), "rules: [{ name: a, quota: 1/s }]").unwrap();
     fs::write(folder.join("office.txt"), "192.0.2.0/24\n").unwrap();
-    let mut policy = PolicyFile::new(&file.path);
+    let mut policy = WatchedPolicyFile::new(&file.path);
     for name in ["more.yaml", "office.txt"] {
         policy.load(|_| Ok(())).unwrap();
         assert!(!policy.has_changed());
@@ -290,7 +293,7 @@ fn included_files_and_lists_are_watched() {
 fn live_policy_follows_its_file() {
     let file = TestFile::new("rules: [{ name: login, quota: 5/min }]");
     let live = LivePolicy::from_file(&file.path, Compiler::new(Rules::new())).unwrap();
-    let quota = || live.now().views().map(|rule| rule.quotas()[0].to_string()).collect::<String>();
+    let quota = || live.current().views().map(|rule| rule.quotas()[0].to_string()).collect::<String>();
     for text in ["6/min", "7/min"] {
         file.write(format!("rules: [{{ name: login, quota: {text} }}]"));
         until("the new quota is in force", || (quota() == text).then_some(()).ok_or_else(quota)).unwrap();
@@ -303,7 +306,7 @@ fn live_policy_follows_its_file() {
 
 /// One file for code and for requests: what it says of requests only concerns no rule of the code.
 #[test]
-fn policy_of_a_gateway_applies_to_code_that_has_none_of_its_rules() {
+fn gateway_policy_applies_to_code_without_its_rules() {
     let text = "
 upstreams: { app: 'http://127.0.0.1:9000' }
 routes: [{ upstream: app }]
@@ -315,6 +318,6 @@ rules:
   - { name: fragile, breaker: { over: 3 } }
 ";
     let rules = Rules::new();
-    let _mine = rules.rule(declared("mine", "1/s")).unwrap();
+    let _mine = rules.rule(declare("mine", "1/s")).unwrap();
     Compiler::new(rules).apply(&text.parse().unwrap()).unwrap();
 }

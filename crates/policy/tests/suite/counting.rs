@@ -3,22 +3,25 @@
 #![allow(clippy::unwrap_used, clippy::panic, reason = "this is how a test fails")]
 
 use crate::{
-    requests::{MatchExt as _, Request, any},
-    rules::{admitted, gate, header, ip, now, policy, refusal, refuser, rule},
+    requests::{MatchExt as _, PolicyTestRequest, any_request},
+    rules::{count_admitted, expect_ready, gate, header, ip, policy, refusal, refusing_rule, rule},
 };
 use tidegate_core::Share;
 use tidegate_policy::{
     compile::{Compiler, DenyReason, PolicyResult, RejectAction},
-    model::{Bandwidth, Charge, Cost, Due, Enforcement, Expression, Key, Part, Policy, Quotas, Rule, Tiers},
+    model::{
+        BandwidthSpec, ChargeSpec, CostSpec, Expression, KeyPart, KeySpec, Policy, Quotas, RuleEnforcement,
+        RuleSpec, StatusPattern, Tiers,
+    },
 };
 use tidegate_rule::{
     Rules,
     request::{Missing, Reply},
 };
 
-struct Status(u16, Option<&'static str>);
+struct TestResponse(u16, Option<&'static str>);
 
-impl Reply for Status {
+impl Reply for TestResponse {
     fn status(&self) -> u16 {
         self.0
     }
@@ -28,158 +31,198 @@ impl Reply for Status {
 }
 
 #[test]
-fn requests_are_counted_by_what_they_are_about() {
+fn matching_rules_count_requests() {
     let gate = gate(&policy([
-        Rule { key: ip(), ..rule("everybody", &["4/min"]) },
-        Rule { key: ip(), matching: any().method("POST").path("/login"), ..rule("login", &["2/min"]) },
+        RuleSpec { key: ip(), ..rule("everybody", &["4/min"]) },
+        RuleSpec {
+            key: ip(),
+            matching: any_request().method("POST").path("/login"),
+            ..rule("login", &["2/min"])
+        },
     ]));
-    let (page, login) = (Request::of("GET /page"), Request::of("POST //%6Cogin/;x"));
-    assert_eq!([refuser(&gate, &login), refuser(&gate, &login)], ["", ""]);
-    assert_eq!(refuser(&gate, &login), "login");
+    let (page, login) = (PolicyTestRequest::new("GET /page"), PolicyTestRequest::new("POST //%6Cogin/;x"));
+    assert_eq!([refusing_rule(&gate, &login), refusing_rule(&gate, &login)], ["", ""]);
+    assert_eq!(refusing_rule(&gate, &login), "login");
     // What one refuses, the others have not been charged for.
-    assert_eq!([refuser(&gate, &page), refuser(&gate, &page)], ["", ""]);
-    assert_eq!(refuser(&gate, &page), "everybody");
+    assert_eq!([refusing_rule(&gate, &page), refusing_rule(&gate, &page)], ["", ""]);
+    assert_eq!(refusing_rule(&gate, &page), "everybody");
     let refusal = refusal(&gate, &login).unwrap();
     assert_eq!((&*refusal.rule, refusal.reason), ("login", DenyReason::Limited), "the longer wait");
-    let RejectAction::Answer(answer) = refusal.action else { panic!("an answer") };
+    let RejectAction::Response(answer) = refusal.action else { panic!("an answer") };
     assert_eq!((answer.status, answer.get("retry-after")), (429, Some("30")));
-    assert_eq!(refuser(&gate, &page.clone().from("192.0.2.2")), "");
+    assert_eq!(refusing_rule(&gate, &page.clone().with_peer("192.0.2.2")), "");
 }
 
 /// A rule with this key tells two requests apart, or it does not.
 #[test]
-fn keys_are_found_where_the_policy_says() {
-    let part = |part: Part| Key::Part(part);
-    let cel = |text: &str| Key::Part(Part::Cel(Expression(text.into())));
-    let plain = Request::of("GET a.test/users/7/x?q=1").header("x-user", "ann").header("cookie", "s=1");
-    let (user, x_user) = (part(Part::User), header("x-user"));
+fn keys_are_read_from_their_source() {
+    let part = |part: KeyPart| KeySpec::Part(part);
+    let cel = |text: &str| KeySpec::Part(KeyPart::Cel(Expression(text.into())));
+    let plain = PolicyTestRequest::new("GET a.test/users/7/x?q=1")
+        .with_header("x-user", "ann")
+        .with_header("cookie", "s=1");
+    let (user, x_user) = (part(KeyPart::User), header("x-user"));
     let cases = [
-        (Key::All, Request::of("GET b.test/users/8/y"), false),
-        (ip(), plain.clone().from("192.0.2.99"), true),
-        (part(Part::Method), Request { method: "PUT".to_owned(), ..plain.clone() }, true),
-        (part(Part::Host), Request { host: Some("A.TEST:80".to_owned()), ..plain.clone() }, false),
-        (part(Part::Path), Request { path: "/users/%37/x".to_owned(), ..plain.clone() }, true),
-        (part(Part::Route), Request { path: "/users/8/z".to_owned(), ..plain.clone() }, false),
-        (part(Part::Route), Request { path: "/other".to_owned(), ..plain.clone() }, true),
+        (KeySpec::All, PolicyTestRequest::new("GET b.test/users/8/y"), false),
+        (ip(), plain.clone().with_peer("192.0.2.99"), true),
+        (part(KeyPart::Method), PolicyTestRequest { method: "PUT".to_owned(), ..plain.clone() }, true),
         (
-            part(Part::Capture("id".to_owned())),
-            Request { path: "/users/%37;v/x".to_owned(), ..plain.clone() },
+            part(KeyPart::Host),
+            PolicyTestRequest { host: Some("A.TEST:80".to_owned()), ..plain.clone() },
+            false,
+        ),
+        (part(KeyPart::Path), PolicyTestRequest { path: "/users/%37/x".to_owned(), ..plain.clone() }, true),
+        (part(KeyPart::Route), PolicyTestRequest { path: "/users/8/z".to_owned(), ..plain.clone() }, false),
+        (part(KeyPart::Route), PolicyTestRequest { path: "/other".to_owned(), ..plain.clone() }, true),
+        (
+            part(KeyPart::Capture("id".to_owned())),
+            PolicyTestRequest { path: "/users/%37;v/x".to_owned(), ..plain.clone() },
             false,
         ),
         (
-            part(Part::Capture("id".to_owned())),
-            Request { path: "/users/8/x".to_owned(), ..plain.clone() },
+            part(KeyPart::Capture("id".to_owned())),
+            PolicyTestRequest { path: "/users/8/x".to_owned(), ..plain.clone() },
             true,
         ),
-        (part(Part::Query("q".to_owned())), Request { query: Some("q=2".to_owned()), ..plain.clone() }, true),
         (
-            part(Part::Query("q".to_owned())),
-            Request { query: Some("a&q=%31".to_owned()), ..plain.clone() },
+            part(KeyPart::Query("q".to_owned())),
+            PolicyTestRequest { query: Some("q=2".to_owned()), ..plain.clone() },
+            true,
+        ),
+        (
+            part(KeyPart::Query("q".to_owned())),
+            PolicyTestRequest { query: Some("a&q=%31".to_owned()), ..plain.clone() },
             false,
         ),
-        (part(Part::Cookie("s".to_owned())), Request { headers: Vec::new(), ..plain.clone() }, true),
-        (user.clone(), Request { path: "/users/9/x".to_owned(), ..plain.clone() }, false),
-        (Key::Every(vec![user.clone(), ip()]), plain.clone().from("192.0.2.99"), true),
-        (Key::First(vec![header("x-none"), x_user, ip()]), plain.clone().from("192.0.2.99"), false),
-        (cel("request.path.split('/')[1]"), Request { path: "/users/9".to_owned(), ..plain.clone() }, false),
-        (cel("request.path.split('/')[2]"), Request { path: "/users/9".to_owned(), ..plain.clone() }, true),
-        (cel("size(request.path)"), Request { path: "/users/8/y".to_owned(), ..plain.clone() }, false),
+        (
+            part(KeyPart::Cookie("s".to_owned())),
+            PolicyTestRequest { headers: Vec::new(), ..plain.clone() },
+            true,
+        ),
+        (user.clone(), PolicyTestRequest { path: "/users/9/x".to_owned(), ..plain.clone() }, false),
+        (KeySpec::Composite(vec![user.clone(), ip()]), plain.clone().with_peer("192.0.2.99"), true),
+        (KeySpec::First(vec![header("x-none"), x_user, ip()]), plain.clone().with_peer("192.0.2.99"), false),
+        (
+            cel("request.path.split('/')[1]"),
+            PolicyTestRequest { path: "/users/9".to_owned(), ..plain.clone() },
+            false,
+        ),
+        (
+            cel("request.path.split('/')[2]"),
+            PolicyTestRequest { path: "/users/9".to_owned(), ..plain.clone() },
+            true,
+        ),
+        (
+            cel("size(request.path)"),
+            PolicyTestRequest { path: "/users/8/y".to_owned(), ..plain.clone() },
+            false,
+        ),
     ];
     for (key, other, differs) in cases {
-        let said = Rule { key, ..rule("one", &["1/min"]) };
-        let said = Rule { matching: any().path("/users/{id}/**").path("/{rest**}"), ..said };
+        let said = RuleSpec { key, ..rule("one", &["1/min"]) };
+        let said = RuleSpec { matching: any_request().path("/users/{id}/**").path("/{rest**}"), ..said };
         let policy = Policy { user: Some(header("x-user")), ..policy([said.clone()]) };
         let gate = gate(&policy);
-        assert_eq!(refuser(&gate, &plain), "");
-        assert_eq!(refuser(&gate, &plain), "one");
-        assert_eq!(refuser(&gate, &other).is_empty(), differs, "{:?} {other:?}", said.key);
+        assert_eq!(refusing_rule(&gate, &plain), "");
+        assert_eq!(refusing_rule(&gate, &plain), "one");
+        assert_eq!(refusing_rule(&gate, &other).is_empty(), differs, "{:?} {other:?}", said.key);
     }
 }
 
 #[test]
-fn a_request_without_a_key_shares_one_or_is_let_through_or_refused() {
+fn missing_key_is_shared_skipped_or_refused() {
     let gate_of =
-        |missing| gate(&policy([Rule { key: header("x-user"), missing, ..rule("one", &["1/min"]) }]));
-    let request = Request::of("GET /");
-    assert_eq!(admitted(&gate_of(Missing::Share), &request), 1);
-    assert_eq!(admitted(&gate_of(Missing::Skip), &request), 10);
+        |missing| gate(&policy([RuleSpec { key: header("x-user"), missing, ..rule("one", &["1/min"]) }]));
+    let request = PolicyTestRequest::new("GET /");
+    assert_eq!(count_admitted(&gate_of(Missing::Share), &request), 1);
+    assert_eq!(count_admitted(&gate_of(Missing::Skip), &request), 10);
     let refused = refusal(&gate_of(Missing::Refuse), &request).unwrap();
     assert_eq!(refused.reason, DenyReason::NoKey);
-    assert!(matches!(refused.action, RejectAction::Answer(answer) if answer.status == 400));
+    assert!(matches!(refused.action, RejectAction::Response(answer) if answer.status == 400));
 }
 
 #[test]
-fn a_quota_for_each_request_limits_nothing() {
-    let said = policy([Rule { key: Key::Part(Part::Request), ..rule("one", &["1/min"]) }]);
+fn per_request_quota_is_rejected() {
+    let said = policy([RuleSpec { key: KeySpec::Part(KeyPart::Request), ..rule("one", &["1/min"]) }]);
     let error = Compiler::new(Rules::new()).compile(&said, None).unwrap_err().to_string();
     assert!(error.contains("a quota that each request has for itself limits nothing"), "{error}");
-    let rates = Bandwidth { down: Some("1kB/s".parse().unwrap()), up: None };
-    let said = policy([Rule { key: Key::Part(Part::Request), bandwidth: Some(rates), ..rule("one", &[]) }]);
+    let rates = BandwidthSpec { down: Some("1kB/s".parse().unwrap()), up: None };
+    let said = policy([RuleSpec {
+        key: KeySpec::Part(KeyPart::Request),
+        bandwidth: Some(rates),
+        ..rule("one", &[])
+    }]);
     let gate = gate(&said);
-    let taken = || match now(gate.check(&Request::of("GET /"))) {
-        PolicyResult::Admitted(admission) => admission.down().to_vec(),
+    let rates = || match expect_ready(gate.check(&PolicyTestRequest::new("GET /"))) {
+        PolicyResult::Admitted(admission) => admission.response_rates().to_vec(),
         PolicyResult::Refused(refusal) => panic!("{refusal:?}"),
     };
-    assert_eq!((taken().len(), taken().len()), (1, 1));
+    assert_eq!((rates().len(), rates().len()), (1, 1));
 }
 
 #[test]
-fn requests_cost_what_the_policy_says() {
-    let costs = |cost: Cost| gate(&policy([Rule { cost, ..rule("one", &["10/min burst 10"]) }]));
-    let found = || Cost::Found { part: Part::Header("x-cost".to_owned()), otherwise: 2, most: 5 };
-    assert_eq!(admitted(&costs(Cost::Fixed(3)), &Request::of("GET /")), 3);
+fn cost_is_fixed_or_read_from_request() {
+    let costs = |cost: CostSpec| gate(&policy([RuleSpec { cost, ..rule("one", &["10/min burst 10"]) }]));
+    let found = || CostSpec::FromRequest { part: KeyPart::Header("x-cost".to_owned()), default: 2, max: 5 };
+    assert_eq!(count_admitted(&costs(CostSpec::Fixed(3)), &PolicyTestRequest::new("GET /")), 3);
     let cases =
         [(None, 5), (Some("1"), 10), (Some("5"), 2), (Some("900"), 2), (Some("-1"), 5), (Some("0"), 10)];
     for (cost, count) in cases {
-        let request = Request::of("GET /");
-        let request = cost.map_or(request.clone(), |cost| request.header("x-cost", cost));
-        assert_eq!(admitted(&costs(found()), &request), count, "{cost:?}");
+        let request = PolicyTestRequest::new("GET /");
+        let request = cost.map_or(request.clone(), |cost| request.with_header("x-cost", cost));
+        assert_eq!(count_admitted(&costs(found()), &request), count, "{cost:?}");
     }
 }
 
 #[test]
-fn tiers_are_those_that_a_request_names() {
+fn tier_is_selected_by_request() {
     let tiers = Tiers {
-        by: header("x-plan"),
-        each: vec![
+        key: header("x-plan"),
+        quotas: vec![
             ("gold".to_owned(), "5/min".parse().unwrap()),
             ("free".to_owned(), "2/min".parse().unwrap()),
         ],
-        otherwise: "1/min".parse().unwrap(),
+        default: "1/min".parse().unwrap(),
     };
-    let gate = gate(&policy([Rule { key: ip(), quotas: Quotas::Tiers(tiers), ..rule("plans", &[]) }]));
+    let gate = gate(&policy([RuleSpec { key: ip(), quotas: Quotas::Tiers(tiers), ..rule("plans", &[]) }]));
     for (last, plan, count) in [(1, "gold", 5), (2, "free", 2), (3, "platinum", 1), (4, "", 1)] {
-        let request = Request::of("GET /").from(&format!("192.0.2.{last}")).header("x-plan", plan);
-        assert_eq!(admitted(&gate, &request), count, "{plan}");
+        let request =
+            PolicyTestRequest::new("GET /").with_peer(&format!("192.0.2.{last}")).with_header("x-plan", plan);
+        assert_eq!(count_admitted(&gate, &request), count, "{plan}");
     }
 }
 
 #[test]
-fn what_is_paid_depends_on_the_answer() {
-    let paid = |charge: Charge, reply: Status| {
-        let gate = gate(&policy([Rule { charge: Some(charge), ..rule("one", &["3/min"]) }]));
-        let PolicyResult::Admitted(admission) = now(gate.check(&Request::of("POST /login"))) else {
+fn charge_depends_on_response() {
+    let charged = |charge: ChargeSpec, reply: TestResponse| {
+        let gate = gate(&policy([RuleSpec { charge: Some(charge), ..rule("one", &["3/min"]) }]));
+        let PolicyResult::Admitted(admission) =
+            expect_ready(gate.check(&PolicyTestRequest::new("POST /login")))
+        else {
             panic!("let through")
         };
         drop(admission.settle(&reply));
-        3 - admitted(&gate, &Request::of("POST /login"))
+        3 - count_admitted(&gate, &PolicyTestRequest::new("POST /login"))
     };
-    let failed = || Charge::If(vec![Due::Status(401), Due::Hundred(5)]);
-    assert_eq!(paid(failed(), Status(200, None)), 0);
-    assert_eq!([paid(failed(), Status(401, None)), paid(failed(), Status(503, None))], [1, 1]);
-    assert_eq!(paid(Charge::Unless(vec![Due::Hundred(500)]), Status(502, None)), 0);
-    assert_eq!(paid(Charge::Unless(vec![Due::Hundred(500)]), Status(404, None)), 1);
-    assert_eq!(paid(Charge::Header("x-cost".to_owned()), Status(200, Some("2"))), 2);
-    assert_eq!(paid(Charge::Header("x-cost".to_owned()), Status(200, Some("many"))), 1);
+    let failed = || ChargeSpec::If(vec![StatusPattern::Status(401), StatusPattern::Class(5)]);
+    assert_eq!(charged(failed(), TestResponse(200, None)), 0);
+    assert_eq!(
+        [charged(failed(), TestResponse(401, None)), charged(failed(), TestResponse(503, None))],
+        [1, 1]
+    );
+    assert_eq!(charged(ChargeSpec::Unless(vec![StatusPattern::Class(500)]), TestResponse(502, None)), 0);
+    assert_eq!(charged(ChargeSpec::Unless(vec![StatusPattern::Class(500)]), TestResponse(404, None)), 1);
+    assert_eq!(charged(ChargeSpec::Header("x-cost".to_owned()), TestResponse(200, Some("2"))), 2);
+    assert_eq!(charged(ChargeSpec::Header("x-cost".to_owned()), TestResponse(200, Some("many"))), 1);
 }
 
 #[test]
-fn a_rule_is_enforced_for_some_keys_and_watched_for_the_others() {
-    let part = Enforcement::Part(Share::percent(30.0).unwrap());
-    let gate = gate(&policy([Rule { key: ip(), enforcement: part, ..rule("new", &["1/min"]) }]));
+fn percentage_mode_enforces_a_share_of_keys() {
+    let part = RuleEnforcement::Percent(Share::percent(30.0).unwrap());
+    let gate = gate(&policy([RuleSpec { key: ip(), enforcement: part, ..rule("new", &["1/min"]) }]));
     let limited = |last: u32| {
-        let request = Request::of("GET /").from(&format!("192.0.2.{last}"));
-        admitted(&gate, &request) == 1
+        let request = PolicyTestRequest::new("GET /").with_peer(&format!("192.0.2.{last}"));
+        count_admitted(&gate, &request) == 1
     };
     let chosen: Vec<_> = (0..100).filter(|last| limited(*last)).collect();
     assert!((15..45).contains(&chosen.len()), "{chosen:?}");
@@ -193,45 +236,51 @@ fn a_rule_is_enforced_for_some_keys_and_watched_for_the_others() {
 
 #[test]
 fn failing_expressions_are_counted() {
-    let user = Key::Part(Part::Cel(Expression("request.headers['x-user']".into())));
+    let user = KeySpec::Part(KeyPart::Cel(Expression("request.headers['x-user']".into())));
     let gate = gate(&policy([
-        Rule { key: user, ..rule("key", &["9/min"]) },
-        Rule { matching: any().when("request.size / 0 > 1"), ..rule("when", &["9/min"]) },
+        RuleSpec { key: user, ..rule("key", &["9/min"]) },
+        RuleSpec { matching: any_request().when("request.size / 0 > 1"), ..rule("when", &["9/min"]) },
         rule("plain", &["9/min"]),
     ]));
-    refuser(&gate, &Request::of("GET /").header("x-user", "ann"));
-    refuser(&gate, &Request::of("GET /"));
-    let failures: Vec<_> = gate.failures().map(|(part, failures)| (part.to_string(), failures)).collect();
+    refusing_rule(&gate, &PolicyTestRequest::new("GET /").with_header("x-user", "ann"));
+    refusing_rule(&gate, &PolicyTestRequest::new("GET /"));
+    let failures: Vec<_> =
+        gate.expression_failures().map(|(part, failures)| (part.to_string(), failures)).collect();
     assert_eq!(failures, [("rule `key`".to_owned(), 1), ("rule `when`".to_owned(), 2)]);
 }
 
 #[test]
-fn one_rule_by_address_keeps_its_fast_path() {
-    let plain = policy([Rule { key: ip(), ..rule("one", &["1/min"]) }]);
+fn single_ip_rule_keeps_fast_path() {
+    let plain = policy([RuleSpec { key: ip(), ..rule("one", &["1/min"]) }]);
     let peer = || Some(std::net::IpAddr::from([192, 0, 2, 1]));
     assert!(gate(&plain).gate().peer_key(peer).is_some());
     let behind = Policy { trusted_proxies: vec!["10.0.0.0/8".parse().unwrap()], ..plain };
     assert!(gate(&behind).gate().peer_key(peer).is_none());
-    let forwarded = Request::of("GET /").from("10.0.0.1").header("x-forwarded-for", "203.0.113.7");
+    let forwarded =
+        PolicyTestRequest::new("GET /").with_peer("10.0.0.1").with_header("x-forwarded-for", "203.0.113.7");
     let behind = gate(&behind);
-    assert_eq!(refuser(&behind, &forwarded), "");
-    assert_eq!(refuser(&behind, &Request::of("GET /").from("203.0.113.7")), "one", "the same client");
+    assert_eq!(refusing_rule(&behind, &forwarded), "");
+    assert_eq!(
+        refusing_rule(&behind, &PolicyTestRequest::new("GET /").with_peer("203.0.113.7")),
+        "one",
+        "the same client"
+    );
 }
 
 #[test]
-fn all_that_is_wrong_is_told() {
+fn compile_reports_all_problems() {
     let said = policy([
-        Rule { key: Key::Part(Part::User), ..rule("user", &["1/min"]) },
-        Rule { key: Key::Part(Part::Capture("id".to_owned())), ..rule("capture", &["1/min"]) },
-        Rule { matching: any().when("size ("), ..rule("when", &["1/min"]) },
-        Rule { matching: any().client("office"), ..rule("list", &["1/min"]) },
+        RuleSpec { key: KeySpec::Part(KeyPart::User), ..rule("user", &["1/min"]) },
+        RuleSpec { key: KeySpec::Part(KeyPart::Capture("id".to_owned())), ..rule("capture", &["1/min"]) },
+        RuleSpec { matching: any_request().when("size ("), ..rule("when", &["1/min"]) },
+        RuleSpec { matching: any_request().client("office"), ..rule("list", &["1/min"]) },
         rule("fine", &["1/min"]),
         rule("fine", &[]),
     ]);
     let error = Compiler::new(Rules::new()).compile(&said, None).unwrap_err();
-    let told = error.to_string();
-    let lines: Vec<_> = told.lines().collect();
-    assert_eq!(lines.len(), 5, "{told}");
+    let message = error.to_string();
+    let lines: Vec<_> = message.lines().collect();
+    assert_eq!(lines.len(), 5, "{message}");
     assert_eq!(lines[4], "rule `fine`: two rules have this name; give one another name");
     assert_eq!(
         lines[0],
@@ -243,7 +292,7 @@ fn all_that_is_wrong_is_told() {
     );
     assert!(lines[2].starts_with("rule `when`: `size (` is no expression"), "{}", lines[2]);
     assert_eq!(lines[3], "rule `list`: unknown list `office`; use one of all");
-    let elsewhere = policy([Rule { store: Some("far".to_owned()), ..rule("one", &["1/min"]) }]);
+    let elsewhere = policy([RuleSpec { store: Some("far".to_owned()), ..rule("one", &["1/min"]) }]);
     let error = Compiler::new(Rules::new()).compile(&elsewhere, None).unwrap_err();
     assert!(error.to_string().contains("rule `one` names the store `far`"), "{error}");
 }

@@ -6,33 +6,33 @@ use proptest::{collection::vec, prelude::*, sample::Index};
 use std::{collections::BTreeMap, io, path::Path};
 use tidegate_core::Share;
 use tidegate_policy::{
-    Format, Policy,
+    Policy, PolicyFormat,
     edit::{EditError, ModeEdit},
-    model::Enforcement,
+    model::RuleEnforcement,
 };
 use tidegate_rule::Mode;
 use tidegate_testkit::strategy::runner_of;
 
-type Disk = BTreeMap<&'static str, Vec<u8>>;
+type TestFiles = BTreeMap<&'static str, Vec<u8>>;
 
-fn edit(disk: &Disk, main: &str, rule: &str, to: &str) -> Result<ModeEdit, EditError> {
+fn edit(disk: &TestFiles, main: &str, rule: &str, to: &str) -> Result<ModeEdit, EditError> {
     let files = |path: &Path| {
         let name = path.to_str().unwrap_or_default();
         disk.get(name).cloned().ok_or_else(|| io::ErrorKind::NotFound.into())
     };
-    ModeEdit::of(main, &files, rule, &to.parse().unwrap())
+    ModeEdit::plan(main, &files, rule, &to.parse().unwrap())
 }
 
 /// The text with another mode for rule `a`, or what is wrong.
-fn edited(name: &'static str, text: &str, to: &str) -> String {
-    match edit(&Disk::from([(name, text.as_bytes().to_vec())]), name, "a", to) {
-        Ok(edit) => String::from_utf8(edit.after()).unwrap(),
+fn edit_mode(name: &'static str, text: &str, to: &str) -> String {
+    match edit(&TestFiles::from([(name, text.as_bytes().to_vec())]), name, "a", to) {
+        Ok(edit) => String::from_utf8(edit.new_content()).unwrap(),
         Err(error) => format!("error: {error}"),
     }
 }
 
 #[test]
-fn a_mode_is_written_as_a_person_would() {
+fn mode_edit_keeps_formatting() {
     let cases = [
         // Over the one that is there, in its quotes, with what is remarked on it.
         (
@@ -194,22 +194,22 @@ fn a_mode_is_written_as_a_person_would() {
         ),
     ];
     for (name, before, to, after) in cases {
-        assert_eq!(edited(name, before, to), after, "{before}");
+        assert_eq!(edit_mode(name, before, to), after, "{before}");
     }
 }
 
 #[test]
-fn a_rule_that_is_in_that_mode_is_left_alone() {
+fn edit_to_current_mode_changes_nothing() {
     for (text, to) in [
         ("rules: [{ name: a, quota: 5/min }]", "enforce"),
         ("rules: [{ name: a, quota: 5/min, mode: shadow }]", "shadow"),
     ] {
-        assert_eq!(edited("p.yaml", text, to), text);
+        assert_eq!(edit_mode("p.yaml", text, to), text);
     }
 }
 
 #[test]
-fn what_cannot_be_said_at_its_place_says_why() {
+fn unsupported_edit_reports_reason() {
     let cases = [
         (
             "rules:\n  - { name: a, quota: 5/min, mode: &m shadow }\n  - { name: b, quota: 1/s, mode: *m }\n",
@@ -220,15 +220,15 @@ fn what_cannot_be_said_at_its_place_says_why() {
         ("rules: []", "there is no rule `a`; name one of the policy's"),
     ];
     for (text, expected) in cases {
-        let told = edited("p.yaml", text, "off");
-        let told = told.strip_prefix("error: ").unwrap_or_else(|| panic!("{told}"));
-        assert_eq!(told.lines().next(), Some(expected), "{text}");
+        let message = edit_mode("p.yaml", text, "off");
+        let message = message.strip_prefix("error: ").unwrap_or_else(|| panic!("{message}"));
+        assert_eq!(message.lines().next(), Some(expected), "{text}");
     }
 }
 
 #[test]
-fn the_file_that_holds_the_rule_is_the_one_that_is_edited() {
-    let disk = Disk::from([
+fn edit_changes_the_file_with_the_rule() {
+    let disk = TestFiles::from([
         ("etc/p.yaml", b"include: [more/a.toml, b.json]\nrules: { name: c, quota: 1/s }\n".to_vec()),
         ("etc/more/a.toml", b"[[rules]]\nname = 'a'\nquota = '5/min'\n".to_vec()),
         ("etc/b.json", br#"{"rules": {"name": "b", "quota": "1/s"}}"#.to_vec()),
@@ -240,14 +240,14 @@ fn the_file_that_holds_the_rule_is_the_one_that_is_edited() {
     ] {
         let edit = edit(&disk, "etc/p.yaml", rule, "shadow").unwrap();
         assert_eq!(edit.file, Path::new(file));
-        assert_eq!(String::from_utf8(edit.after()).unwrap(), after);
-        assert_eq!(edit.splice.unwrap().reversed().apply(after.as_bytes()).unwrap(), edit.before);
+        assert_eq!(String::from_utf8(edit.new_content()).unwrap(), after);
+        assert_eq!(edit.splice.unwrap().inverse().apply(after.as_bytes()).unwrap(), edit.old_content);
     }
 }
 
 #[test]
-fn a_percentage_is_of_keys_that_are_enforced() {
-    let of = |mode, percent| match Enforcement::of(mode, percent) {
+fn percentage_requires_enforce_mode() {
+    let of = |mode, percent| match RuleEnforcement::new(mode, percent) {
         Ok(enforcement) => enforcement.to_string(),
         Err(error) => error.to_string(),
     };
@@ -264,23 +264,24 @@ fn a_percentage_is_of_keys_that_are_enforced() {
         of(Mode::Shadow, Some(5.0)),
         "a percentage of keys in mode `shadow`; leave it out, or say `enforce`: the others are in shadow then"
     );
-    let error = "shadwo".parse::<Enforcement>().unwrap_err().to_string();
+    let error = "shadwo".parse::<RuleEnforcement>().unwrap_err().to_string();
     assert_eq!(error, "unknown mode `shadwo`; use one of enforce, shadow, off");
 }
 
-fn modes() -> impl Strategy<Value = Enforcement> {
+fn modes() -> impl Strategy<Value = RuleEnforcement> {
     prop_oneof![
-        prop::sample::select(vec![Mode::Enforce, Mode::Shadow, Mode::Off]).prop_map(Enforcement::All),
-        (1_u32..1_000_000).prop_map(|millionths| Enforcement::Part(Share::from_millionths(millionths))),
+        prop::sample::select(vec![Mode::Enforce, Mode::Shadow, Mode::Off]).prop_map(RuleEnforcement::All),
+        (1_u32..1_000_000)
+            .prop_map(|millionths| RuleEnforcement::Percent(Share::from_millionths(millionths))),
     ]
 }
 
 /// Remarks on some lines, where they change nothing.
-fn remarked(text: String, format: Format, places: &[Index]) -> String {
-    if format == Format::Json {
+fn add_comments(text: String, format: PolicyFormat, places: &[Index]) -> String {
+    if format == PolicyFormat::Json {
         return text;
     }
-    let meant = Policy::parse(&text, format).unwrap();
+    let expected = Policy::parse(&text, format).unwrap();
     let mut text = text;
     for place in places {
         let lines: Vec<&str> = text.lines().collect();
@@ -288,7 +289,7 @@ fn remarked(text: String, format: Format, places: &[Index]) -> String {
         let remark = format!("{}   # mode: off, name: a {place}", lines[place]);
         let line = |(at, line): (usize, &&str)| format!("{}\n", if at == place { &remark } else { *line });
         let tried: String = lines.iter().enumerate().map(line).collect();
-        if Policy::parse(&tried, format).is_ok_and(|policy| policy == meant) {
+        if Policy::parse(&tried, format).is_ok_and(|policy| policy == expected) {
             text = tried;
         }
     }
@@ -296,38 +297,39 @@ fn remarked(text: String, format: Format, places: &[Index]) -> String {
 }
 
 #[test]
-fn every_policy_is_the_same_but_for_that_mode() {
-    let law = |(policy, format, places, which, to): (Policy, Format, Vec<Index>, Index, Enforcement)| {
-        if policy.rules.is_empty() {
-            return Ok(());
-        }
-        let text = remarked(policy.print(format), format, &places);
-        let place = which.index(policy.rules.len());
-        let name = match format {
-            Format::Yaml => "p.yaml",
-            Format::Toml => "p.toml",
-            Format::Json => "p.json",
+fn edit_changes_only_the_mode() {
+    let property =
+        |(policy, format, places, which, to): (Policy, PolicyFormat, Vec<Index>, Index, RuleEnforcement)| {
+            if policy.rules.is_empty() {
+                return Ok(());
+            }
+            let text = add_comments(policy.print(format), format, &places);
+            let place = which.index(policy.rules.len());
+            let name = match format {
+                PolicyFormat::Yaml => "p.yaml",
+                PolicyFormat::Toml => "p.toml",
+                PolicyFormat::Json => "p.json",
+            };
+            let disk = TestFiles::from([(name, text.clone().into_bytes())]);
+            let edit = match edit(&disk, name, &policy.rules[place].name, &to.to_string()) {
+                Ok(edit) => edit,
+                Err(error) => return Err(TestCaseError::fail(format!("{error}\n{text}"))),
+            };
+            let mut expected = policy.clone();
+            expected.rules[place].enforcement = to;
+            let after = String::from_utf8(edit.new_content()).unwrap();
+            prop_assert_eq!(Policy::parse(&after, format).unwrap(), expected, "{}", after);
+            // Every line is there as it was, but for the one that says the mode.
+            let removed: Vec<&str> = text.lines().filter(|line| !after.contains(*line)).collect();
+            prop_assert!(removed.len() <= 1, "{removed:?}\n{text}\n{after}");
+            prop_assert_eq!(text.matches("# mode: off").count(), after.matches("# mode: off").count());
+            let back = edit.splice.map_or(after.clone().into_bytes(), |splice| {
+                splice.inverse().apply(after.as_bytes()).unwrap()
+            });
+            prop_assert_eq!(String::from_utf8(back).unwrap(), text);
+            Ok(())
         };
-        let disk = Disk::from([(name, text.clone().into_bytes())]);
-        let edit = match edit(&disk, name, &policy.rules[place].name, &to.to_string()) {
-            Ok(edit) => edit,
-            Err(error) => return Err(TestCaseError::fail(format!("{error}\n{text}"))),
-        };
-        let mut expected = policy.clone();
-        expected.rules[place].enforcement = to;
-        let after = String::from_utf8(edit.after()).unwrap();
-        prop_assert_eq!(Policy::parse(&after, format).unwrap(), expected, "{}", after);
-        // Every line is there as it was, but for the one that says the mode.
-        let removed: Vec<&str> = text.lines().filter(|line| !after.contains(*line)).collect();
-        prop_assert!(removed.len() <= 1, "{removed:?}\n{text}\n{after}");
-        prop_assert_eq!(text.matches("# mode: off").count(), after.matches("# mode: off").count());
-        let back = edit
-            .splice
-            .map_or(after.clone().into_bytes(), |splice| splice.reversed().apply(after.as_bytes()).unwrap());
-        prop_assert_eq!(String::from_utf8(back).unwrap(), text);
-        Ok(())
-    };
-    let formats = prop::sample::select(Format::ALL.to_vec());
-    let cases = (crate::policies::policies(), formats, vec(any::<Index>(), 0..6), any::<Index>(), modes());
-    runner_of(100).run(&cases, law).unwrap();
+    let formats = prop::sample::select(PolicyFormat::ALL.to_vec());
+    let cases = (crate::strategies::policies(), formats, vec(any::<Index>(), 0..6), any::<Index>(), modes());
+    runner_of(100).run(&cases, property).unwrap();
 }

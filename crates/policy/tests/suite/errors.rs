@@ -4,21 +4,24 @@
 
 use std::{collections::HashMap, io, path::Path, time::Duration};
 use tidegate_policy::{
-    Format, Policy, compile, lint,
-    model::{Adaptive, BreakerTerms, Key, Part, PathPattern, Priority, Quotas, Rule, Segment, Values},
+    Policy, PolicyFormat, compile, lint,
+    model::{
+        AdaptiveSpec, BreakerSpec, KeyPart, KeySpec, PathPattern, PrioritySpec, Quotas, RuleSpec, Segment,
+        ValueGlobs,
+    },
 };
 use tidegate_testkit::texts;
 
 /// A file with the mistake, and what is said of it.
-fn tell(text: &str) -> String {
-    match Policy::parse(text, Format::Yaml) {
+fn problems_of(text: &str) -> String {
+    match Policy::parse(text, PolicyFormat::Yaml) {
         Ok(policy) => format!("no problem:\n{policy}"),
         Err(problems) => problems.to_string(),
     }
 }
 
 #[test]
-fn a_problem_names_its_place_and_its_fix() {
+fn problem_has_position_and_fix() {
     let text = "rules:\n  - name: login\n    key: ip\n    quta: 5/min\n    quota: 5/mni\n";
     let files = |_: &Path| Ok(text.as_bytes().to_vec());
     let problems = Policy::read("etc/policy.yaml", &files).unwrap_err();
@@ -39,16 +42,16 @@ fn a_problem_names_its_place_and_its_fix() {
 /// Every error: the file, and the first lines of what is said, without the excerpts. What can be read is put in force, as far as
 /// that goes, and looked through; what is found wrong then is told, too. A first line of `%toml` or `%json` says the language.
 #[test]
-fn every_error_has_its_text() {
+fn error_messages_match_errors_txt() {
     let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/errors.txt");
-    texts::compare(&path, told_of);
+    texts::compare(&path, all_messages);
 }
 
-fn told_of(text: &str) -> Vec<String> {
+fn all_messages(text: &str) -> Vec<String> {
     let (format, text) = match text.split_once('\n') {
-        Some(("%toml", text)) => (Format::Toml, text),
-        Some(("%json", text)) => (Format::Json, text),
-        _ => (Format::Yaml, text),
+        Some(("%toml", text)) => (PolicyFormat::Toml, text),
+        Some(("%json", text)) => (PolicyFormat::Json, text),
+        _ => (PolicyFormat::Yaml, text),
     };
     let policy = match Policy::parse(text, format) {
         Ok(policy) => policy,
@@ -57,19 +60,19 @@ fn told_of(text: &str) -> Vec<String> {
             return lines.collect();
         }
     };
-    let mut told: Vec<_> = match compile::check(&policy) {
+    let mut messages: Vec<_> = match compile::check(&policy) {
         Ok(()) => Vec::new(),
         Err(error) => error.problems().iter().map(|problem| format!("in force: {problem}")).collect(),
     };
-    told.extend(lint(&policy).iter().map(|advice| format!("advice: {advice}")));
-    if told.is_empty() {
-        told.push("no problem".to_owned());
+    messages.extend(lint(&policy).iter().map(|advice| format!("advice: {advice}")));
+    if messages.is_empty() {
+        messages.push("no problem".to_owned());
     }
-    told
+    messages
 }
 
 /// Texts that are no case of `errors.txt`, and where they are shown.
-const ELSEWHERE: [(&str, &str); 19] = [
+const TESTED_ELSEWHERE: [(&str, &str); 19] = [
     ("they are what they say", "a word to the linter"),
     ("they are those of the file", "a word to the linter"),
     ("dropping it releases the slots of the request", "a warning of the compiler"),
@@ -96,18 +99,18 @@ const ELSEWHERE: [(&str, &str); 19] = [
 
 /// A test shows every error message of the crate, so that somebody has read it.
 #[test]
-fn every_text_is_shown() {
+fn every_error_message_is_tested() {
     let root = Path::new(env!("CARGO_MANIFEST_DIR"));
     // `explain` reports no errors, and its page has a test of its own.
-    texts::assert_all_shown(root, &["tests/errors.txt"], &ELSEWHERE, &["explain.rs"], 250);
+    texts::assert_all_shown(root, &["tests/errors.txt"], &TESTED_ELSEWHERE, &["explain.rs"], 250);
 }
 
 #[test]
-fn the_same_mistake_is_pointed_at_in_every_language() {
+fn error_position_is_exact_in_every_format() {
     let cases = [
-        (Format::Yaml, "rules:\n  - name: a\n    quota: '5/parsec'\n", 3, 15),
-        (Format::Toml, "[[rules]]\nname = 'a'\nquota = \"5/parsec\"\n", 3, 12),
-        (Format::Json, "{\"rules\":\n [{\"name\": \"a\",\n \"quota\": \"5/parsec\"}]}", 3, 14),
+        (PolicyFormat::Yaml, "rules:\n  - name: a\n    quota: '5/parsec'\n", 3, 15),
+        (PolicyFormat::Toml, "[[rules]]\nname = 'a'\nquota = \"5/parsec\"\n", 3, 12),
+        (PolicyFormat::Json, "{\"rules\":\n [{\"name\": \"a\",\n \"quota\": \"5/parsec\"}]}", 3, 14),
     ];
     for (format, text, line, column) in cases {
         let problems = Policy::parse(text, format).unwrap_err();
@@ -119,7 +122,7 @@ fn the_same_mistake_is_pointed_at_in_every_language() {
 }
 
 #[test]
-fn no_secret_is_told() {
+fn problems_redact_secrets() {
     let cases = [
         "store: 'not redis :hunter2'\nrulse: []\n",
         "sotre: redis://:hunter2@db\n",
@@ -134,8 +137,8 @@ fn no_secret_is_told() {
         "decisions: { listen: 127.0.0.1:1, tokens: { name: web, token: hunter2 } }\n",
     ];
     for text in cases {
-        let told = tell(text);
-        assert!(!told.contains("hunter2") && !told.starts_with("no problem"), "{told}");
+        let message = problems_of(text);
+        assert!(!message.contains("hunter2") && !message.starts_with("no problem"), "{message}");
     }
     let policy: Policy = "store: redis://:hunter2@db\nstores: { a: redis://:hunter2@db }\n".parse().unwrap();
     assert!(!format!("{policy:?}").contains("hunter2"));
@@ -143,16 +146,18 @@ fn no_secret_is_told() {
 
 /// Small files must not unfold to large ones, and many mistakes must not take forever.
 #[test]
-fn large_files_have_an_end() {
+fn large_files_and_many_problems_are_bounded() {
     let big = format!("templates: {{ t: {{ quota: 5/min, message: '{}' }} }}\nrules:\n", "x".repeat(500_000));
     let rules: String = (0..20_000).map(|i| format!("- {{name: r{i}, use: t}}\n")).collect();
-    assert!(tell(&(big + &rules)).contains("templates that unfold to more than 16 MiB; use smaller ones"));
+    assert!(
+        problems_of(&(big + &rules)).contains("templates that unfold to more than 16 MiB; use smaller ones")
+    );
 
     let path = "/{a}".repeat(200);
-    let told = tell(&format!("rules: [{{ name: a, quota: 5/min, match: {{ path: '{path}' }} }}]"));
+    let message = problems_of(&format!("rules: [{{ name: a, quota: 5/min, match: {{ path: '{path}' }} }}]"));
     assert!(
-        told.contains("1:50: a path of more than 128 segments; write `/**` for the rest of it"),
-        "{told}"
+        message.contains("1:50: a path of more than 128 segments; write `/**` for the rest of it"),
+        "{message}"
     );
 
     let wrong: String = (0..30_000).map(|i| format!("- {{name: a, store: s{i}}}\n")).collect();
@@ -163,9 +168,9 @@ fn large_files_have_an_end() {
     assert!(problems.to_string().contains("\n\nand "));
 }
 
-type Disk = HashMap<&'static str, &'static str>;
+type TestFiles = HashMap<&'static str, &'static str>;
 
-fn read(disk: &Disk) -> Result<Policy, String> {
+fn read(disk: &TestFiles) -> Result<Policy, String> {
     let files = |path: &Path| match disk.get(path.to_str().unwrap()) {
         Some(text) => Ok(text.as_bytes().to_vec()),
         None => Err(io::ErrorKind::NotFound.into()),
@@ -178,7 +183,7 @@ fn read(disk: &Disk) -> Result<Policy, String> {
 
 #[test]
 fn files_include_others() {
-    let disk = Disk::from([
+    let disk = TestFiles::from([
         (
             "etc/policy.yaml",
             "include: [more/rules.toml, more/../lists.json]\nroutes: app\nrules: [{ name: a, quota: 1/s }]\n",
@@ -202,7 +207,7 @@ fn files_include_others() {
 }
 
 #[test]
-fn what_is_wrong_with_includes() {
+fn include_errors_have_position_and_fix() {
     let cases: &[(&[(&str, &str)], &str)] = &[
         (
             &[],
@@ -259,7 +264,7 @@ fn what_is_wrong_with_includes() {
 }
 
 #[test]
-fn a_template_says_what_a_rule_leaves_open() {
+fn template_fills_missing_keys_of_rule() {
     let policy: Policy = "
 templates:
   api: { key: ip, quotas: [5/min, 100/h], match: { path: '/users/{id}' }, wait: 1s, on-limit: drop }
@@ -288,19 +293,20 @@ rules:
 
 /// What no file can say, and a program that makes policies can.
 #[test]
-fn what_is_made_in_code_is_told_too() {
-    let rule = |make: fn(&mut Rule)| {
-        let mut rule = Rule::new("a");
+fn invalid_policy_built_in_code_is_reported() {
+    let rule = |make: fn(&mut RuleSpec)| {
+        let mut rule = RuleSpec::new("a");
         rule.quotas = Quotas::All(vec!["5/min".parse().unwrap()]);
         make(&mut rule);
-        let policy = Policy { user: Some(Key::Part(Part::User)), rules: vec![rule], ..Policy::default() };
+        let policy =
+            Policy { user: Some(KeySpec::Part(KeyPart::User)), rules: vec![rule], ..Policy::default() };
         let advice = lint(&policy).into_iter().map(|advice| advice.to_string());
         let error = compile::check(&policy).err().map(|error| error.to_string());
         error.into_iter().chain(advice).collect::<Vec<_>>().join("\n")
     };
     let cases = [
         (
-            rule(|rule| rule.priority = Some(Priority::Always("urgent".to_owned()))),
+            rule(|rule| rule.priority = Some(PrioritySpec::Fixed("urgent".to_owned()))),
             "rule `a`: unknown priority `urgent`; use one of critical, high, normal, low\n\
              rule `a`: `priority` has no effect on a plain quota; use `adaptive`, or a number at once with `wait` and `queue: { order: \
              priority }` (without-effect)",
@@ -308,34 +314,34 @@ fn what_is_made_in_code_is_told_too() {
         (
             rule(|rule| {
                 let slow_rate = "50%".parse().ok();
-                rule.breaker = Some(BreakerTerms { slow_rate, ..BreakerTerms::default() });
+                rule.breaker = Some(BreakerSpec { slow_call_rate: slow_rate, ..BreakerSpec::default() });
             }),
             "rule `a`: a rate of slow calls, and nothing is slow; say from when: `slow: 1s`",
         ),
         (
-            rule(|rule| rule.key = Key::Part(Part::User)),
+            rule(|rule| rule.key = KeySpec::Part(KeyPart::User)),
             "rule `a`: `user` says that the user is the user; name a header or a cookie there",
         ),
         (
             rule(|rule| {
                 let target = Duration::from_secs(1);
-                rule.adaptive = Some(Adaptive { target, least: None, most: Some(1 << 40) });
+                rule.adaptive = Some(AdaptiveSpec { target, min: None, max: Some(1 << 40) });
             }),
             "rule `a`: 1099511627776 in flight; give a smaller number",
         ),
         (
-            rule(|rule| _ = rule.matching.headers.insert("x-plan".to_owned(), Values(Vec::new()))),
+            rule(|rule| _ = rule.matching.headers.insert("x-plan".to_owned(), ValueGlobs(Vec::new()))),
             "rule `a`: `x-plan` has no value that would do; write `*` for any value (never-matches)",
         ),
         (
             rule(|rule| {
                 let segments = vec![Segment::Text("..".to_owned())];
-                rule.matching.paths = vec![PathPattern { segments, rest: None }];
+                rule.matching.paths = vec![PathPattern { segments, tail: None }];
             }),
             "rule `a`: paths are compared without `.` and `..`; write the path without them (never-matches)",
         ),
         (
-            rule(|rule| rule.key = Key::Part(Part::Route)),
+            rule(|rule| rule.key = KeySpec::Part(KeyPart::Route)),
             "rule `a`: it has no path that could be its `route`; give it a path, or use `path` (key-not-carried)",
         ),
     ];
@@ -346,7 +352,7 @@ fn what_is_made_in_code_is_told_too() {
 
 /// What is too large to be written down here.
 #[test]
-fn what_is_too_large_is_told() {
+fn oversized_input_is_rejected() {
     let when = |text: &str| format!("rules: [{{ name: a, quota: 5/min, match: {{ when: '{text}' }} }}]");
     let bomb: String = (1..12).fold("z0: &z0 [x, x, x, x, x, x, x, x]\n".to_owned(), |text, at| {
         let many = format!("*z{}, ", at - 1).repeat(8);
@@ -368,14 +374,14 @@ fn what_is_too_large_is_told() {
         (anchors, "anchors of more than 16 MiB; write less"),
     ];
     for (text, expected) in cases {
-        let told = tell(&text);
-        let first = told.lines().next().unwrap();
+        let message = problems_of(&text);
+        let first = message.lines().next().unwrap();
         assert!(first.ends_with(expected), "{first}");
     }
     let read = |bytes: Vec<u8>| {
         let files = move |_: &Path| Ok(bytes.clone());
-        let told = Policy::read("p.yaml", &files).unwrap_err().to_string();
-        told.lines().next().unwrap().to_owned()
+        let message = Policy::read("p.yaml", &files).unwrap_err().to_string();
+        message.lines().next().unwrap().to_owned()
     };
     assert!(read(vec![b' '; (1 << 20) + 1]).ends_with("split it with `include`, each file up to 1 MiB"));
     assert!(read(b"rules: \xff".to_vec()).ends_with("save the file as UTF-8"));
@@ -383,7 +389,7 @@ fn what_is_too_large_is_told() {
 
 /// Why a rule says nothing to a request, in the words of `explain`.
 #[test]
-fn what_a_rule_is_not_about_is_told() {
+fn explain_reports_mismatch_reason() {
     let cases = [
         ("method: POST", "it is about other methods"),
         ("path: /b", "it is about other paths"),
@@ -396,7 +402,7 @@ fn what_a_rule_is_not_about_is_told() {
     for (said, told) in cases {
         let policy: Policy =
             format!("rules: [{{ name: a, quota: 5/min, match: {{ {said} }} }}]").parse().unwrap();
-        let request = crate::requests::Request::of("GET a.test/a");
+        let request = crate::requests::PolicyTestRequest::new("GET a.test/a");
         let explained = tidegate_policy::explain(&policy, &request, Path::new("")).unwrap().to_string();
         assert!(explained.contains(told), "{explained}");
     }
@@ -404,14 +410,14 @@ fn what_a_rule_is_not_about_is_told() {
 
 /// Words of a file may have signs in them that a terminal obeys, or that make two lines of one in a log.
 #[test]
-fn words_of_a_file_are_told_in_one_line() {
+fn problems_escape_control_characters() {
     for (format, text, wanted) in [
         (
-            Format::Json,
+            PolicyFormat::Json,
             r#"{"rules": [{"name": "a", "quota": "1/s", "i\n-all\u001b[2J": 1}]}"#,
             r"`i\n-all\u{1b}[2J`",
         ),
-        (Format::Yaml, "rules: [{ name: a, quota: 1/s, \"x\\ey\": 1 }]", r"`x\u{1b}y`"),
+        (PolicyFormat::Yaml, "rules: [{ name: a, quota: 1/s, \"x\\ey\": 1 }]", r"`x\u{1b}y`"),
     ] {
         let problems = Policy::parse(text, format).unwrap_err();
         let problem = problems.iter().next().unwrap();

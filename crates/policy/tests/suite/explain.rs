@@ -3,58 +3,58 @@
 #![allow(clippy::unwrap_used, clippy::panic, reason = "this is how a test fails")]
 
 use crate::{
-    requests::{MatchExt as _, Request, any},
+    requests::{MatchExt as _, PolicyTestRequest, any_request},
     rules::{access, header, ip, policy, rule},
 };
 use std::{collections::BTreeMap, path::Path, time::Duration};
 use tidegate_limiter::Outage;
 use tidegate_policy::{
     explain,
-    model::{Enforcement, OnLimit, Policy, Quotas, Route, Rule, Stores, Tiers},
+    model::{OnLimit, Policy, Quotas, RouteSpec, RuleEnforcement, RuleSpec, Stores, Tiers},
 };
 use tidegate_rule::Mode;
 
-fn said() -> Policy {
+fn sample_policy() -> Policy {
     let tiers = Tiers {
-        by: header("x-plan"),
-        each: vec![("gold".to_owned(), "1000/s".parse().unwrap())],
-        otherwise: "10/s".parse().unwrap(),
+        key: header("x-plan"),
+        quotas: vec![("gold".to_owned(), "1000/s".parse().unwrap())],
+        default: "10/s".parse().unwrap(),
     };
     let named = BTreeMap::from([("far".to_owned(), "redis://:hunter2@far".to_owned())]);
     Policy {
-        routes: vec![Route::forward(any(), "app")],
+        routes: vec![RouteSpec::forward(any_request(), "app")],
         stores: Stores { default: Some("redis://:$SECRET@db".to_owned()), named, ..Stores::default() },
         rules: vec![
-            Rule {
+            RuleSpec {
                 key: ip(),
-                matching: any().method("POST").path("/login"),
+                matching: any_request().method("POST").path("/login"),
                 on_outage: Some(Outage::Closed),
                 ..rule("login", &["5/min", "20/h fixed-window"])
             },
-            Rule {
+            RuleSpec {
                 key: header("x-user"),
                 quotas: Quotas::Tiers(tiers),
                 on_limit: OnLimit::Drop,
                 ..rule("plans", &[])
             },
-            Rule {
+            RuleSpec {
                 store: Some("far".to_owned()),
-                enforcement: Enforcement::All(Mode::Shadow),
+                enforcement: RuleEnforcement::All(Mode::Shadow),
                 ..rule("all", &["3 at once"])
             },
-            Rule { access: Some(access(&["198.51.100.0/24"], &[], None)), ..rule("lists", &[]) },
-            Rule { wait: Duration::from_secs(2), ..rule("shaped", &["1/s leaky-bucket queue 5"]) },
-            Rule { enforcement: Enforcement::All(Mode::Off), ..rule("old", &["1/s"]) },
-            Rule { matching: any().header("x-plan", "free"), ..rule("free", &["1/s"]) },
+            RuleSpec { access: Some(access(&["198.51.100.0/24"], &[], None)), ..rule("lists", &[]) },
+            RuleSpec { wait: Duration::from_secs(2), ..rule("shaped", &["1/s leaky-bucket queue 5"]) },
+            RuleSpec { enforcement: RuleEnforcement::All(Mode::Off), ..rule("old", &["1/s"]) },
+            RuleSpec { matching: any_request().header("x-plan", "free"), ..rule("free", &["1/s"]) },
         ],
         ..Policy::default()
     }
 }
 
 #[test]
-fn every_rule_says_what_it_would_do_and_why_not() {
-    let request = Request::of("POST a.test//login").header("x-plan", "gold");
-    let told = explain(&said(), &request, Path::new("")).unwrap().to_string();
+fn explain_describes_every_rule() {
+    let request = PolicyTestRequest::new("POST a.test//login").with_header("x-plan", "gold");
+    let text = explain(&sample_policy(), &request, Path::new("")).unwrap().to_string();
     let expected = "\
 POST a.test//login from 192.0.2.1
   goes to `app`
@@ -94,16 +94,16 @@ rule `lists` applies
   mode     enforce
   lists    on none of them
 ";
-    assert!(told.starts_with(expected), "{told}");
-    assert!(told.contains("rule `old` is off\n"), "{told}");
-    assert!(told.ends_with("rule `free` does not apply: it wants another header `x-plan`\n"), "{told}");
-    assert!(!told.contains("redis") && !told.contains("hunter2") && !told.contains("SECRET"), "{told}");
+    assert!(text.starts_with(expected), "{text}");
+    assert!(text.contains("rule `old` is off\n"), "{text}");
+    assert!(text.ends_with("rule `free` does not apply: it wants another header `x-plan`\n"), "{text}");
+    assert!(!text.contains("redis") && !text.contains("hunter2") && !text.contains("SECRET"), "{text}");
 }
 
 #[test]
-fn what_cannot_be_compiled_cannot_be_explained() {
-    let wrong = policy([Rule { matching: any().when("1 +"), ..rule("one", &["1/s"]) }]);
-    assert!(explain(&wrong, &Request::of("GET /"), Path::new("")).is_err());
+fn explain_fails_for_invalid_policy() {
+    let wrong = policy([RuleSpec { matching: any_request().when("1 +"), ..rule("one", &["1/s"]) }]);
+    assert!(explain(&wrong, &PolicyTestRequest::new("GET /"), Path::new("")).is_err());
 }
 
 #[test]
@@ -117,8 +117,8 @@ rules:
 "
     .parse()
     .unwrap();
-    let request = Request::of("POST /login").header("x-user", "ann");
-    let told = explain(&policy, &request, Path::new("")).unwrap().to_string();
+    let request = PolicyTestRequest::new("POST /login").with_header("x-user", "ann");
+    let text = explain(&policy, &request, Path::new("")).unwrap().to_string();
     for line in [
         "  charge   only if answered with 401, 5xx; otherwise refunded",
         "  ban      10/min sliding-log for 1h: `ann`, who is not banned now",
@@ -127,9 +127,10 @@ rules:
         "  bandwidth down 1MB/s: slowed down, never refused",
         "  adaptive starts at 20 in flight, then 4 to 200 by the latency, target 250ms; beyond that 503",
     ] {
-        assert!(told.lines().any(|told| told == line), "no line {line}: {told}");
+        assert!(text.lines().any(|told| told == line), "no line {line}: {text}");
     }
-    let without = explain(&policy, &Request::of("POST /login"), Path::new("")).unwrap().to_string();
+    let without =
+        explain(&policy, &PolicyTestRequest::new("POST /login"), Path::new("")).unwrap().to_string();
     assert!(without.contains("  key      not there: counted by the address 192.0.2.1\n"), "{without}");
 }
 
@@ -146,7 +147,8 @@ rules:
     .parse()
     .unwrap();
     let outcome = |request: &str, peer: &str| {
-        let explained = explain(&policy, &Request::of(request).from(peer), Path::new("")).unwrap();
+        let explained =
+            explain(&policy, &PolicyTestRequest::new(request).with_peer(peer), Path::new("")).unwrap();
         (explained.outcome.status(), explained.outcome.rule().unwrap_or_default().to_owned())
     };
     let nowhere = (Some(404), String::new());

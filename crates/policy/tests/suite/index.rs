@@ -2,11 +2,11 @@
 
 #![allow(clippy::unwrap_used, reason = "a test that cannot go on has failed")]
 
-use crate::requests::{MatchExt as _, Request, any};
+use crate::requests::{MatchExt as _, PolicyTestRequest, any_request};
 use proptest::prelude::*;
 use tidegate_policy::{
     index::RuleIndex,
-    matching::{Lists, Matcher, Seen},
+    matching::{Lists, Matcher, RequestView},
     model::Match,
 };
 use tidegate_rule::request::TrustedProxies;
@@ -15,24 +15,27 @@ fn index(rules: &[Match]) -> RuleIndex {
     RuleIndex::new(rules.iter().map(|rule| Matcher::new(rule, &Lists::default()).unwrap()))
 }
 
-fn found(index: &RuleIndex, request: &Request) -> Vec<usize> {
+fn find_rules(index: &RuleIndex, request: &PolicyTestRequest) -> Vec<usize> {
     let mut found = Vec::new();
-    index.find(&Seen::new(request, &TrustedProxies::none()), &mut found);
+    index.find(&RequestView::new(request, &TrustedProxies::none()), &mut found);
     found
 }
 
 #[test]
-fn rules_are_found_in_their_order() {
+fn index_returns_rules_in_order() {
     let index = index(&[
-        any().path("/users/{id}"),
-        any(),
-        any().path("/**").method("POST"),
-        any().path("/users/me").path("/users/*").path("/users/{who}"),
-        any().host("a.test").path("/users/**"),
-        any().host("*.test"),
-        any().host("a.test").host("b.test"),
-        any().path("/"),
-        any().or(any().host("b.test")).or(any().path("/x").method("GET")).or(any().or(any().path("/y"))),
+        any_request().path("/users/{id}"),
+        any_request(),
+        any_request().path("/**").method("POST"),
+        any_request().path("/users/me").path("/users/*").path("/users/{who}"),
+        any_request().host("a.test").path("/users/**"),
+        any_request().host("*.test"),
+        any_request().host("a.test").host("b.test"),
+        any_request().path("/"),
+        any_request()
+            .or(any_request().host("b.test"))
+            .or(any_request().path("/x").method("GET"))
+            .or(any_request().or(any_request().path("/y"))),
     ]);
     let cases = [
         ("GET /users/me", vec![0, 1, 3]),
@@ -45,7 +48,7 @@ fn rules_are_found_in_their_order() {
         ("PUT /y", vec![1, 8]),
     ];
     for (request, rules) in cases {
-        assert_eq!(found(&index, &Request::of(request)), rules, "{request}");
+        assert_eq!(find_rules(&index, &PolicyTestRequest::new(request)), rules, "{request}");
     }
 }
 
@@ -65,11 +68,11 @@ fn paths() -> impl Strategy<Value = String> {
 }
 
 fn rules() -> impl Strategy<Value = Match> {
-    (plain(), proptest::collection::vec(plain(), 0..3))
+    (plain_matches(), proptest::collection::vec(plain_matches(), 0..3))
         .prop_map(|(rule, each)| each.into_iter().fold(rule, Match::or))
 }
 
-fn plain() -> impl Strategy<Value = Match> {
+fn plain_matches() -> impl Strategy<Value = Match> {
     let methods =
         proptest::collection::vec(prop_oneof![Just("GET"), Just("POST"), Just("PURGE"), Just("LOCK")], 0..3);
     let hosts = proptest::collection::vec(
@@ -78,17 +81,17 @@ fn plain() -> impl Strategy<Value = Match> {
     );
     let paths = proptest::collection::vec(paths(), 0..3);
     (methods, hosts, paths, proptest::option::of(Just(()))).prop_map(|(methods, hosts, paths, not)| {
-        let rule = methods.into_iter().fold(any(), Match::method);
+        let rule = methods.into_iter().fold(any_request(), Match::method);
         let rule = hosts.into_iter().fold(rule, Match::host);
         let rule = paths.into_iter().fold(rule, |rule, path| rule.path(&path));
         match not {
-            Some(()) => rule.without(any().path("/a/**").method("GET")),
+            Some(()) => rule.without(any_request().path("/a/**").method("GET")),
             None => rule,
         }
     })
 }
 
-fn requests() -> impl Strategy<Value = Request> {
+fn requests() -> impl Strategy<Value = PolicyTestRequest> {
     let method = prop_oneof![Just("GET"), Just("POST"), Just("PURGE"), Just("DELETE")];
     let host = prop_oneof![Just(""), Just("a.test"), Just("B.test:1"), Just("c.test"), Just("x")];
     let part = prop_oneof![
@@ -102,23 +105,24 @@ fn requests() -> impl Strategy<Value = Request> {
         Just("%61;x"),
         Just("a%2fb")
     ];
-    (method, host, proptest::collection::vec(part, 0..5))
-        .prop_map(|(method, host, parts)| Request::of(&format!("{method} {host}/{}", parts.join("/"))))
+    (method, host, proptest::collection::vec(part, 0..5)).prop_map(|(method, host, parts)| {
+        PolicyTestRequest::new(&format!("{method} {host}/{}", parts.join("/")))
+    })
 }
 
 proptest! {
     #[test]
-    fn the_index_finds_what_a_scan_finds(
+    fn index_agrees_with_scan(
         rules in proptest::collection::vec(rules(), 0..20),
         requests in proptest::collection::vec(requests(), 1..10),
     ) {
         let index = index(&rules);
         for request in &requests {
             let proxies = TrustedProxies::none();
-            let seen = Seen::new(request, &proxies);
-            let scanned: Vec<_> = (0..rules.len()).filter(|rule| index.matchers()[*rule].matches(&seen)).collect();
-            prop_assert_eq!(index.first(&seen), scanned.first().copied());
-            prop_assert_eq!(found(&index, request), scanned, "{:?}", request);
+            let view = RequestView::new(request, &proxies);
+            let scanned: Vec<_> = (0..rules.len()).filter(|rule| index.matchers()[*rule].matches(&view)).collect();
+            prop_assert_eq!(index.find_first(&view), scanned.first().copied());
+            prop_assert_eq!(find_rules(&index, request), scanned, "{:?}", request);
         }
     }
 }

@@ -2,44 +2,52 @@
 
 #![allow(clippy::unwrap_used, reason = "a test that cannot go on has failed")]
 
-use crate::requests::{MatchExt as _, Request, any};
+use crate::requests::{MatchExt as _, PolicyTestRequest, any_request};
 use proptest::prelude::*;
 use std::{collections::BTreeMap, fs, path::Path};
 use tidegate_policy::{
-    matching::{Lists, Matcher, Mismatch, Seen, check_condition, check_key},
-    model::{Expression, List, Match, Policy},
+    matching::{Lists, Matcher, Mismatch, RequestView, check_condition, check_key},
+    model::{AddressList, Expression, Match, Policy},
 };
 use tidegate_rule::request::TrustedProxies;
 
-fn mismatch(matching: &Match, request: &Request) -> Option<Mismatch> {
+fn mismatch(matching: &Match, request: &PolicyTestRequest) -> Option<Mismatch> {
     let matcher = Matcher::new(matching, &Lists::default()).unwrap();
-    matcher.mismatch(&Seen::new(request, &TrustedProxies::none()))
+    matcher.mismatch(&RequestView::new(request, &TrustedProxies::none()))
 }
 
 #[test]
-fn all_that_is_said_must_hold() {
+fn match_requires_all_conditions() {
     let value = |place, name: &str| Some(Mismatch::Value(place, name.into()));
-    let get = any().method("GET").method("HEAD");
-    let host = any().host("example.com").host("*.example.com");
-    let plan = any().header("x-plan", "free|trial*");
-    let debug = any().query("debug", "*");
-    let session = any().cookie("session", "*");
+    let get = any_request().method("GET").method("HEAD");
+    let host = any_request().host("example.com").host("*.example.com");
+    let plan = any_request().header("x-plan", "free|trial*");
+    let debug = any_request().query("debug", "*");
+    let session = any_request().cookie("session", "*");
     let cases = [
-        (&get, Request::of("GET /"), None),
-        (&get, Request::of("get /"), Some(Mismatch::Method)),
-        (&host, Request::of("GET EXAMPLE.com.:8080/"), None),
-        (&host, Request::of("GET a.b.example.com/"), None),
-        (&host, Request::of("GET badexample.com/"), Some(Mismatch::Host)),
-        (&host, Request::of("GET /"), Some(Mismatch::Host)),
-        (&plan, Request::of("GET /").header("x-plan", "trial-2"), None),
-        (&plan, Request::of("GET /").header("x-plan", "gold").header("x-plan", "free"), None),
-        (&plan, Request::of("GET /").header("x-plan", "gold"), value("header", "x-plan")),
-        (&plan, Request::of("GET /"), value("header", "x-plan")),
-        (&debug, Request::of("GET /?debug"), None),
-        (&debug, Request::of("GET /?a=1&%64ebug=1"), None),
-        (&debug, Request::of("GET /?debugger=1"), value("query", "debug")),
-        (&session, Request::of("GET /").header("cookie", "a=1; session=x"), None),
-        (&session, Request::of("GET /").header("cookie", "xsession=x"), value("cookie", "session")),
+        (&get, PolicyTestRequest::new("GET /"), None),
+        (&get, PolicyTestRequest::new("get /"), Some(Mismatch::Method)),
+        (&host, PolicyTestRequest::new("GET EXAMPLE.com.:8080/"), None),
+        (&host, PolicyTestRequest::new("GET a.b.example.com/"), None),
+        (&host, PolicyTestRequest::new("GET badexample.com/"), Some(Mismatch::Host)),
+        (&host, PolicyTestRequest::new("GET /"), Some(Mismatch::Host)),
+        (&plan, PolicyTestRequest::new("GET /").with_header("x-plan", "trial-2"), None),
+        (
+            &plan,
+            PolicyTestRequest::new("GET /").with_header("x-plan", "gold").with_header("x-plan", "free"),
+            None,
+        ),
+        (&plan, PolicyTestRequest::new("GET /").with_header("x-plan", "gold"), value("header", "x-plan")),
+        (&plan, PolicyTestRequest::new("GET /"), value("header", "x-plan")),
+        (&debug, PolicyTestRequest::new("GET /?debug"), None),
+        (&debug, PolicyTestRequest::new("GET /?a=1&%64ebug=1"), None),
+        (&debug, PolicyTestRequest::new("GET /?debugger=1"), value("query", "debug")),
+        (&session, PolicyTestRequest::new("GET /").with_header("cookie", "a=1; session=x"), None),
+        (
+            &session,
+            PolicyTestRequest::new("GET /").with_header("cookie", "xsession=x"),
+            value("cookie", "session"),
+        ),
     ];
     for (matching, request, expected) in cases {
         assert_eq!(mismatch(matching, &request), expected, "{matching:?} {request:?}");
@@ -47,19 +55,22 @@ fn all_that_is_said_must_hold() {
 }
 
 #[test]
-fn what_is_left_out_is_not_meant() {
-    let users = any().path("/users/**").without(any().path("/users/me/**").method("GET"));
-    assert_eq!(mismatch(&users, &Request::of("GET /users/7")), None);
-    assert_eq!(mismatch(&users, &Request::of("GET /users//%6de/photos")), Some(Mismatch::Not));
-    assert_eq!(mismatch(&users, &Request::of("POST /users/me")), None);
-    assert_eq!(mismatch(&users, &Request::of("GET /user")), Some(Mismatch::Path));
-    let nothing = any().without(any());
-    assert_eq!(mismatch(&nothing, &Request::of("GET /")), Some(Mismatch::Not));
+fn not_excludes_requests() {
+    let users = any_request().path("/users/**").without(any_request().path("/users/me/**").method("GET"));
+    assert_eq!(mismatch(&users, &PolicyTestRequest::new("GET /users/7")), None);
+    assert_eq!(mismatch(&users, &PolicyTestRequest::new("GET /users//%6de/photos")), Some(Mismatch::Not));
+    assert_eq!(mismatch(&users, &PolicyTestRequest::new("POST /users/me")), None);
+    assert_eq!(mismatch(&users, &PolicyTestRequest::new("GET /user")), Some(Mismatch::Path));
+    let nothing = any_request().without(any_request());
+    assert_eq!(mismatch(&nothing, &PolicyTestRequest::new("GET /")), Some(Mismatch::Not));
 }
 
 #[test]
-fn one_of_several_is_enough() {
-    let either = any().method("GET").or(any().host("a.test").path("/a")).or(any().host("b.test"));
+fn any_needs_one_alternative() {
+    let either = any_request()
+        .method("GET")
+        .or(any_request().host("a.test").path("/a"))
+        .or(any_request().host("b.test"));
     let cases = [
         ("GET a.test/a", None),
         ("GET b.test/x", None),
@@ -67,70 +78,77 @@ fn one_of_several_is_enough() {
         ("PUT b.test/x", Some(Mismatch::Method)),
     ];
     for (request, expected) in cases {
-        assert_eq!(mismatch(&either, &Request::of(request)), expected, "{request}");
+        assert_eq!(mismatch(&either, &PolicyTestRequest::new(request)), expected, "{request}");
     }
-    let neither = any().without(either);
-    assert_eq!(mismatch(&neither, &Request::of("GET b.test/")), Some(Mismatch::Not));
-    assert_eq!(mismatch(&neither, &Request::of("GET c.test/")), None);
+    let neither = any_request().without(either);
+    assert_eq!(mismatch(&neither, &PolicyTestRequest::new("GET b.test/")), Some(Mismatch::Not));
+    assert_eq!(mismatch(&neither, &PolicyTestRequest::new("GET c.test/")), None);
 }
 
 #[test]
-fn a_client_is_who_trusted_proxies_say_it_is() {
+fn client_is_resolved_through_trusted_proxies() {
     let inside =
-        Matcher::new(&any().client("10.0.0.0/8").client("2001:db8::/32"), &Lists::default()).unwrap();
+        Matcher::new(&any_request().client("10.0.0.0/8").client("2001:db8::/32"), &Lists::default()).unwrap();
     let proxies = TrustedProxies::new(["192.0.2.1"]).unwrap();
-    let told =
-        |peer: &str, forwarded: &str| Request::of("GET /").from(peer).header("x-forwarded-for", forwarded);
+    let told = |peer: &str, forwarded: &str| {
+        PolicyTestRequest::new("GET /").with_peer(peer).with_header("x-forwarded-for", forwarded)
+    };
     let cases = [
         (told("192.0.2.1", "10.1.2.3"), true),
         (told("192.0.2.1", "10.1.2.3, 198.51.100.1"), false),
         (told("198.51.100.1", "10.1.2.3"), false),
         (told("::ffff:10.9.9.9", ""), true),
         (told("2001:db8::1", ""), true),
-        (Request { peer: None, ..Request::of("GET /") }, false),
+        (PolicyTestRequest { peer: None, ..PolicyTestRequest::new("GET /") }, false),
     ];
     for (request, is_inside) in cases {
-        assert_eq!(inside.matches(&Seen::new(&request, &proxies)), is_inside, "{request:?}");
+        assert_eq!(inside.matches(&RequestView::new(&request, &proxies)), is_inside, "{request:?}");
     }
 }
 
 #[test]
-fn lists_are_read_again_as_a_whole_or_not_at_all() {
+fn list_reload_is_atomic() {
     let folder = std::env::temp_dir().join(format!("tidegate-lists-{}", std::process::id()));
     fs::create_dir_all(&folder).unwrap();
     let file = folder.join("office.txt");
     fs::write(&file, "# the office\n10.0.0.0/8\n!10.1.0.0/16\n").unwrap();
-    let list = List { networks: vec!["192.0.2.0/24".parse().unwrap()], files: vec!["office.txt".into()] };
+    let list =
+        AddressList { networks: vec!["192.0.2.0/24".parse().unwrap()], files: vec!["office.txt".into()] };
     let policy = Policy { lists: BTreeMap::from([("office".to_owned(), list)]), ..Policy::default() };
     let lists = Lists::read(&policy, &folder).unwrap();
     assert_eq!(lists.files().collect::<Vec<_>>(), [file.as_path()]);
 
-    let office = Matcher::new(&any().client("office"), &lists).unwrap();
-    let is_in =
-        |peer: &str| office.matches(&Seen::new(&Request::of("GET /").from(peer), &TrustedProxies::none()));
+    let office = Matcher::new(&any_request().client("office"), &lists).unwrap();
+    let is_in = |peer: &str| {
+        office.matches(&RequestView::new(
+            &PolicyTestRequest::new("GET /").with_peer(peer),
+            &TrustedProxies::none(),
+        ))
+    };
     assert_eq!([is_in("10.2.0.1"), is_in("10.1.0.1"), is_in("192.0.2.9")], [true, false, true]);
 
     fs::write(&file, "10.0.0.0/8\n10.0.0.1/8\n").unwrap();
-    let wrong = lists.reread().unwrap_err();
+    let wrong = lists.reload().unwrap_err();
     let told = wrong[0].to_string();
     assert!(told.contains("office.txt, line 2") && told.contains("write `10.0.0.0/8`"), "{told}");
     assert_eq!([is_in("10.2.0.1"), is_in("10.1.0.1")], [true, false], "it stays as it was");
 
     fs::write(&file, "198.51.100.0/24\n").unwrap();
-    lists.reread().unwrap();
+    lists.reload().unwrap();
     assert_eq!([is_in("10.2.0.1"), is_in("198.51.100.1"), is_in("192.0.2.9")], [false, true, true]);
     fs::remove_dir_all(&folder).unwrap();
 
     let missing = Lists::read(&policy, Path::new("/nowhere")).unwrap_err();
     assert!(missing[0].to_string().contains("cannot be read"), "{missing:?}");
-    let unknown = Matcher::new(&any().client("offices"), &lists).unwrap_err();
+    let unknown = Matcher::new(&any_request().client("offices"), &lists).unwrap_err();
     assert_eq!(unknown.to_string(), "unknown list `offices`; use one of office, all");
 }
 
 #[test]
-fn an_expression_says_the_rest() {
-    let upload = || Request::of("POST api.example.com/a/%62?page=2").header("content-length", "2000");
-    let asked = upload().header("accept", "text/html").header("cookie", "s=1");
+fn when_expression_matches_requests() {
+    let upload =
+        || PolicyTestRequest::new("POST api.example.com/a/%62?page=2").with_header("content-length", "2000");
+    let request = upload().with_header("accept", "text/html").with_header("cookie", "s=1");
     let cases = [
         ("request.size > 1000", true),
         ("request.size > 3000", false),
@@ -151,7 +169,7 @@ fn an_expression_says_the_rest() {
         ("false && request.headers['x-none'] == 'a'", false),
     ];
     for (expression, is_true) in cases {
-        let found = mismatch(&any().when(expression), &asked);
+        let found = mismatch(&any_request().when(expression), &request);
         assert_eq!(found, (!is_true).then_some(Mismatch::When), "{expression}");
     }
 }
@@ -159,21 +177,27 @@ fn an_expression_says_the_rest() {
 #[test]
 fn failing_expression_makes_the_rule_apply() {
     let matcher =
-        Matcher::new(&any().when("request.headers['x-plan'] == 'free'"), &Lists::default()).unwrap();
+        Matcher::new(&any_request().when("request.headers['x-plan'] == 'free'"), &Lists::default()).unwrap();
     let proxies = TrustedProxies::none();
-    assert!(matcher.matches(&Seen::new(&Request::of("GET /"), &proxies)));
-    assert!(!matcher.matches(&Seen::new(&Request::of("GET /").header("x-plan", "gold"), &proxies)));
-    assert!(matcher.matches(&Seen::new(&Request::of("GET /").header("x-plan", "free"), &proxies)));
+    assert!(matcher.matches(&RequestView::new(&PolicyTestRequest::new("GET /"), &proxies)));
+    assert!(!matcher.matches(&RequestView::new(
+        &PolicyTestRequest::new("GET /").with_header("x-plan", "gold"),
+        &proxies
+    )));
+    assert!(matcher.matches(&RequestView::new(
+        &PolicyTestRequest::new("GET /").with_header("x-plan", "free"),
+        &proxies
+    )));
     assert_eq!(matcher.failures(), 1);
-    let fails = || any().when("request.headers['x-plan'] == 'gold'");
+    let fails = || any_request().when("request.headers['x-plan'] == 'gold'");
     let cases = [
-        any().without(fails()),
-        any().or(fails()),
-        any().without(any().without(fails())),
-        any().without(any().or(fails()).or(any().path("/b"))),
+        any_request().without(fails()),
+        any_request().or(fails()),
+        any_request().without(any_request().without(fails())),
+        any_request().without(any_request().or(fails()).or(any_request().path("/b"))),
     ];
     for matching in cases {
-        assert_eq!(mismatch(&matching, &Request::of("GET /a")), None, "{matching:?}");
+        assert_eq!(mismatch(&matching, &PolicyTestRequest::new("GET /a")), None, "{matching:?}");
     }
 }
 
@@ -209,7 +233,7 @@ fn expression_of_the_wrong_type_is_refused() {
 }
 
 #[test]
-fn no_request_decides_how_long_an_expression_takes() {
+fn unbounded_expressions_are_rejected() {
     let long = format!("'{}' == 'a'", "a".repeat(1_000));
     let cases = [
         ("[1, 2].all(x, x > 0)", "an expression with a loop"),
@@ -239,7 +263,7 @@ proptest! {
 
     /// Whatever is written, there is an answer.
     #[test]
-    fn no_expression_breaks_anything(
+    fn expressions_never_panic(
         words in proptest::collection::vec(
             prop_oneof![
                 Just("request.path".to_owned()), Just("request.headers['a']".to_owned()), Just(".split('/')".to_owned()),
@@ -251,23 +275,26 @@ proptest! {
             0..12,
         ),
     ) {
-        let matching = any().when(&words.join(" "));
+        let matching = any_request().when(&words.join(" "));
         if let Ok(matcher) = Matcher::new(&matching, &Lists::default()) {
-            let request = Request::of("GET /a/b").header("a", "ü");
-            matcher.matches(&Seen::new(&request, &TrustedProxies::none()));
+            let request = PolicyTestRequest::new("GET /a/b").with_header("a", "ü");
+            matcher.matches(&RequestView::new(&request, &TrustedProxies::none()));
         }
     }
 }
 
 #[test]
 fn listener_is_compared_by_its_name() {
-    let matching = Match { listeners: vec!["internal".to_owned()], ..any() };
+    let matching = Match { listeners: vec!["internal".to_owned()], ..any_request() };
     let matcher = Matcher::new(&matching, &Lists::default()).unwrap();
     let proxies = TrustedProxies::none();
     let cases = [(Some("internal"), true), (Some("public"), false), (None, false)];
     for (listener, is_meant) in cases {
-        let request = Request { listener: listener.map(str::to_owned), ..Request::of("GET a.test/") };
-        let mismatch = matcher.mismatch(&Seen::new(&request, &proxies));
+        let request = PolicyTestRequest {
+            listener: listener.map(str::to_owned),
+            ..PolicyTestRequest::new("GET a.test/")
+        };
+        let mismatch = matcher.mismatch(&RequestView::new(&request, &proxies));
         assert_eq!(mismatch.is_none(), is_meant, "{listener:?}");
         if let Some(mismatch) = mismatch {
             assert_eq!(mismatch.to_string(), "it is about other listeners");

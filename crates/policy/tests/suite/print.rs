@@ -3,13 +3,13 @@
 #![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
 
 use proptest::{collection::vec, prelude::*};
-use tidegate_policy::{Format, Policy};
+use tidegate_policy::{Policy, PolicyFormat};
 use tidegate_testkit::strategy::runner_of;
 
 #[test]
-fn a_thousand_policies_are_read_as_they_were_printed() {
+fn printed_policies_round_trip() {
     let law = |policy: Policy| {
-        for format in Format::ALL {
+        for format in PolicyFormat::ALL {
             let text = policy.print(format);
             let read = Policy::parse(&text, format);
             match read {
@@ -22,16 +22,16 @@ fn a_thousand_policies_are_read_as_they_were_printed() {
         prop_assert_eq!(text.parse::<Policy>().unwrap().to_string(), text);
         Ok(())
     };
-    runner_of(1_000).run(&crate::policies::policies(), law).unwrap();
+    runner_of(1_000).run(&crate::strategies::policies(), law).unwrap();
 }
 
 #[test]
-fn nothing_makes_the_reader_fall_over() {
+fn malformed_input_yields_valid_problems() {
     // Bytes, and policies with some of their characters changed, dropped, doubled and swapped.
     let signs = "\n\t -:,[]{}#&*!|>'\"%@`?~=.\\/$0azé\u{0}\u{feff}<";
     let change = (any::<prop::sample::Index>(), 0_u8..4, any::<prop::sample::Index>());
     let changed =
-        (crate::policies::policies(), prop::sample::select(Format::ALL.to_vec()), vec(change, 1..6))
+        (crate::strategies::policies(), prop::sample::select(PolicyFormat::ALL.to_vec()), vec(change, 1..6))
             .prop_map(move |(policy, format, changes)| {
                 let mut text: Vec<char> = policy.print(format).chars().collect();
                 for (at, how, which) in changes {
@@ -56,8 +56,8 @@ fn nothing_makes_the_reader_fall_over() {
         vec(prop::sample::select(signs.chars().collect::<Vec<_>>()), 0..60)
             .prop_map(|all| all.into_iter().collect()),
     ];
-    let noise = (noise, prop::sample::select(Format::ALL.to_vec()));
-    let law = |(text, format): (String, Format)| {
+    let noise = (noise, prop::sample::select(PolicyFormat::ALL.to_vec()));
+    let law = |(text, format): (String, PolicyFormat)| {
         if let Err(problems) = Policy::parse(&text, format) {
             prop_assert!(problems.count() > 0);
             for problem in &problems {

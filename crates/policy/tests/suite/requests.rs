@@ -3,12 +3,12 @@
 #![allow(clippy::unwrap_used, clippy::panic, reason = "this is how a test fails")]
 
 use std::{any::Any, net::IpAddr};
-use tidegate_policy::model::{Expression, Glob, Match, Network, PathPattern, Rest, Segment, Values};
+use tidegate_policy::model::{Expression, Glob, Match, Network, PathPattern, PathTail, Segment, ValueGlobs};
 use tidegate_rule::request::Head;
 
 /// A request as a test writes it down: `POST example.com/login?next=1`.
 #[derive(Clone, Debug)]
-pub(crate) struct Request {
+pub(crate) struct PolicyTestRequest {
     pub(crate) method: String,
     pub(crate) host: Option<String>,
     pub(crate) path: String,
@@ -18,8 +18,8 @@ pub(crate) struct Request {
     pub(crate) listener: Option<String>,
 }
 
-impl Request {
-    pub(crate) fn of(line: &str) -> Self {
+impl PolicyTestRequest {
+    pub(crate) fn new(line: &str) -> Self {
         let (method, address) = line.split_once(' ').unwrap();
         let slash = address.find('/').unwrap();
         let (path, query) = match address[slash..].split_once('?') {
@@ -37,17 +37,17 @@ impl Request {
         }
     }
 
-    pub(crate) fn from(self, peer: &str) -> Self {
+    pub(crate) fn with_peer(self, peer: &str) -> Self {
         Self { peer: Some(peer.parse().unwrap()), ..self }
     }
 
-    pub(crate) fn header(mut self, name: &str, value: &str) -> Self {
+    pub(crate) fn with_header(mut self, name: &str, value: &str) -> Self {
         self.headers.push((name.to_owned(), value.to_owned()));
         self
     }
 }
 
-impl Head for Request {
+impl Head for PolicyTestRequest {
     fn method(&self) -> &str {
         &self.method
     }
@@ -95,15 +95,15 @@ pub(crate) fn path(text: &str) -> PathPattern {
     for part in text.split('/').filter(|part| !part.is_empty()) {
         match part.strip_prefix('{').and_then(|part| part.strip_suffix('}')) {
             Some(name) => match name.strip_suffix("**") {
-                Some(name) => rest = Some(Rest::Named(name.to_owned())),
-                None => segments.push(Segment::Named(name.to_owned())),
+                Some(name) => rest = Some(PathTail::Capture(name.to_owned())),
+                None => segments.push(Segment::Capture(name.to_owned())),
             },
-            None if part == "**" => rest = Some(Rest::Any),
+            None if part == "**" => rest = Some(PathTail::Any),
             None if part.contains('*') => segments.push(Segment::Glob(Glob(part.to_owned()))),
             None => segments.push(Segment::Text(part.to_owned())),
         }
     }
-    PathPattern { segments, rest }
+    PathPattern { segments, tail: rest }
 }
 
 /// Matches, in parts.
@@ -120,8 +120,8 @@ pub(crate) trait MatchExt {
     fn when(self, expression: &str) -> Self;
 }
 
-fn values(value: &str) -> Values {
-    Values(value.split('|').map(|value| Glob(value.to_owned())).collect())
+fn values(value: &str) -> ValueGlobs {
+    ValueGlobs(value.split('|').map(|value| Glob(value.to_owned())).collect())
 }
 
 impl MatchExt for Match {
@@ -178,6 +178,6 @@ impl MatchExt for Match {
 }
 
 /// A match of anything.
-pub(crate) fn any() -> Match {
+pub(crate) fn any_request() -> Match {
     Match::default()
 }

@@ -3,23 +3,23 @@
 #![allow(clippy::unwrap_used, clippy::panic, reason = "this is how a test fails")]
 
 use tidegate_policy::{
-    compile::{Compiler, PolicyGate, PolicyResult, Refusal},
-    model::{Access, Key, Network, Part, Policy, Quotas, Rule},
+    compile::{Compiler, PolicyGate, PolicyRefusal, PolicyResult},
+    model::{AccessSpec, KeyPart, KeySpec, Network, Policy, Quotas, RuleSpec},
 };
 use tidegate_rule::{Evaluation, Rules, request::Head};
 
 /// A rule with this name and these quotas, for everybody together.
-pub(crate) fn rule(name: &str, quotas: &[&str]) -> Rule {
+pub(crate) fn rule(name: &str, quotas: &[&str]) -> RuleSpec {
     let quotas = quotas.iter().map(|quota| quota.parse().unwrap()).collect();
-    Rule { quotas: Quotas::All(quotas), ..Rule::new(name) }
+    RuleSpec { quotas: Quotas::All(quotas), ..RuleSpec::new(name) }
 }
 
-pub(crate) fn ip() -> Key {
-    Key::Part(Part::Ip { bits: 64 })
+pub(crate) fn ip() -> KeySpec {
+    KeySpec::Part(KeyPart::Ip { bits: 64 })
 }
 
-pub(crate) fn header(name: &str) -> Key {
-    Key::Part(Part::Header(name.to_owned()))
+pub(crate) fn header(name: &str) -> KeySpec {
+    KeySpec::Part(KeyPart::Header(name.to_owned()))
 }
 
 pub(crate) fn networks(networks: &[&str]) -> Vec<Network> {
@@ -30,11 +30,11 @@ pub(crate) fn networks(networks: &[&str]) -> Vec<Network> {
     networks.iter().map(network).collect()
 }
 
-pub(crate) fn access(deny: &[&str], allow: &[&str], ban: Option<&str>) -> Access {
-    Access { deny: networks(deny), allow: networks(allow), ban: ban.map(|ban| ban.parse().unwrap()) }
+pub(crate) fn access(deny: &[&str], allow: &[&str], ban: Option<&str>) -> AccessSpec {
+    AccessSpec { deny: networks(deny), allow: networks(allow), ban: ban.map(|ban| ban.parse().unwrap()) }
 }
 
-pub(crate) fn policy(rules: impl IntoIterator<Item = Rule>) -> Policy {
+pub(crate) fn policy(rules: impl IntoIterator<Item = RuleSpec>) -> Policy {
     Policy { rules: rules.into_iter().collect(), ..Policy::default() }
 }
 
@@ -43,27 +43,27 @@ pub(crate) fn gate(policy: &Policy) -> PolicyGate {
     Compiler::new(Rules::new()).clock(clock).compile(policy, None).unwrap()
 }
 
-pub(crate) fn now(asked: Evaluation<PolicyResult>) -> PolicyResult {
-    match asked {
+pub(crate) fn expect_ready(evaluation: Evaluation<PolicyResult>) -> PolicyResult {
+    match evaluation {
         Evaluation::Ready(passage) => passage,
         Evaluation::Pending(_) => panic!("everything is at hand"),
     }
 }
 
 /// Why a request is not let through; `None` if it is.
-pub(crate) fn refusal(gate: &PolicyGate, request: &dyn Head) -> Option<Refusal> {
-    match now(gate.check(request)) {
+pub(crate) fn refusal(gate: &PolicyGate, request: &dyn Head) -> Option<PolicyRefusal> {
+    match expect_ready(gate.check(request)) {
         PolicyResult::Admitted(_) => None,
         PolicyResult::Refused(refusal) => Some(*refusal),
     }
 }
 
 /// The rule that refuses a request, or nothing.
-pub(crate) fn refuser(gate: &PolicyGate, request: &dyn Head) -> String {
+pub(crate) fn refusing_rule(gate: &PolicyGate, request: &dyn Head) -> String {
     refusal(gate, request).map(|refusal| refusal.rule.to_string()).unwrap_or_default()
 }
 
 /// How many of ten are let through.
-pub(crate) fn admitted(gate: &PolicyGate, request: &dyn Head) -> usize {
+pub(crate) fn count_admitted(gate: &PolicyGate, request: &dyn Head) -> usize {
     (0..10).filter(|_| refusal(gate, request).is_none()).count()
 }

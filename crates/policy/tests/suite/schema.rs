@@ -5,35 +5,38 @@
 use proptest::prelude::*;
 use serde_json::{Map, Value, json};
 use std::{collections::BTreeSet, env, fs, iter, path::Path};
-use tidegate_policy::{Format, Policy, schema::schema};
+use tidegate_policy::{Policy, PolicyFormat, schema::json_schema};
 use tidegate_testkit::strategy::runner_of;
 
 /// Set `TIDEGATE_BLESS` to write it anew.
 #[test]
-fn the_published_schema_is_current() {
+fn published_schema_is_current() {
     let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../docs/policy.schema.json");
     if env::var_os("TIDEGATE_BLESS").is_some() {
-        fs::write(&path, schema()).unwrap();
+        fs::write(&path, json_schema()).unwrap();
     }
     let published = fs::read_to_string(&path).unwrap();
-    assert!(published == schema(), "docs/policy.schema.json is old; run this test with TIDEGATE_BLESS=1");
+    assert!(
+        published == json_schema(),
+        "docs/policy.schema.json is old; run this test with TIDEGATE_BLESS=1"
+    );
 }
 
 #[test]
-fn every_policy_is_as_the_schema_says() {
-    let schema: Value = serde_json::from_str(&schema()).unwrap();
+fn random_policies_validate_against_schema() {
+    let schema: Value = serde_json::from_str(&json_schema()).unwrap();
     let law = |policy: Policy| {
-        let value: Value = serde_json::from_str(&policy.print(Format::Json)).unwrap();
-        let wrong = check(&schema, &schema, &value, "");
+        let value: Value = serde_json::from_str(&policy.print(PolicyFormat::Json)).unwrap();
+        let wrong = validate(&schema, &schema, &value, "");
         prop_assert_eq!(wrong, None);
         Ok(())
     };
-    runner_of(300).run(&crate::policies::policies(), law).unwrap();
+    runner_of(300).run(&crate::strategies::policies(), law).unwrap();
 }
 
 #[test]
-fn what_the_reader_does_not_know_the_schema_does_not_either() {
-    let schema: Value = serde_json::from_str(&schema()).unwrap();
+fn schema_rejects_invalid_policies() {
+    let schema: Value = serde_json::from_str(&json_schema()).unwrap();
     let cases = [
         (r#"{"rules": {"name": "a", "quota": "5/min", "match": {"not": {"path": "/a"}}}}"#, None),
         (
@@ -48,20 +51,20 @@ fn what_the_reader_does_not_know_the_schema_does_not_either() {
         (r#"{"lists": {"a": {"networks": "10.0.0.0/8", "file": "x"}}}"#, Some("/lists/a")),
     ];
     for (text, expected) in cases {
-        let wrong = check(&schema, &schema, &serde_json::from_str(text).unwrap(), "");
+        let wrong = validate(&schema, &schema, &serde_json::from_str(text).unwrap(), "");
         assert_eq!(wrong.as_deref(), expected, "{text}");
     }
 }
 
 /// Every table of the schema, with its name, and its keys.
-fn tables(schema: &Value) -> Vec<(&str, &Map<String, Value>)> {
+fn object_schemas(schema: &Value) -> Vec<(&str, &Map<String, Value>)> {
     let definitions = schema["$defs"].as_object().unwrap().iter().map(|(name, table)| (name.as_str(), table));
     let all = iter::once(("policy", schema)).chain(definitions);
     all.filter_map(|(name, table)| Some((name, table.get("properties")?.as_object()?))).collect()
 }
 
 /// The keys that a page shows: as `key:` in an example, or as `key` or `table.key` in backticks. Comments show nothing.
-fn shown(page: &str) -> BTreeSet<&str> {
+fn documented_keys(page: &str) -> BTreeSet<&str> {
     let mut shown = BTreeSet::new();
     for (index, block) in page.split("```").enumerate() {
         let pieces: Vec<_> = match index % 2 {
@@ -80,16 +83,16 @@ fn shown(page: &str) -> BTreeSet<&str> {
 
 #[test]
 fn every_key_of_the_schema_is_documented() {
-    let schema: Value = serde_json::from_str(&schema()).unwrap();
-    let shown = shown(include_str!("../../../../docs/policy.md"));
-    let missing: BTreeSet<_> = tables(&schema)
+    let schema: Value = serde_json::from_str(&json_schema()).unwrap();
+    let shown = documented_keys(include_str!("../../../../docs/policy.md"));
+    let missing: BTreeSet<_> = object_schemas(&schema)
         .into_iter()
         .flat_map(|(table, keys)| keys.keys().map(move |key| (key.as_str(), table)))
         .filter(|(key, _)| !shown.contains(key))
         .collect();
     assert!(missing.is_empty(), "docs/policy.md does not show these keys: {missing:?}");
     let example = "Prose: `a.b`, `{ c: 1 }`, `d e`\n```yaml\nf: { x-g: 1 }  # h: 1\n```\n`i`";
-    let shown = self::shown(example);
+    let shown = self::documented_keys(example);
     assert!(["b", "c", "f", "i", "x-g"].iter().all(|key| shown.contains(key)), "{shown:?}");
     assert!(["Prose", "d", "e", "g", "h"].iter().all(|key| !shown.contains(key)), "{shown:?}");
 }
@@ -97,7 +100,7 @@ fn every_key_of_the_schema_is_documented() {
 /// The tables of the page say what the schema says.
 #[test]
 fn documented_defaults_are_those_of_the_schema() {
-    let schema: Value = serde_json::from_str(&schema()).unwrap();
+    let schema: Value = serde_json::from_str(&json_schema()).unwrap();
     let page = include_str!("../../../../docs/policy.md");
     let mut compared = 0;
     for (heading, table) in [("## Connections\n", "connections"), ("## Upstreams\n", "upstream")] {
@@ -124,9 +127,9 @@ fn documented_defaults_are_those_of_the_schema() {
 /// A policy that says all defaults means what one means that says none.
 #[test]
 fn defaults_of_the_schema_are_those_of_the_reader() {
-    let schema: Value = serde_json::from_str(&schema()).unwrap();
+    let schema: Value = serde_json::from_str(&json_schema()).unwrap();
     let defaults = |table: &str| -> Map<String, Value> {
-        let (_, keys) = tables(&schema).into_iter().find(|(name, _)| *name == table).unwrap();
+        let (_, keys) = object_schemas(&schema).into_iter().find(|(name, _)| *name == table).unwrap();
         let with_default = keys.iter().filter_map(|(key, about)| Some((key.clone(), about.get("default")?)));
         with_default.map(|(key, default)| (key, default.clone())).collect()
     };
@@ -163,17 +166,17 @@ fn defaults_of_the_schema_are_those_of_the_reader() {
         "upstreams": { "app": { "servers": "http://127.0.0.1:9000", "health": health } },
         "rules": [{ "name": "a", "quota": "1/s", "queue": { "most": 5 } }],
     });
-    let read = |value: String| Policy::parse(&value, Format::Json).unwrap();
+    let read = |value: String| Policy::parse(&value, PolicyFormat::Json).unwrap();
     assert_eq!(read(Value::Object(said).to_string()), read(unsaid.to_string()));
 }
 
 /// Where a value is not as a schema says, as far as ours go.
-fn check(root: &Value, schema: &Value, value: &Value, at: &str) -> Option<String> {
+fn validate(root: &Value, schema: &Value, value: &Value, at: &str) -> Option<String> {
     for (word, rule) in schema.as_object().unwrap() {
         let is_wrong = match word.as_str() {
             "$ref" => {
                 let found = root.pointer(rule.as_str().unwrap().trim_start_matches('#')).unwrap();
-                if let Some(wrong) = check(root, found, value, at) {
+                if let Some(wrong) = validate(root, found, value, at) {
                     return Some(wrong);
                 }
                 false
@@ -183,14 +186,14 @@ fn check(root: &Value, schema: &Value, value: &Value, at: &str) -> Option<String
                     Value::Array(kinds) => kinds.iter().map(|kind| kind.as_str().unwrap()).collect(),
                     kind => vec![kind.as_str().unwrap()],
                 };
-                !kinds.iter().any(|kind| is_of(value, kind))
+                !kinds.iter().any(|kind| is_of_type(value, kind))
             }
             "enum" => !rule.as_array().unwrap().contains(value),
             "minimum" => value.as_f64().is_some_and(|number| number < rule.as_f64().unwrap()),
-            "anyOf" => rule.as_array().unwrap().iter().all(|one| check(root, one, value, at).is_some()),
+            "anyOf" => rule.as_array().unwrap().iter().all(|one| validate(root, one, value, at).is_some()),
             "items" => {
                 let items = value.as_array().map(Vec::as_slice).unwrap_or_default();
-                items.iter().any(|item| check(root, rule, item, at).is_some())
+                items.iter().any(|item| validate(root, rule, item, at).is_some())
             }
             "required" => {
                 let has = |name: &Value| value.get(name.as_str().unwrap()).is_some();
@@ -205,7 +208,7 @@ fn check(root: &Value, schema: &Value, value: &Value, at: &str) -> Option<String
                     match rule {
                         Value::Bool(false) => return Some(at),
                         rule => {
-                            if let Some(wrong) = check(root, rule, inner, &at) {
+                            if let Some(wrong) = validate(root, rule, inner, &at) {
                                 return Some(wrong);
                             }
                         }
@@ -216,7 +219,7 @@ fn check(root: &Value, schema: &Value, value: &Value, at: &str) -> Option<String
             "default" => {
                 let mut schema = schema.clone();
                 schema.as_object_mut().unwrap().remove("default");
-                assert_eq!(check(root, &schema, rule, at), None, "the default {rule} is no value of {at}");
+                assert_eq!(validate(root, &schema, rule, at), None, "the default {rule} is no value of {at}");
                 false
             }
             "$schema" | "$defs" | "title" | "description" | "examples" => false,
@@ -229,7 +232,7 @@ fn check(root: &Value, schema: &Value, value: &Value, at: &str) -> Option<String
     None
 }
 
-fn is_of(value: &Value, kind: &str) -> bool {
+fn is_of_type(value: &Value, kind: &str) -> bool {
     match kind {
         "string" => value.is_string(),
         "number" => value.is_number(),

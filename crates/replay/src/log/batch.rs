@@ -118,10 +118,13 @@ impl Batch {
         all.resize_with(gates.len(), Prefetch::default);
         for (gate, prefetch) in gates.iter().zip(&mut all) {
             for record in &self.records {
-                if prefetch.rules() >= MOST_RULES {
+                if prefetch.rule_count() >= MOST_RULES {
                     break;
                 }
-                gate.prepare(&gate.see(&Line { batch: self, record, headers, user_header }), prefetch);
+                gate.prepare(
+                    &gate.view_request(&Line { batch: self, record, headers, user_header }),
+                    prefetch,
+                );
             }
         }
         self.prefetch = all;

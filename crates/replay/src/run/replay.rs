@@ -13,8 +13,8 @@ use tidegate_core::Micros;
 use tidegate_limiter::{Clock, ClockHand, Mark};
 use tidegate_policy::{
     Policy,
-    compile::{Admission, Compiler, DryRun, PolicyGate, Prefetch, RuleDecision, RuleResult},
-    model::{Key, Part, Stores},
+    compile::{Compiler, DryRun, PolicyAdmission, PolicyGate, Prefetch, RuleDecision, RuleResult},
+    model::{KeyPart, KeySpec, Stores},
 };
 use tidegate_rule::{
     Mode, Rules,
@@ -76,8 +76,8 @@ impl Replay {
         let compiler = Compiler::new(Rules::new()).base(base).clock(clock).memory(memory);
         let gate = compiler.compile(&policy, None)?;
         let keys = policy.rules.iter().enumerate().map(|(place, rule)| {
-            let mark = if rule.key == Key::All { None } else { gate.mark_of_all(place) };
-            let is_address = matches!(rule.key, Key::All | Key::Part(Part::Ip { .. }));
+            let mark = if rule.key == KeySpec::All { None } else { gate.key_id_of_all(place) };
+            let is_address = matches!(rule.key, KeySpec::All | KeySpec::Part(KeyPart::Ip { .. }));
             let has_fallback = rule.missing == Missing::Address && !is_address;
             RuleKey { text: said(&rule.key, policy.user.as_ref()), of_all: mark, has_fallback }
         });
@@ -100,7 +100,7 @@ impl Replay {
     /// The header that names the user of a policy, where it is one.
     pub fn user_header(policy: &Policy) -> Option<String> {
         match policy.user.as_ref()? {
-            Key::Part(Part::Header(name)) => Some(name.clone()),
+            KeySpec::Part(KeyPart::Header(name)) => Some(name.clone()),
             _ => None,
         }
     }
@@ -112,7 +112,7 @@ impl Replay {
 
     /// Whether it matters how long requests take.
     pub fn counts_in_flight(&self) -> bool {
-        self.gate.counts_in_flight()
+        self.gate.has_in_flight_limits()
     }
 
     /// What became of all requests so far.
@@ -139,7 +139,7 @@ impl Replay {
         let mut own = std::mem::take(&mut self.prefetch);
         let (prefetch, first) = known.unwrap_or_else(|| {
             own.clear();
-            lines.iter().for_each(|(line, _)| self.gate.prepare(&self.gate.see(&line), &mut own));
+            lines.iter().for_each(|(line, _)| self.gate.prepare(&self.gate.view_request(&line), &mut own));
             (&own, 0)
         });
         self.gate.prefetch(prefetch, first..first + lines.len());
@@ -204,7 +204,7 @@ impl Replay {
             self.now = now;
         }
         if self.follow.is_some_and(|next| next <= now) {
-            self.gate.follow_time();
+            self.gate.update_schedules();
             self.follow = Some(now.plus(MOMENT));
         }
     }
@@ -246,7 +246,7 @@ impl Replay {
     }
 
     /// Keeps what a request holds until its time is over.
-    fn keep(&mut self, admission: Box<Admission>, delay: Micros, line: &Line<'_>, now: Micros) {
+    fn keep(&mut self, admission: Box<PolicyAdmission>, delay: Micros, line: &Line<'_>, now: Micros) {
         let gone = now.plus(delay);
         let answered = gone.plus(line.took().unwrap_or(Micros::ZERO));
         let request = InFlight { until: gone, order: self.order, answered, status: line.status(), admission };
@@ -337,7 +337,7 @@ struct Identities(FixedState);
 impl Identities {
     #[inline]
     fn of(&self, gate: &PolicyGate, decision: &RuleDecision<'_>, line: &Line<'_>) -> u64 {
-        match decision.key.or_else(|| gate.mark_at(decision.rule, line)) {
+        match decision.key.or_else(|| gate.key_id_at(decision.rule, line)) {
             Some(mark) => mark.get(),
             None => gate.key_at(decision.rule, line).map_or(0, |key| self.0.hash_one(&key)),
         }
@@ -350,7 +350,7 @@ struct InFlight {
     order: u64,
     answered: Micros,
     status: u16,
-    admission: Box<Admission>,
+    admission: Box<PolicyAdmission>,
 }
 
 impl InFlight {
@@ -406,16 +406,18 @@ fn shown(key: &str) -> String {
 }
 
 /// A key as a policy says it.
-fn said(key: &Key, user: Option<&Key>) -> String {
+fn said(key: &KeySpec, user: Option<&KeySpec>) -> String {
     match key {
-        Key::All => "all".to_owned(),
-        Key::Part(Part::User) => match user {
+        KeySpec::All => "all".to_owned(),
+        KeySpec::Part(KeyPart::User) => match user {
             Some(user) => format!("user, by {}", said(user, None)),
             None => "user".to_owned(),
         },
-        Key::Part(part) => part.to_string(),
-        Key::Every(parts) => parts.iter().map(|part| said(part, user)).collect::<Vec<_>>().join(" and "),
-        Key::First(parts) => parts.iter().map(|part| said(part, user)).collect::<Vec<_>>().join(" or "),
+        KeySpec::Part(part) => part.to_string(),
+        KeySpec::Composite(parts) => {
+            parts.iter().map(|part| said(part, user)).collect::<Vec<_>>().join(" and ")
+        }
+        KeySpec::First(parts) => parts.iter().map(|part| said(part, user)).collect::<Vec<_>>().join(" or "),
     }
 }
 

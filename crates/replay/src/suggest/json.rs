@@ -18,7 +18,7 @@ pub fn json(suggestion: &Suggestion) -> Value {
         "headroom": wish.headroom.as_f64(),
         "warnings": say::log_warnings(suggestion),
         "groups": groups.iter().map(group).collect::<Vec<_>>(),
-        "policy": policy.print(tidegate_policy::Format::Yaml),
+        "policy": policy.print(tidegate_policy::PolicyFormat::Yaml),
     })
 }
 

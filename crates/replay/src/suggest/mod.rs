@@ -34,14 +34,14 @@ use crate::{
 use std::path::Path;
 use target::Allowance;
 use tidegate_core::{Quota, Share};
-use tidegate_policy::{Policy, model::Key};
+use tidegate_policy::{Policy, model::KeySpec};
 use tidegate_rule::Mode;
 
 /// What is asked for.
 #[derive(Clone, Debug)]
 pub struct Wish {
     /// For whom quotas count.
-    pub key: Key,
+    pub key: KeySpec,
     /// How it was written.
     pub key_text: String,
     /// How much may be denied.

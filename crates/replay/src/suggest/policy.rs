@@ -6,7 +6,7 @@ use std::fmt::Write as _;
 use tidegate_core::Quota;
 use tidegate_policy::{
     Policy,
-    model::{Enforcement, Key, Part},
+    model::{KeyPart, KeySpec, RuleEnforcement},
 };
 use tidegate_rule::Mode;
 
@@ -35,23 +35,23 @@ pub(super) fn of<'g>(
     let mut policy: Policy = text.parse().map_err(|problems| Failure::Suggested(format!("{problems}")))?;
     for rule in &mut policy.rules {
         rule.key = wish.key.clone();
-        rule.enforcement = Enforcement::All(mode);
+        rule.enforcement = RuleEnforcement::All(mode);
     }
-    policy.user = names_user(&wish.key).then(|| Key::Part(Part::Header("x-user".to_owned())));
+    policy.user = names_user(&wish.key).then(|| KeySpec::Part(KeyPart::Header("x-user".to_owned())));
     Ok(policy)
 }
 
 /// The same, enforced.
 pub(super) fn enforced(policy: &Policy) -> Policy {
     let mut policy = policy.clone();
-    policy.rules.iter_mut().for_each(|rule| rule.enforcement = Enforcement::All(Mode::Enforce));
+    policy.rules.iter_mut().for_each(|rule| rule.enforcement = RuleEnforcement::All(Mode::Enforce));
     policy
 }
 
-fn names_user(key: &Key) -> bool {
+fn names_user(key: &KeySpec) -> bool {
     match key {
-        Key::All => false,
-        Key::Part(part) => *part == Part::User,
-        Key::Every(parts) | Key::First(parts) => parts.iter().any(names_user),
+        KeySpec::All => false,
+        KeySpec::Part(part) => *part == KeyPart::User,
+        KeySpec::Composite(parts) | KeySpec::First(parts) => parts.iter().any(names_user),
     }
 }

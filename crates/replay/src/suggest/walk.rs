@@ -46,8 +46,8 @@ pub(super) fn walk(
         let Some((line, now)) = log.next_line()? else { break };
         requests += 1;
         prefetch.clear();
-        gate.prepare(&gate.see(&line), &mut prefetch);
-        let Some(group) = prefetch.found(0).first().copied() else { continue };
+        gate.prepare(&gate.view_request(&line), &mut prefetch);
+        let Some(group) = prefetch.matched_rules(0).first().copied() else { continue };
         has_key = has_key || gate.has_key(group, &line);
         let Some(key) = gate.key_at(group, &line) else { continue };
         each(Step { group, hash: hasher.hash_one(&key), key, now });

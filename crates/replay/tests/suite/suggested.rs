@@ -2,7 +2,7 @@
 
 use crate::play::{REAL, common, known, logs, played, policy};
 use std::{collections::BTreeSet, io::Read as _, path::Path};
-use tidegate_policy::{Format, compile, lint, model::Enforcement};
+use tidegate_policy::{PolicyFormat, compile, lint, model::RuleEnforcement};
 use tidegate_replay::{
     log::{Input, Log},
     play,
@@ -32,7 +32,7 @@ fn chosen(group: &Suggested) -> &Trial {
 /// The suggested policy, enforced on a log: the keys that it denies.
 fn denied_keys(suggestion: &Suggestion, log: &str) -> BTreeSet<String> {
     let mut policy = suggestion.policy.clone();
-    policy.rules.iter_mut().for_each(|rule| rule.enforcement = Enforcement::All(Mode::Enforce));
+    policy.rules.iter_mut().for_each(|rule| rule.enforcement = RuleEnforcement::All(Mode::Enforce));
     let log = logs(&[log.as_bytes()], known(), &policy).unwrap();
     let play = play(log, (&policy, Path::new("")), None, |_| {}).unwrap();
     play.tally.rules.iter().flat_map(|rule| rule.keys.top()).map(|key| key.name).collect()
@@ -44,12 +44,12 @@ fn a_suggestion_denies_what_it_said() {
     for target in [keys("99%"), keys("90%"), requests("5%")] {
         let suggestion = suggested(REAL, "ip", target).unwrap();
         assert!(suggestion.groups.len() > 1, "{:?}", suggestion.groups);
-        let mut written = policy(&suggestion.policy.print(Format::Yaml));
+        let mut written = policy(&suggestion.policy.print(PolicyFormat::Yaml));
         assert_eq!(compile::check(&written), Ok(()));
         assert!(lint(&written).is_empty(), "{:?}", lint(&written));
-        assert!(written.rules.iter().all(|rule| rule.enforcement == Enforcement::All(Mode::Shadow)));
-        let shadow = played(REAL, &written.print(Format::Yaml)).unwrap();
-        written.rules.iter_mut().for_each(|rule| rule.enforcement = Enforcement::All(Mode::Enforce));
+        assert!(written.rules.iter().all(|rule| rule.enforcement == RuleEnforcement::All(Mode::Shadow)));
+        let shadow = played(REAL, &written.print(PolicyFormat::Yaml)).unwrap();
+        written.rules.iter_mut().for_each(|rule| rule.enforcement = RuleEnforcement::All(Mode::Enforce));
         let log = logs(&[REAL], known(), &written).unwrap();
         let play = play(log, (&written, Path::new("")), None, |_| {}).unwrap();
         let mut said = 0;
@@ -247,5 +247,5 @@ fn the_history_of_a_gateway_can_be_read() {
     let log: String = (0..200).map(|second| line(second, ["alice", "bob"][second as usize % 2])).collect();
     let suggestion = suggested(log.as_bytes(), "user", keys("99%")).unwrap();
     assert_eq!(suggestion.groups[0].keys, 2);
-    assert!(suggestion.policy.print(Format::Yaml).contains("user: header x-user"));
+    assert!(suggestion.policy.print(PolicyFormat::Yaml).contains("user: header x-user"));
 }

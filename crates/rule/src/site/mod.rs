@@ -98,7 +98,7 @@ impl fmt::Display for SiteKey {
     }
 }
 
-/// Everybody, for `key = method`: the key that [`KeyValue::All`] is.
+/// Everybody, for `key = method`: the key that [`KeyValue::JsonEntriesVisitor`] is.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Everybody;
 

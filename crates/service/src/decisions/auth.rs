@@ -13,8 +13,8 @@ use std::net::IpAddr;
 use tidegate_http_server::{ApiError, TOKEN_HEADER, bearer, shortened};
 use tidegate_observe::DenialId;
 use tidegate_policy::{
-    compile::{Admission, DenyReason, PolicyResult, Refusal, RejectAction},
-    head::RequestHead,
+    compile::{DenyReason, PolicyAdmission, PolicyRefusal, PolicyResult, RejectAction},
+    head::HttpRequestHead,
 };
 use tidegate_rule::{Evaluation, Fields};
 
@@ -52,11 +52,11 @@ pub(super) async fn answer(
 ) -> Result<Response, ApiError> {
     let (meant, client) = meant(parts, dialect)?;
     let now = desk.now();
-    let passage = match now.gate.check(&RequestHead::new(&meant, client)) {
+    let passage = match now.gate.check(&HttpRequestHead::new(&meant, client)) {
         Evaluation::Ready(passage) => passage,
         Evaluation::Pending(evaluation) => evaluation.await,
     };
-    let denial = now.recorder.decided(&passage, &now.gate, Some(&RequestHead::new(&meant, client)));
+    let denial = now.recorder.decided(&passage, &now.gate, Some(&HttpRequestHead::new(&meant, client)));
     Ok(match passage {
         PolicyResult::Admitted(admission) => admitted(&admission),
         PolicyResult::Refused(refusal) => refused(*refusal, denial, refuse),
@@ -64,10 +64,10 @@ pub(super) async fn answer(
 }
 
 /// What was taken is paid; slots are given back at once, since nobody says when the request has ended.
-fn admitted(admission: &Admission) -> Response {
+fn admitted(admission: &PolicyAdmission) -> Response {
     let mut response = Response::default();
-    if admission.fields() != Fields::None {
-        admission.write_fields(|name, value| {
+    if admission.header_style() != Fields::None {
+        admission.write_headers(|name, value| {
             if let Ok(value) = HeaderValue::from_str(value) {
                 response.headers_mut().insert(HeaderName::from_static(name), value);
             }
@@ -76,13 +76,13 @@ fn admitted(admission: &Admission) -> Response {
     response
 }
 
-fn refused(mut refusal: Refusal, denial: Option<DenialId>, refuse: RefuseAs) -> Response {
-    if let (Some(id), RejectAction::Answer(answer)) = (&denial, &mut refusal.action) {
+fn refused(mut refusal: PolicyRefusal, denial: Option<DenialId>, refuse: RefuseAs) -> Response {
+    if let (Some(id), RejectAction::Response(answer)) = (&denial, &mut refusal.action) {
         answer.set_instance(&id.uri());
     }
     let retry = refusal.retry_after.map(|wait| tidegate_core::header::seconds(wait.into()));
     let mut response: Response = match refusal.action {
-        RejectAction::Answer(answer) => http::Response::<String>::from(answer).map(Full::from),
+        RejectAction::Response(answer) => http::Response::<String>::from(answer).map(Full::from),
         // Another upstream, or a connection that is closed: a proxy can do neither for us.
         RejectAction::Upstream(_) | RejectAction::Drop => {
             let mut response = Response::default();

@@ -4,11 +4,11 @@ use super::{desk::Desk, routes};
 use hyper::{body::Incoming, service::service_fn};
 use std::{convert::Infallible, sync::Arc};
 use tidegate_http_server::{Fault, HttpServer, HttpService, ThreadedListener};
-use tidegate_policy::model::{Connections, Decisions, Listener};
+use tidegate_policy::model::{Connections, Decisions, ListenerSpec};
 
 /// Binds the declared address; reuses the socket of `existing` if the address is the same.
 pub fn bind(declared: &Decisions, existing: Option<&ThreadedListener>) -> Result<ThreadedListener, Fault> {
-    let listener = Listener { name: None, address: declared.listen, tls: declared.tls.clone() };
+    let listener = ListenerSpec { name: None, address: declared.listen, tls: declared.tls.clone() };
     ThreadedListener::bind(&listener, existing)
 }
 

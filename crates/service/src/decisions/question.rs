@@ -6,7 +6,7 @@ use std::time::Duration;
 use tidegate_core::{Decision, Quota, SettingError, spelling};
 use tidegate_http_server::{ApiError, shortened};
 use tidegate_limiter::{Bucket, Check, Limiter};
-use tidegate_policy::compile::{Holds, NamedRule, PolicyGate};
+use tidegate_policy::compile::{NamedRule, PolicyGate, QuotaKind};
 use tidegate_rule::{Mode, Rule, request::KeyValue};
 
 /// What is asked of one rule.
@@ -41,7 +41,7 @@ impl<'a> Question<'a> {
 
     pub(super) fn of(members: &'a Members<'_>, gate: &'a PolicyGate) -> Result<Self, ApiError> {
         let (named, key) = addressed(members, gate)?;
-        let tier = named.tier(members.optional_text("tier")?);
+        let tier = named.tier_index(members.optional_text("tier")?);
         let tier = tier.map_err(|error| invalid(&error, members.place))?;
         let (cost, patience) = (members.cost(Some(1))?, members.within()?);
         Ok(Self { mode: named.mode_for(&key), cost, patience, key, tier, named })
@@ -53,7 +53,7 @@ impl<'a> Question<'a> {
 
     /// Where the rule is in the policy.
     pub(super) fn place(&self) -> usize {
-        self.named.place()
+        self.named.index()
     }
 
     pub(super) fn key(&self) -> &KeyValue<'a> {
@@ -75,8 +75,8 @@ impl<'a> Question<'a> {
     }
 
     /// What the quotas of its rule are of.
-    pub(super) fn holds(&self) -> Holds {
-        self.named.holds()
+    pub(super) fn holds(&self) -> QuotaKind {
+        self.named.quota_kind()
     }
 
     /// Takes its cost, now or not at all, or looks. A slot is looked at, and not held.
@@ -127,8 +127,8 @@ pub(super) fn addressed<'a>(
     gate: &'a PolicyGate,
 ) -> Result<(NamedRule<'a>, KeyValue<'a>), ApiError> {
     let name = members.text("rule")?;
-    let named = gate.named(name).ok_or_else(|| missing(members.place, name, gate))?;
-    let key = named.key(members.given("key")).map_err(|error| invalid(&error, members.place))?;
+    let named = gate.rule_by_name(name).ok_or_else(|| missing(members.place, name, gate))?;
+    let key = named.parse_key(members.given("key")).map_err(|error| invalid(&error, members.place))?;
     Ok((named, key))
 }
 
@@ -137,7 +137,7 @@ fn invalid(error: &SettingError, place: Place) -> ApiError {
 }
 
 fn missing(place: Place, name: &str, gate: &PolicyGate) -> ApiError {
-    let fix = match spelling::meant(name, gate.names()) {
+    let fix = match spelling::meant(name, gate.rule_names()) {
         Some(near) => format!("did you mean `{near}`?"),
         None => "name one of the policy's that has quotas".to_owned(),
     };

@@ -17,7 +17,7 @@ use http::StatusCode;
 use serde_json::{Value, json};
 use tidegate_http_server::{ApiError, Caller, json_response};
 use tidegate_limiter::Claim;
-use tidegate_policy::compile::Holds;
+use tidegate_policy::compile::QuotaKind;
 
 pub(super) const MEMBERS: [&str; 6] = ["rule", "key", "cost", "tier", "within", "expires"];
 pub(super) const COMMIT: [&str; 2] = ["id", "cost"];
@@ -38,7 +38,7 @@ pub(super) async fn reserve(
     caller: &Caller,
 ) -> Result<Response, ApiError> {
     let tokens = |claim: Option<Claim>| claim.and_then(|claim| claim.into_parts().0);
-    let unfit = (Holds::Slots, "counts what is held at once; ask /v1/acquire");
+    let unfit = (QuotaKind::Slots, "counts what is held at once; ask /v1/acquire");
     held((desk, &desk.reservations, caller), asked, deny, unfit, tokens).await
 }
 
@@ -56,7 +56,7 @@ pub(super) async fn acquire(
         }
         slots
     };
-    let unfit = (Holds::Tokens, "has no number `at once`; ask /v1/reserve or /v1/check");
+    let unfit = (QuotaKind::Tokens, "has no number `at once`; ask /v1/reserve or /v1/check");
     held((desk, &desk.permits, caller), asked, deny, unfit, slots).await
 }
 
@@ -65,7 +65,7 @@ async fn held<T>(
     (desk, reservations, caller): (&Desk, &Reservations<T>, &Caller),
     asked: Asked<'_>,
     deny: DenyAs,
-    (unfit, why): (Holds, &str),
+    (unfit, why): (QuotaKind, &str),
     part: impl Fn(Option<Claim>) -> T,
 ) -> Result<Response, ApiError> {
     let now = desk.now();

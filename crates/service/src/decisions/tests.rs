@@ -33,7 +33,7 @@ impl Stage {
         let compiler = Compiler::new(Rules::new()).clock(clock.clone());
         let gate = compiler.compile(&POLICY.parse().unwrap(), None).unwrap();
         let observer = Observer::new(Rules::new(), clock.clone());
-        let recorder = RequestRecorder::new(&observer, gate.names(), &Observe::default());
+        let recorder = RequestRecorder::new(&observer, gate.rule_names(), &Observe::default());
         let desk = Arc::new(Desk::with(gate, recorder, authorization, clock, most_held));
         Self { desk, hand }
     }

@@ -1,7 +1,7 @@
 //! What is asked of a domain, and what it says.
 
 use std::{sync::Arc, time::Duration};
-use tidegate_policy::descriptors::{Entry, Unit};
+use tidegate_policy::descriptors::{CalendarUnit, DescriptorEntry};
 
 /// What is asked of a domain.
 #[derive(Clone, Debug, Default, PartialEq)]
@@ -20,7 +20,7 @@ pub struct DomainAsk {
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct AskedDescriptor {
     /// Its entries, in their order.
-    pub entries: Vec<Entry>,
+    pub entries: Vec<DescriptorEntry>,
     /// A limit that is used instead of the one of the files.
     pub limit: Option<Override>,
     /// What it costs; zero only looks.
@@ -33,7 +33,7 @@ pub struct Override {
     /// How many.
     pub requests: u32,
     /// In which time.
-    pub unit: Unit,
+    pub unit: CalendarUnit,
 }
 
 /// What a domain says.
@@ -67,7 +67,7 @@ pub struct DescriptorStatus {
     pub over: OverLimit,
     /// The limit that applies: how many in which time; a limit of our own that is no unit of the calendar is told by its
     /// amount and the unit that is closest to its window.
-    pub limit: Option<(u32, Unit, Option<Arc<str>>)>,
+    pub limit: Option<(u32, CalendarUnit, Option<Arc<str>>)>,
     /// How many are left; as many as the protocol can say where there is no limit to it.
     pub remaining: u32,
     /// When the window ends, or the next one fits.

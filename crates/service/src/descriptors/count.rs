@@ -11,7 +11,7 @@ use super::{
 use std::time::Duration;
 use tidegate_core::{Decision, Micros, header::seconds};
 use tidegate_limiter::Outage;
-use tidegate_policy::descriptors::Unit;
+use tidegate_policy::descriptors::CalendarUnit;
 
 impl DescriptorService {
     /// Counts what is to be counted, and says what was found of each subject that is limited, and what is held.
@@ -175,7 +175,7 @@ impl DescriptorService {
     }
 
     /// A count that is over this limit, of a key that is known to be.
-    fn known_over(&self, key: CountedKey<'_>, unit: Unit, requests: u32) -> Option<Count> {
+    fn known_over(&self, key: CountedKey<'_>, unit: CalendarUnit, requests: u32) -> Option<Count> {
         let (over, now) = (self.over.as_ref()?, self.settings.clock.now());
         let ends = over.find(key, unit, requests.into(), now)?;
         Some(Count::Known { after: u64::MAX, ends: Some(ends.since(now).get()) })
@@ -184,7 +184,7 @@ impl DescriptorService {
     fn compared(
         &self,
         limited: &Limited<'_>,
-        told: (u32, Unit),
+        told: (u32, CalendarUnit),
         hits: u64,
         (count, held): (Count, Hold),
     ) -> Compared {
@@ -255,7 +255,7 @@ impl DescriptorService {
     fn decided(&self, limited: &Limited<'_>, decision: &Decision) -> Finding {
         let told = limited.state.map(LimitState::amounts).unwrap_or_default();
         let quota = decision.quota().min(told.len().saturating_sub(1));
-        let told = told.get(quota).copied().unwrap_or((u32::MAX, Unit::Second));
+        let told = told.get(quota).copied().unwrap_or((u32::MAX, CalendarUnit::Second));
         let wait = match decision.is_granted() {
             true => Some(decision.more_after()).filter(|wait| *wait != Micros::ZERO && *wait != Micros::MAX),
             false => decision.retry_after(),
@@ -271,7 +271,7 @@ impl DescriptorService {
     }
 
     /// When a window ends, in whole seconds of which there is always one; where nobody knows, by our own clock.
-    fn window_end(&self, ends: Option<Micros>, unit: Unit) -> Duration {
+    fn window_end(&self, ends: Option<Micros>, unit: CalendarUnit) -> Duration {
         let length = Micros::from_secs(unit.seconds()).get();
         let ends = ends.unwrap_or_else(|| Micros::new(length - self.settings.clock.now().get() % length));
         Duration::from_secs(seconds(ends))

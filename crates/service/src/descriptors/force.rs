@@ -14,7 +14,9 @@ use std::{
 };
 use tidegate_core::{Quota, header::Label};
 use tidegate_limiter::Capacity;
-use tidegate_policy::descriptors::{Amount, DescriptorLimit, Entry, Matched, Unit};
+use tidegate_policy::descriptors::{
+    CalendarUnit, DescriptorAmount, DescriptorEntry, DescriptorLimit, DescriptorMatch,
+};
 
 /// The files that are in force.
 #[derive(Debug)]
@@ -39,7 +41,7 @@ pub(super) struct LimitState {
 #[derive(Debug)]
 struct Told {
     /// Of each of its quotas: how many, and in which time.
-    amounts: Vec<(u32, Unit)>,
+    amounts: Vec<(u32, CalendarUnit)>,
     /// The same as `RateLimit-Policy` has it.
     policies: Vec<String>,
 }
@@ -50,9 +52,9 @@ pub(super) enum How {
     /// It is none.
     Unlimited,
     /// Counts of a unit are compared with this number.
-    Compare { requests: u32, unit: Unit },
+    Compare { requests: u32, unit: CalendarUnit },
     /// Nothing is let through.
-    Ban { unit: Unit },
+    Ban { unit: CalendarUnit },
     /// A limiter decides.
     Charge(PlaceLimiter),
 }
@@ -89,7 +91,7 @@ impl Subject<'_> {
 /// A limit that applies to a descriptor.
 #[derive(Debug)]
 pub(super) struct Limited<'a> {
-    pub(super) counted: Cow<'a, [Entry]>,
+    pub(super) counted: Cow<'a, [DescriptorEntry]>,
     pub(super) how: How,
     pub(super) manner: Manner,
     pub(super) group: QuotaGroup,
@@ -115,12 +117,12 @@ impl LimitState {
     }
 
     /// The unit that it is counted in, where that is one.
-    pub(super) fn unit(&self) -> Option<Unit> {
+    pub(super) fn unit(&self) -> Option<CalendarUnit> {
         unit(&self.limit)
     }
 
     /// What clients are told of each of its quotas: how many, and in which time.
-    pub(super) fn amounts(&self) -> &[(u32, Unit)] {
+    pub(super) fn amounts(&self) -> &[(u32, CalendarUnit)] {
         &self.told().amounts
     }
 
@@ -134,7 +136,7 @@ impl LimitState {
     }
 
     fn label(&self) -> &str {
-        self.limit.name.as_ref().unwrap_or(&self.limit.place)
+        self.limit.name.as_ref().unwrap_or(&self.limit.path)
     }
 }
 
@@ -146,7 +148,7 @@ impl Force {
         (home, settings, metrics): (&Home, &ServiceSettings, &ServiceMetrics),
     ) -> Self {
         let limits = set.limits();
-        let places = limits.iter().map(|limit| &limit.place);
+        let places = limits.iter().map(|limit| &limit.path);
         metrics.keep(places, |domain| set.domain(domain).is_some());
         let capacity = part(settings.capacity, limits.len() as u64);
         let mut states = HashMap::with_capacity_and_hasher(limits.len(), RandomState::default());
@@ -155,13 +157,13 @@ impl Force {
             let how = match quotas(&limit.amount, settings.counting) {
                 Counted::As(how) => how,
                 Counted::By(quotas) => {
-                    let twins = (0..).find(|twin| !limiters.contains_key(&(limit.place.clone(), *twin)));
-                    let name = (limit.place.clone(), twins.unwrap_or(0));
+                    let twins = (0..).find(|twin| !limiters.contains_key(&(limit.path.clone(), *twin)));
+                    let name = (limit.path.clone(), twins.unwrap_or(0));
                     let old = before.and_then(|before| before.limiters.get(&name));
                     let terms = PlaceTerms { capacity, shelf: Shelf::of(unit(&limit)), lease: limit.lease };
                     let limiter = old
                         .and_then(|old| old.changed(terms, &quotas))
-                        .unwrap_or_else(|| PlaceLimiter::new(home, &limit.place, terms, &quotas));
+                        .unwrap_or_else(|| PlaceLimiter::new(home, &limit.path, terms, &quotas));
                     limiters.insert(name, limiter.clone());
                     How::Charge(limiter)
                 }
@@ -182,7 +184,7 @@ impl Force {
         enum Found<'a> {
             Nothing,
             Brought(Override),
-            Matched(Matched<'a>, &'a LimitState),
+            Matched(DescriptorMatch<'a>, &'a LimitState),
         }
         let find = |asked: &'a super::AskedDescriptor| match asked.limit {
             Some(brought) => Found::Brought(brought),
@@ -222,7 +224,7 @@ impl Force {
 }
 
 fn of_state<'a>(
-    matched: Matched<'a>,
+    matched: DescriptorMatch<'a>,
     state: &'a LimitState,
     domain: &str,
     (settings, metrics): (&ServiceSettings, &ServiceMetrics),
@@ -230,11 +232,8 @@ fn of_state<'a>(
     let flags = state.limit.flags;
     let group = group(flags.quota_mode, settings);
     Subject::Limited(Limited {
-        counts: state
-            .metrics
-            .get_or_init(|| metrics.of_place(&state.limit.place))
-            .of(domain, &matched.metric),
-        counted: matched.counted,
+        counts: state.metrics.get_or_init(|| metrics.of_place(&state.limit.path)).of(domain, &matched.metric),
+        counted: matched.counter_entries,
         how: state.how.clone(),
         manner: manner(flags.shadow_mode, group),
         group,
@@ -263,37 +262,39 @@ enum Counted {
 }
 
 /// What is counted by: in units and compared, or by a limiter with quotas.
-fn quotas(amount: &Amount, counting: Counting) -> Counted {
+fn quotas(amount: &DescriptorAmount, counting: Counting) -> Counted {
     match (amount, counting) {
-        (Amount::Unlimited, _) => Counted::As(How::Unlimited),
-        (Amount::Quotas(quotas), _) => Counted::By(quotas.clone()),
-        (Amount::PerUnit { requests, unit }, Counting::Theirs) => {
+        (DescriptorAmount::Unlimited, _) => Counted::As(How::Unlimited),
+        (DescriptorAmount::Quotas(quotas), _) => Counted::By(quotas.clone()),
+        (DescriptorAmount::PerUnit { requests, unit }, Counting::Theirs) => {
             Counted::As(How::Compare { requests: *requests, unit: *unit })
         }
-        (Amount::PerUnit { requests, unit }, Counting::Atomic) => match window((*requests).into(), *unit) {
-            Ok(quota) => Counted::By(vec![quota]),
-            // The only number that makes no quota is none.
-            Err(_) => Counted::As(How::Ban { unit: *unit }),
-        },
+        (DescriptorAmount::PerUnit { requests, unit }, Counting::Atomic) => {
+            match window((*requests).into(), *unit) {
+                Ok(quota) => Counted::By(vec![quota]),
+                // The only number that makes no quota is none.
+                Err(_) => Counted::As(How::Ban { unit: *unit }),
+            }
+        }
     }
 }
 
-fn unit(limit: &DescriptorLimit) -> Option<Unit> {
+fn unit(limit: &DescriptorLimit) -> Option<CalendarUnit> {
     match limit.amount {
-        Amount::PerUnit { unit, .. } => Some(unit),
-        Amount::Unlimited | Amount::Quotas(_) => None,
+        DescriptorAmount::PerUnit { unit, .. } => Some(unit),
+        DescriptorAmount::Unlimited | DescriptorAmount::Quotas(_) => None,
     }
 }
 
 impl Told {
     fn of(limit: &DescriptorLimit) -> Self {
-        let name = limit.name.as_ref().unwrap_or(&limit.place);
+        let name = limit.name.as_ref().unwrap_or(&limit.path);
         let (amounts, policies) = match &limit.amount {
-            Amount::Unlimited => (Vec::new(), Vec::new()),
-            Amount::PerUnit { requests, unit } => {
+            DescriptorAmount::Unlimited => (Vec::new(), Vec::new()),
+            DescriptorAmount::PerUnit { requests, unit } => {
                 (vec![(*requests, *unit)], vec![policy(name, *requests, *unit)])
             }
-            Amount::Quotas(quotas) => quotas
+            DescriptorAmount::Quotas(quotas) => quotas
                 .iter()
                 .enumerate()
                 .map(|(place, quota)| {
@@ -308,7 +309,7 @@ impl Told {
 }
 
 /// The item of `RateLimit-Policy` for so many in a unit; a quota of none has one too.
-pub(super) fn policy(name: &str, requests: u32, unit: Unit) -> String {
+pub(super) fn policy(name: &str, requests: u32, unit: CalendarUnit) -> String {
     format!("{};q={requests};w={}", quoted(name), unit.seconds())
 }
 
@@ -320,13 +321,13 @@ pub(super) fn quoted(name: &str) -> String {
 }
 
 /// The unit whose length is closest to so many seconds, as a ratio.
-fn closest(seconds: u64) -> Unit {
-    let ratio = |unit: &Unit| {
+fn closest(seconds: u64) -> CalendarUnit {
+    let ratio = |unit: &CalendarUnit| {
         let (a, b) = (unit.seconds().max(seconds), unit.seconds().min(seconds).max(1));
         // Whole thousandths are fine enough to tell units apart.
         a.saturating_mul(1_000) / b
     };
-    Unit::ALL.into_iter().min_by_key(ratio).unwrap_or(Unit::Second)
+    CalendarUnit::ALL.into_iter().min_by_key(ratio).unwrap_or(CalendarUnit::Second)
 }
 
 /// One of so many parts, and enough of it to be of use.
@@ -344,19 +345,19 @@ fn address(limit: &Arc<DescriptorLimit>) -> usize {
 #[cfg(test)]
 mod tests {
     use super::{closest, policy, quoted};
-    use tidegate_policy::descriptors::Unit;
+    use tidegate_policy::descriptors::CalendarUnit;
 
     #[test]
     fn windows_are_told_as_the_closest_unit() {
         let table = [
-            (1, Unit::Second),
-            (7, Unit::Second),
-            (10, Unit::Minute),
-            (90, Unit::Minute),
-            (600, Unit::Hour),
-            (43_200, Unit::Day),
-            (1_209_600, Unit::Week),
-            (31_536_000, Unit::Year),
+            (1, CalendarUnit::Second),
+            (7, CalendarUnit::Second),
+            (10, CalendarUnit::Minute),
+            (90, CalendarUnit::Minute),
+            (600, CalendarUnit::Hour),
+            (43_200, CalendarUnit::Day),
+            (1_209_600, CalendarUnit::Week),
+            (31_536_000, CalendarUnit::Year),
         ];
         for (seconds, unit) in table {
             assert_eq!(closest(seconds), unit, "{seconds} s");
@@ -366,6 +367,6 @@ mod tests {
     #[test]
     fn names_are_quoted() {
         assert_eq!(quoted(r#"a"b"#), r#""a\"b""#);
-        assert_eq!(policy("shop.user", 0, Unit::Minute), r#""shop.user";q=0;w=60"#);
+        assert_eq!(policy("shop.user", 0, CalendarUnit::Minute), r#""shop.user";q=0;w=60"#);
     }
 }

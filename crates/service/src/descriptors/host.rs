@@ -37,7 +37,7 @@ use tidegate_http_server::{
 };
 use tidegate_limiter::{BuildError, Outage};
 use tidegate_policy::{
-    descriptors::{DescriptorSet, Merge},
+    descriptors::{DescriptorSet, DomainMerge},
     model::Connections,
 };
 use tokio::{net::UnixListener, sync::watch, time};
@@ -60,7 +60,7 @@ pub struct ServiceHost {
 /// Where limits come from.
 pub(super) enum Limits {
     Folder(Box<DescriptorSource>),
-    Server(Box<XdsClient>, Merge),
+    Server(Box<XdsClient>, DomainMerge),
 }
 
 /// Where it listens.
@@ -235,7 +235,8 @@ impl ServiceHost {
             }
         };
         let serve = |router: Router, bound: BoundListener| {
-            let connections = Connections { drain: grpc_settings.drain_timeout, ..Connections::default() };
+            let connections =
+                Connections { drain_timeout: grpc_settings.drain_timeout, ..Connections::default() };
             let server = HttpServer::new(TowerToHyperService::new(router), &connections);
             Ok(server.serve_until(bound.into_listener().map_err(HostError::Listen)?, ended()))
         };

@@ -1,7 +1,9 @@
 //! What the service needs to know of the files of descriptors.
 
 use std::{fmt, sync::Arc};
-use tidegate_policy::descriptors::{DescriptorLimit, DescriptorSet, Domain, Entry, Matched};
+use tidegate_policy::descriptors::{
+    DescriptorEntry, DescriptorLimit, DescriptorMatch, DescriptorSet, Domain,
+};
 
 /// All domains of a configuration.
 pub trait Lookup: fmt::Debug + Send + Sync + 'static {
@@ -21,7 +23,7 @@ pub trait Lookup: fmt::Debug + Send + Sync + 'static {
 /// One domain of a configuration.
 pub trait DomainLookup: fmt::Debug + Send + Sync {
     /// The limit of a descriptor with these entries.
-    fn find<'a>(&'a self, entries: &'a [Entry]) -> Option<Matched<'a>>;
+    fn find<'a>(&'a self, entries: &'a [DescriptorEntry]) -> Option<DescriptorMatch<'a>>;
 }
 
 impl Lookup for DescriptorSet {
@@ -38,12 +40,12 @@ impl Lookup for DescriptorSet {
     }
 
     fn lines(&self) -> Vec<String> {
-        self.lines().collect()
+        self.config_lines().collect()
     }
 }
 
 impl DomainLookup for Domain {
-    fn find<'a>(&'a self, entries: &'a [Entry]) -> Option<Matched<'a>> {
+    fn find<'a>(&'a self, entries: &'a [DescriptorEntry]) -> Option<DescriptorMatch<'a>> {
         self.find(entries)
     }
 }

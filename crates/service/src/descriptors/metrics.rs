@@ -8,7 +8,7 @@ use std::{
     },
     time::Duration,
 };
-use tidegate_policy::descriptors::{Entry, Metric};
+use tidegate_policy::descriptors::{DescriptorEntry, MetricName};
 
 /// What everything is called that there is no room for by its own name.
 pub(super) const OTHER: &str = "other";
@@ -187,7 +187,7 @@ impl ServiceMetrics {
 
     /// Counts of a limit that a request brings along to a domain, under the name of its descriptor as long as there is room
     /// for names. There must be such a domain, or there is no bound.
-    pub(super) fn of_override(&self, domain: &str, entries: &[Entry]) -> Arc<Counts> {
+    pub(super) fn of_override(&self, domain: &str, entries: &[DescriptorEntry]) -> Arc<Counts> {
         let mut name = String::new();
         for entry in entries {
             if !name.is_empty() {
@@ -247,9 +247,9 @@ impl LimitMetrics {
     }
 
     /// The counts that a hit of this domain belongs to.
-    pub(super) fn of(&self, domain: &str, metric: &Metric) -> Arc<Counts> {
+    pub(super) fn of(&self, domain: &str, metric: &MetricName) -> Arc<Counts> {
         self.domain.get_or_init(|| domain.to_owned());
-        let Metric::Detailed(name) = metric else { return self.plain.clone() };
+        let MetricName::Detailed(name) = metric else { return self.plain.clone() };
         let known = self.details.read().unwrap_or_else(PoisonError::into_inner).get(name).cloned();
         known.unwrap_or_else(|| {
             let mut details = self.details.write().unwrap_or_else(PoisonError::into_inner);
@@ -360,8 +360,8 @@ mod tests {
         let limit = metrics.of_place(&place);
         let hit = Hit { hits: 1, after: 1, limit: 5, near: 4, shadow: Shadow::No, source: Source::Counted };
         for number in 0..1_000_000 {
-            limit.of("shop", &Metric::Detailed(format!("shop.user_{number}"))).hit(hit);
-            let entry = Entry { key: "user".to_owned(), value: number.to_string() };
+            limit.of("shop", &MetricName::Detailed(format!("shop.user_{number}"))).hit(hit);
+            let entry = DescriptorEntry { key: "user".to_owned(), value: number.to_string() };
             metrics.of_override("shop", &[entry]).hit(hit);
             metrics.unknown_domain(&number.to_string(), 1);
         }

@@ -131,7 +131,7 @@ pub(super) fn certificate(environment: &Environment) -> Result<Option<Arc<Certif
     let files = Tls {
         certificate: tls.certificate.clone(),
         key: tls.key.clone(),
-        clients: tls.client_authority.clone(),
+        client_ca: tls.client_authority.clone(),
     };
     Certificate::load_for(&files, name.as_ref()).map(Some).map_err(HostError::Listen)
 }

@@ -13,8 +13,8 @@ use std::{
 };
 use tidegate_http_server::{FileWatch, ReadFiles};
 use tidegate_policy::{
-    Files as _,
-    descriptors::{DescriptorError, DescriptorFile, DescriptorSet, Merge},
+    FileSource as _,
+    descriptors::{DescriptorError, DescriptorFile, DescriptorSet, DomainMerge},
 };
 
 /// More files are a mistake.
@@ -47,7 +47,7 @@ const MOST_BYTES: usize = 64 * 1024 * 1024;
 pub struct DescriptorSource {
     folder: PathBuf,
     dotfiles: Dotfiles,
-    merge: Merge,
+    merge: DomainMerge,
     loads: Arc<LoadCounts>,
     watch: Option<FileWatch>,
 }
@@ -91,7 +91,7 @@ impl DescriptorSource {
         Self {
             folder: folder.into(),
             dotfiles: Dotfiles::default(),
-            merge: Merge::default(),
+            merge: DomainMerge::default(),
             loads: Arc::default(),
             watch: None,
         }
@@ -105,7 +105,7 @@ impl DescriptorSource {
 
     /// Whether several files may speak of a domain.
     #[must_use]
-    pub fn merge(self, merge: Merge) -> Self {
+    pub fn merge(self, merge: DomainMerge) -> Self {
         Self { merge, ..self }
     }
 
@@ -213,7 +213,7 @@ mod tests {
 
     fn limits(source: &mut DescriptorSource) -> Result<Vec<String>, String> {
         let set = source.load().map_err(|error| error.to_string())?;
-        Ok(set.limits().map(|limit| limit.place.to_string()).collect())
+        Ok(set.limits().map(|limit| limit.path.to_string()).collect())
     }
 
     fn file(domain: &str, key: &str) -> String {
@@ -241,7 +241,7 @@ mod tests {
 
         fs::write(folder.join(".b.swp"), file("b", "l")).unwrap();
         assert_eq!(limits(&mut source), Err("b: duplicate domain 'b' in config file".to_owned()));
-        let mut joined = DescriptorSource::new(&folder).merge(Merge::Join);
+        let mut joined = DescriptorSource::new(&folder).merge(DomainMerge::Combine);
         assert_eq!(limits(&mut joined).unwrap().len(), 3);
         let mut source = source.dotfiles(Dotfiles::Ignore);
         assert_eq!(limits(&mut source).unwrap().len(), 2);

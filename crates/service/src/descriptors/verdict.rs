@@ -8,7 +8,7 @@ use super::{
 };
 use serde_json::{Map, Value, json};
 use std::time::Duration;
-use tidegate_policy::descriptors::Unit;
+use tidegate_policy::descriptors::CalendarUnit;
 use tidegate_rule::ProblemDetails;
 
 /// What was found of one descriptor.
@@ -16,7 +16,7 @@ use tidegate_rule::ProblemDetails;
 pub(super) struct Finding {
     pub(super) over: OverLimit,
     /// How many in which time, and which quota of the limit that is.
-    pub(super) told: (u32, Unit),
+    pub(super) told: (u32, CalendarUnit),
     pub(super) quota: usize,
     pub(super) remaining: u64,
     pub(super) reset: Option<Duration>,

@@ -2,7 +2,7 @@
 
 use crate::stage::{ask, counting, files, in_memory, in_redis, per, quotas};
 use std::sync::Arc;
-use tidegate_policy::descriptors::{DescriptorLimit, Unit};
+use tidegate_policy::descriptors::{CalendarUnit, DescriptorLimit};
 use tidegate_service::descriptors::{Counting, DescriptorService, OverLimit};
 use tidegate_testkit::servers::RedisServer;
 
@@ -11,7 +11,7 @@ const CLIENTS: usize = 200;
 
 /// One limit of every algorithm that grants so many at once, and then none for as long as a test runs.
 fn limits() -> Vec<(&'static str, Counting, DescriptorLimit)> {
-    let year = || per(50, Unit::Year);
+    let year = || per(50, CalendarUnit::Year);
     vec![
         ("counts of theirs", Counting::Theirs, year()),
         ("windows, all or none", Counting::Atomic, year()),
@@ -74,7 +74,7 @@ async fn a_crowd_gets_the_limit_in_redis() {
 #[tokio::test(flavor = "multi_thread", worker_threads = 4)]
 async fn a_crowd_with_a_limit_of_its_own_gets_it() {
     for way in [Counting::Theirs, Counting::Atomic] {
-        let (service, _hand) = in_memory(counting(way), files(&[("user", per(1, Unit::Year))]));
+        let (service, _hand) = in_memory(counting(way), files(&[("user", per(1, CalendarUnit::Year))]));
         assert_eq!(admitted(service.into(), "user=alice @50/YEAR").await, LIMIT, "{way:?}");
     }
 }

@@ -4,15 +4,15 @@ use crate::stage::{ask, counting, files, in_memory, per};
 use proptest::prelude::*;
 use std::{collections::HashMap, time::Duration};
 use tidegate_core::Micros;
-use tidegate_policy::descriptors::Unit;
+use tidegate_policy::descriptors::CalendarUnit;
 use tidegate_service::descriptors::{Counting, OverLimit};
 
-const UNITS: [(&str, Unit, u32); 5] = [
-    ("second", Unit::Second, 2),
-    ("minute", Unit::Minute, 5),
-    ("hour", Unit::Hour, 40),
-    ("day", Unit::Day, 200),
-    ("week", Unit::Week, 300),
+const UNITS: [(&str, CalendarUnit, u32); 5] = [
+    ("second", CalendarUnit::Second, 2),
+    ("minute", CalendarUnit::Minute, 5),
+    ("hour", CalendarUnit::Hour, 40),
+    ("day", CalendarUnit::Day, 200),
+    ("week", CalendarUnit::Week, 300),
 ];
 
 /// Requests: milliseconds since the last one, which limit, which of three clients, and how many hits.

@@ -6,7 +6,7 @@ use tidegate_limiter::{
     Outage, Store, StoreError,
     store::{Pending, Reply, Request},
 };
-use tidegate_policy::descriptors::Unit;
+use tidegate_policy::descriptors::CalendarUnit;
 use tidegate_service::descriptors::{
     DescriptorFault, DescriptorService, DomainAsk, ServiceSettings, WhenOver,
 };
@@ -31,7 +31,7 @@ fn service(broken: Broken, outage: Outage, when_over: WhenOver) -> DescriptorSer
     let deadline = Duration::from_millis(15);
     let settings = ServiceSettings { store, outage, when_over, deadline, ..ServiceSettings::default() };
     let service = DescriptorService::new(settings).unwrap();
-    service.load(files(&[("user", per(6, Unit::Year)), ("both", quotas(&["6 per 52w"]))]));
+    service.load(files(&[("user", per(6, CalendarUnit::Year)), ("both", quotas(&["6 per 52w"]))]));
     service
 }
 
@@ -78,7 +78,7 @@ async fn a_store_that_is_away_or_hangs_is_answered_as_declared() {
 async fn caller_that_waits_for_less_gets_its_answer_earlier() {
     let store: Option<Arc<dyn Store>> = Some(Arc::new(Broken::Hanging));
     let service = DescriptorService::new(ServiceSettings { store, ..ServiceSettings::default() }).unwrap();
-    service.load(files(&[("user", per(6, Unit::Year))]));
+    service.load(files(&[("user", per(6, CalendarUnit::Year))]));
     for (deadline, least, most) in [(Some(20), 0, 25), (None, 9_000, 11_000), (Some(60_000), 9_000, 11_000)] {
         let started = tokio::time::Instant::now();
         let asked = DomainAsk { deadline: deadline.map(Duration::from_millis), ..ask("user=alice") };

@@ -4,7 +4,9 @@ use crate::stage::{AMPLE, ask, decide, files, in_memory, named, of, per, said, s
 use serde_json::json;
 use std::{sync::Arc, time::Duration};
 use tidegate_limiter::Tally;
-use tidegate_policy::descriptors::{Amount, DescriptorFile, DescriptorLimit, DescriptorSet, Merge, Unit};
+use tidegate_policy::descriptors::{
+    CalendarUnit, DescriptorAmount, DescriptorFile, DescriptorLimit, DescriptorSet, DomainMerge,
+};
 use tidegate_redis::RedisStore;
 use tidegate_service::descriptors::{
     DescriptorService, DomainAsk, QuotaMode, ServiceSettings, SharedKeys, TellMetadata, WhenOver, WindowTime,
@@ -13,12 +15,12 @@ use tidegate_testkit::servers::RedisServer;
 
 fn limits() -> Vec<(&'static str, DescriptorLimit)> {
     vec![
-        ("user", per(1, Unit::Year)),
-        ("quota", together(per(1, Unit::Year))),
-        ("watched", shadow(together(per(0, Unit::Year)))),
-        ("free", together(of(Amount::Unlimited))),
-        ("old", named("old", &[], of(Amount::Unlimited))),
-        ("new", named("new", &["old"], per(9, Unit::Year))),
+        ("user", per(1, CalendarUnit::Year)),
+        ("quota", together(per(1, CalendarUnit::Year))),
+        ("watched", shadow(together(per(0, CalendarUnit::Year)))),
+        ("free", together(of(DescriptorAmount::Unlimited))),
+        ("old", named("old", &[], of(DescriptorAmount::Unlimited))),
+        ("new", named("new", &["old"], per(9, CalendarUnit::Year))),
     ]
 }
 
@@ -45,7 +47,7 @@ async fn quota_mode_decides_as_the_reference() {
 
 /// In memory, in Redis, and under the keys of a fleet.
 async fn services(server: &RedisServer, settings: ServiceSettings) -> Vec<DescriptorService> {
-    let limits = files(&[("user", per(3, Unit::Year)), ("path", per(9, Unit::Year))]);
+    let limits = files(&[("user", per(3, CalendarUnit::Year)), ("path", per(9, CalendarUnit::Year))]);
     let connect =
         || async { Arc::new(RedisStore::builder().deadline(AMPLE).connect(&server.url()).await.unwrap()) };
     let tally: Arc<dyn Tally> = connect().await;
@@ -107,7 +109,7 @@ async fn stop_increment_counts_as_the_reference() {
 
 fn set(text: &str) -> Arc<DescriptorSet> {
     let file = DescriptorFile { name: "shop.yaml".to_owned(), text: text.to_owned() };
-    Arc::new(DescriptorSet::read(&[file], Merge::Refuse).unwrap())
+    Arc::new(DescriptorSet::read(&[file], DomainMerge::Reject).unwrap())
 }
 
 #[tokio::test]

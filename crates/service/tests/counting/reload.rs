@@ -5,17 +5,17 @@ use std::sync::{
     Arc,
     atomic::{AtomicBool, Ordering::Relaxed},
 };
-use tidegate_policy::descriptors::Unit;
+use tidegate_policy::descriptors::CalendarUnit;
 use tidegate_service::descriptors::{Counting, OverLimit};
 
 #[tokio::test]
 async fn what_was_counted_stays_counted() {
     for way in [Counting::Theirs, Counting::Atomic] {
-        let (service, _hand) = in_memory(counting(way), files(&[("user", per(5, Unit::Year))]));
+        let (service, _hand) = in_memory(counting(way), files(&[("user", per(5, CalendarUnit::Year))]));
         assert_eq!(decide(&service, "user=alice x3").await, "OK: OK 2/5", "{way:?}");
-        service.load(files(&[("user", per(10, Unit::Year)), ("path", per(1, Unit::Year))]));
+        service.load(files(&[("user", per(10, CalendarUnit::Year)), ("path", per(1, CalendarUnit::Year))]));
         assert_eq!(decide(&service, "user=alice x3").await, "OK: OK 4/10", "{way:?}");
-        service.load(files(&[("user", per(6, Unit::Year))]));
+        service.load(files(&[("user", per(6, CalendarUnit::Year))]));
         assert_eq!(decide(&service, "user=alice").await, "OVER: OVER 0/6", "{way:?}");
     }
     let (service, _hand) = in_memory(counting(Counting::Theirs), files(&[("user", quotas(&["5 per 52w"]))]));
@@ -26,9 +26,9 @@ async fn what_was_counted_stays_counted() {
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 4)]
 async fn a_reload_under_load_fails_no_call_and_admits_no_more() {
-    let limits = [per(1_000, Unit::Year), quotas(&["1000 per 52w"])];
+    let limits = [per(1_000, CalendarUnit::Year), quotas(&["1000 per 52w"])];
     for (limit, way) in limits.into_iter().zip([Counting::Theirs, Counting::Atomic]) {
-        let same = || files(&[("user", limit.clone()), ("path", per(7, Unit::Day))]);
+        let same = || files(&[("user", limit.clone()), ("path", per(7, CalendarUnit::Day))]);
         let (service, _hand) = in_memory(counting(way), same());
         let (service, is_done) = (Arc::new(service), Arc::new(AtomicBool::new(false)));
         let callers: Vec<_> = (0..4)

@@ -2,7 +2,7 @@
 
 use crate::stage::{AMPLE, ask, counting, decide, files, in_memory, in_redis, per, quotas, said, together};
 use std::time::Duration;
-use tidegate_policy::descriptors::{DescriptorLimit, Unit};
+use tidegate_policy::descriptors::{CalendarUnit, DescriptorLimit};
 use tidegate_service::descriptors::{
     Counting, DescriptorFault, DescriptorService, DomainAsk, ServiceSettings,
 };
@@ -10,8 +10,8 @@ use tidegate_testkit::servers::RedisServer;
 
 fn limits() -> Vec<(&'static str, DescriptorLimit)> {
     vec![
-        ("user", per(5, Unit::Year)),
-        ("path", per(9, Unit::Year)),
+        ("user", per(5, CalendarUnit::Year)),
+        ("path", per(9, CalendarUnit::Year)),
         ("quota", quotas(&["5 per 52w", "6 per 104w sliding-window"])),
         ("some", together(quotas(&["2 per 52w"]))),
     ]
@@ -62,13 +62,13 @@ async fn what_is_reserved_is_committed_cancelled_or_kept() {
 
 #[tokio::test]
 async fn limiters_are_not_charged_where_counts_refuse_together() {
-    let limits = [("all", together(per(1, Unit::Year))), ("quota", quotas(&["5 per 52w"]))];
+    let limits = [("all", together(per(1, CalendarUnit::Year))), ("quota", quotas(&["5 per 52w"]))];
     let (service, _hand) = in_memory(ServiceSettings::default(), files(&limits));
     assert_eq!(decide(&service, "all=a, quota=a").await, "OK: OK 0/1, OK 4/5");
     assert_eq!(decide(&service, "all=a, quota=a").await, "OVER: OVER 0/1, OK 4/5");
     assert_eq!(decide(&service, "quota=a").await, "OK: OK 3/5");
     // One that has room is enough.
-    let limits = [("all", together(per(1, Unit::Year))), ("quota", together(quotas(&["2 per 52w"])))];
+    let limits = [("all", together(per(1, CalendarUnit::Year))), ("quota", together(quotas(&["2 per 52w"])))];
     let (service, _hand) = in_memory(ServiceSettings::default(), files(&limits));
     for expected in ["OK: OK 0/1, OK 1/2", "OK: OVER 0/1, OK 0/2", "OVER: OVER 0/1, OVER 0/2"] {
         assert_eq!(decide(&service, "all=a, quota=a").await, expected);
@@ -112,10 +112,10 @@ async fn tokens_that_were_taken_ahead_need_no_store_and_are_never_too_many() {
         (
             "of all",
             ServiceSettings { lease: minute, ..counting(Counting::Atomic) },
-            per(LIMIT, Unit::Year),
+            per(LIMIT, CalendarUnit::Year),
             true,
         ),
-        ("none", counting(Counting::Atomic), per(LIMIT, Unit::Year), false),
+        ("none", counting(Counting::Atomic), per(LIMIT, CalendarUnit::Year), false),
     ];
     for (name, settings, limit, is_ahead) in cases {
         let server = RedisServer::start().unwrap();

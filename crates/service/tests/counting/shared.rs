@@ -8,7 +8,9 @@ use std::{
 };
 use tidegate_core::Micros;
 use tidegate_limiter::{Addition, Clock, ClockHand, Outage, Store, StoreError, Tally, store::Pending};
-use tidegate_policy::descriptors::{DescriptorFile, DescriptorSet, Entry, Merge, Unit};
+use tidegate_policy::descriptors::{
+    CalendarUnit, DescriptorEntry, DescriptorFile, DescriptorSet, DomainMerge,
+};
 use tidegate_redis::RedisStore;
 use tidegate_service::descriptors::{
     AskedDescriptor, Counting, DescriptorFault, DescriptorService, DomainAsk, Lookup, Override,
@@ -100,7 +102,8 @@ impl Tally for Away {
 }
 
 fn of(domain: &str, entries: &[(&str, &str)]) -> DomainAsk {
-    let entry = |(key, value): &(&str, &str)| Entry { key: (*key).to_owned(), value: (*value).to_owned() };
+    let entry =
+        |(key, value): &(&str, &str)| DescriptorEntry { key: (*key).to_owned(), value: (*value).to_owned() };
     let entries = entries.iter().map(entry).collect();
     let descriptors = vec![AskedDescriptor { entries, limit: None, hits: None }];
     DomainAsk { domain: domain.to_owned(), descriptors, hits: 0, deadline: None }
@@ -129,7 +132,7 @@ descriptors:
 ";
     let set = DescriptorSet::read(
         &[DescriptorFile { name: "a.yaml".to_owned(), text: text.to_owned() }],
-        Merge::Refuse,
+        DomainMerge::Reject,
     );
     let set: Arc<dyn Lookup> = Arc::new(set.unwrap());
     let notes = Arc::new(Notes::default());
@@ -162,7 +165,7 @@ descriptors:
     let prefixed = service(&clock, shared, ServiceSettings::default(), set);
     for _ in 0..100 {
         let mut ask = of("messaging", &[("foo", "bar")]);
-        ask.descriptors[0].limit = Some(Override { requests: 7, unit: Unit::Hour });
+        ask.descriptors[0].limit = Some(Override { requests: 7, unit: CalendarUnit::Hour });
         ask.hits = 3;
         prefixed.decide(ask).await.unwrap();
     }
@@ -181,8 +184,8 @@ async fn counts_go_on_from_those_of_another_fleet() {
     let server = RedisServer::start().unwrap();
     let (clock, hand) = clock();
     let files = files(&[
-        ("user", per(5, Unit::Minute)),
-        ("path", per(2, Unit::Hour)),
+        ("user", per(5, CalendarUnit::Minute)),
+        ("path", per(2, CalendarUnit::Hour)),
         ("own", quotas(&["1 per 52w"])),
     ]);
     let store = store(&server).await;
@@ -226,7 +229,7 @@ async fn others_are_given_back_where_only_those_that_are_over_count() {
     let server = RedisServer::start().unwrap();
     let (clock, _hand) = clock();
     let settings = ServiceSettings { when_over: WhenOver::CountOver, ..ServiceSettings::default() };
-    let files = files(&[("user", per(2, Unit::Minute)), ("path", per(5, Unit::Minute))]);
+    let files = files(&[("user", per(2, CalendarUnit::Minute)), ("path", per(5, CalendarUnit::Minute))]);
     let service = service(&clock, keys(store(&server).await), settings, files);
     for expected in
         ["OK: OK 1/2, OK 4/5", "OK: OK 0/2, OK 3/5", "OVER: OVER 0/2, OK 3/5", "OVER: OVER 0/2, OK 3/5"]
@@ -244,13 +247,13 @@ async fn a_key_that_is_over_is_remembered_until_its_window_ends() {
     for is_shared in [true, false] {
         let (clock, hand) = clock();
         let base = ServiceSettings { local_cache: Some(1 << 20), ..ServiceSettings::default() };
-        let files = files(&[("user", per(2, Unit::Minute))]);
+        let files = files(&[("user", per(2, CalendarUnit::Minute))]);
         let service = if is_shared {
             service(&clock, keys(store.clone()), base, files)
         } else {
             // Its own clock is not the store's: only that the store is not asked again can be seen.
             let base = ServiceSettings { clock: clock.clone(), ..base };
-            in_redis(&server, base, crate::stage::files(&[("user", per(2, Unit::Year))])).await
+            in_redis(&server, base, crate::stage::files(&[("user", per(2, CalendarUnit::Year))])).await
         };
         let calls = || server.command(&["INFO", "commandstats"]).unwrap().text().unwrap().to_owned();
         let counted = |text: &str| {
@@ -295,8 +298,13 @@ async fn a_key_that_is_over_is_remembered_until_its_window_ends() {
 #[tokio::test]
 async fn what_is_counted_per_second_has_a_store_of_its_own() {
     let (usual, seconds) = (RedisServer::start().unwrap(), RedisServer::start().unwrap());
-    let files =
-        || files(&[("s", per(2, Unit::Second)), ("m", per(2, Unit::Minute)), ("q", quotas(&["2 per 52w"]))]);
+    let files = || {
+        files(&[
+            ("s", per(2, CalendarUnit::Second)),
+            ("m", per(2, CalendarUnit::Minute)),
+            ("q", quotas(&["2 per 52w"])),
+        ])
+    };
     let (clock, _hand) = clock();
     let (first, second) = (store(&usual).await, store(&seconds).await);
     let shared = SharedKeys { per_second: Some(second.clone()), ..keys(first.clone()) };
@@ -331,7 +339,7 @@ async fn a_fleet_whose_store_is_away_is_answered_as_declared() {
     for when_over in [WhenOver::CountAll, WhenOver::CountOver] {
         let service = |outage| {
             let settings = ServiceSettings { outage, when_over, ..ServiceSettings::default() };
-            service(&clock, keys(Arc::new(Away)), settings, files(&[("user", per(6, Unit::Year))]))
+            service(&clock, keys(Arc::new(Away)), settings, files(&[("user", per(6, CalendarUnit::Year))]))
         };
         let closed = service(Outage::Closed);
         let fault = closed.decide(ask("user=alice")).await.unwrap_err();
@@ -351,7 +359,7 @@ async fn a_fleet_whose_store_is_away_is_answered_as_declared() {
 async fn reservations_are_settled_in_the_numbers_of_the_fleet() {
     let server = RedisServer::start().unwrap();
     let (clock, _hand) = clock();
-    let files = files(&[("user", per(5, Unit::Minute)), ("path", per(9, Unit::Minute))]);
+    let files = files(&[("user", per(5, CalendarUnit::Minute)), ("path", per(9, CalendarUnit::Minute))]);
     let service = service(&clock, keys(store(&server).await), ServiceSettings::default(), files);
     let counts = || {
         let of = |key| get(&server, key).unwrap_or_default();

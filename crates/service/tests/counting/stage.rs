@@ -3,7 +3,10 @@
 use std::{borrow::Cow, sync::Arc};
 use tidegate_core::Micros;
 use tidegate_limiter::{Clock, ClockHand, Store};
-use tidegate_policy::descriptors::{Amount, DescriptorFlags, DescriptorLimit, Entry, Matched, Metric, Unit};
+use tidegate_policy::descriptors::{
+    CalendarUnit, DescriptorAmount, DescriptorEntry, DescriptorFlags, DescriptorLimit, DescriptorMatch,
+    MetricName,
+};
 use tidegate_redis::RedisStore;
 use tidegate_service::descriptors::{
     AskedDescriptor, Counting, DescriptorService, DomainAsk, DomainLookup, DomainVerdict, Lookup, OverLimit,
@@ -26,7 +29,7 @@ pub(crate) fn files(limits: &[(&str, DescriptorLimit)]) -> Arc<Files> {
             None => (*entry, None),
         };
         let place = format!("shop.{}", entry.replace('=', "_"));
-        (key.to_owned(), value, Arc::new(DescriptorLimit { place: place.into(), ..limit.clone() }))
+        (key.to_owned(), value, Arc::new(DescriptorLimit { path: place.into(), ..limit.clone() }))
     });
     Arc::new(Files { name: "shop".to_owned(), limits: limits.collect() })
 }
@@ -45,36 +48,36 @@ impl Lookup for Files {
     }
 
     fn lines(&self) -> Vec<String> {
-        self.limits.iter().map(|(_, _, limit)| limit.place.to_string()).collect()
+        self.limits.iter().map(|(_, _, limit)| limit.path.to_string()).collect()
     }
 }
 
 impl DomainLookup for Files {
-    fn find<'a>(&'a self, entries: &'a [Entry]) -> Option<Matched<'a>> {
+    fn find<'a>(&'a self, entries: &'a [DescriptorEntry]) -> Option<DescriptorMatch<'a>> {
         let [entry] = entries else { return None };
         let is_this = |(key, value, _): &&(String, Option<String>, _)| {
             *key == entry.key && value.as_ref().is_none_or(|value| *value == entry.value)
         };
         let (_, _, limit) = self.limits.iter().find(is_this)?;
         let metric = match limit.flags.detailed_metric {
-            true => Metric::Detailed(format!("shop.{}_{}", entry.key, entry.value)),
-            false => Metric::Place,
+            true => MetricName::Detailed(format!("shop.{}_{}", entry.key, entry.value)),
+            false => MetricName::Path,
         };
-        Some(Matched { limit, counted: Cow::Borrowed(entries), metric })
+        Some(DescriptorMatch { limit, counter_entries: Cow::Borrowed(entries), metric })
     }
 }
 
-pub(crate) fn per(requests: u32, unit: Unit) -> DescriptorLimit {
-    of(Amount::PerUnit { requests, unit })
+pub(crate) fn per(requests: u32, unit: CalendarUnit) -> DescriptorLimit {
+    of(DescriptorAmount::PerUnit { requests, unit })
 }
 
 pub(crate) fn quotas(quotas: &[&str]) -> DescriptorLimit {
-    of(Amount::Quotas(quotas.iter().map(|quota| quota.parse().unwrap()).collect()))
+    of(DescriptorAmount::Quotas(quotas.iter().map(|quota| quota.parse().unwrap()).collect()))
 }
 
-pub(crate) fn of(amount: Amount) -> DescriptorLimit {
+pub(crate) fn of(amount: DescriptorAmount) -> DescriptorLimit {
     DescriptorLimit {
-        place: "".into(),
+        path: "".into(),
         amount,
         name: None,
         replaces: Vec::new(),
@@ -108,14 +111,14 @@ pub(crate) fn ask(text: &str) -> DomainAsk {
     let descriptors = text.split(", ").map(|text| {
         let mut words = text.split(' ');
         let (key, value) = words.next().unwrap().split_once('=').unwrap();
-        let entries = vec![Entry { key: key.to_owned(), value: value.to_owned() }];
+        let entries = vec![DescriptorEntry { key: key.to_owned(), value: value.to_owned() }];
         let mut asked = AskedDescriptor { entries, limit: None, hits: None };
         for word in words {
             match word.split_at(1) {
                 ("x", hits) => asked.hits = Some(hits.parse().unwrap()),
                 (_, limit) => {
                     let (requests, unit) = limit.split_once('/').unwrap();
-                    let unit = Unit::of_name(unit).unwrap();
+                    let unit = CalendarUnit::from_name(unit).unwrap();
                     asked.limit = Some(Override { requests: requests.parse().unwrap(), unit });
                 }
             }

@@ -4,7 +4,7 @@ use crate::stage::{
     Files, ask, counting, decide, files, in_memory, in_redis, named, of, per, quotas, said, shadow, together,
 };
 use std::sync::Arc;
-use tidegate_policy::descriptors::{Amount, Unit};
+use tidegate_policy::descriptors::{CalendarUnit, DescriptorAmount};
 use tidegate_service::descriptors::{
     Counting, DescriptorFault, DescriptorService, DomainAsk, Enforcement, QuotaMode, ServiceSettings,
     WhenOver,
@@ -16,18 +16,18 @@ type Story = (&'static str, ServiceSettings, &'static [(&'static str, &'static s
 
 /// So long that no window ends while a story is told.
 fn limits() -> Arc<Files> {
-    let year = |requests| per(requests, Unit::Year);
+    let year = |requests| per(requests, CalendarUnit::Year);
     files(&[
         ("user", year(3)),
         ("path=/big", year(10)),
         ("path=/old", named("old", &[], year(1))),
         ("path=/new", named("new", &["old"], year(5))),
-        ("path=/free", named("free", &["old"], of(Amount::Unlimited))),
+        ("path=/free", named("free", &["old"], of(DescriptorAmount::Unlimited))),
         ("ban", year(0)),
         ("watched", shadow(year(1))),
         ("model=a", together(year(1))),
         ("model=b", together(year(2))),
-        ("model=any", together(of(Amount::Unlimited))),
+        ("model=any", together(of(DescriptorAmount::Unlimited))),
         ("both", quotas(&["3 per 52w", "5 per 104w"])),
     ])
 }

@@ -4,7 +4,7 @@ use crate::stage::{ask, decide, files, flagged, in_memory, named, per, quotas, s
 use serde_json::{Value, json};
 use std::{collections::BTreeSet, sync::Arc, time::Duration};
 use tidegate_core::Micros;
-use tidegate_policy::descriptors::{DescriptorLimit, Unit};
+use tidegate_policy::descriptors::{CalendarUnit, DescriptorLimit};
 use tidegate_service::descriptors::{
     ConfigNeed, DescriptorService, Enforcement, HeaderNames, Health, HealthStatus, ServiceSettings,
     StoreNeed, TellBody, TellHeaders, TellMetadata, debug_page, health_page,
@@ -13,9 +13,9 @@ use tidegate_service::descriptors::{
 fn headers(tell: TellHeaders) -> (DescriptorService, tidegate_limiter::ClockHand) {
     let settings = ServiceSettings { headers: tell, ..ServiceSettings::default() };
     let limits = [
-        ("user", per(5, Unit::Minute)),
-        ("path", named("per path", &[], per(3, Unit::Hour))),
-        ("model", together(per(1, Unit::Day))),
+        ("user", per(5, CalendarUnit::Minute)),
+        ("path", named("per path", &[], per(3, CalendarUnit::Hour))),
+        ("model", together(per(1, CalendarUnit::Day))),
         ("both", quotas(&["2 per 10s", "9/h"])),
     ];
     let (service, hand) = in_memory(settings, files(&limits));
@@ -66,9 +66,9 @@ async fn the_draft_tells_of_all_limits() {
 async fn a_refusal_has_a_problem_and_metadata_is_merged() {
     let says = |metadata: Value, limit| DescriptorLimit { metadata: Some(Arc::new(metadata)), ..limit };
     let limits = [
-        ("user", says(json!({ "plan": "free", "a": 1 }), per(1, Unit::Minute))),
-        ("path", says(json!({ "plan": "any", "b": 2 }), per(9, Unit::Minute))),
-        ("watched", shadow(per(0, Unit::Minute))),
+        ("user", says(json!({ "plan": "free", "a": 1 }), per(1, CalendarUnit::Minute))),
+        ("path", says(json!({ "plan": "any", "b": 2 }), per(9, CalendarUnit::Minute))),
+        ("watched", shadow(per(0, CalendarUnit::Minute))),
     ];
     let settings = ServiceSettings {
         body: TellBody::Problem,
@@ -102,9 +102,9 @@ async fn metrics_have_the_names_that_boards_know() {
     let settings =
         ServiceSettings { enforcement: Enforcement::Shadow, most_details: 2, ..Default::default() };
     let limits = [
-        ("user", per(10, Unit::Minute)),
-        ("ip", flagged(per(9, Unit::Minute), |flags| flags.detailed_metric = true)),
-        ("watched", shadow(per(1, Unit::Minute))),
+        ("user", per(10, CalendarUnit::Minute)),
+        ("ip", flagged(per(9, CalendarUnit::Minute), |flags| flags.detailed_metric = true)),
+        ("watched", shadow(per(1, CalendarUnit::Minute))),
     ];
     let (service, _hand) = in_memory(settings, files(&limits));
     for request in
@@ -171,7 +171,7 @@ fn metric_families_have_help_and_type_and_are_documented() {
 
 #[tokio::test]
 async fn a_million_overrides_and_values_leave_metrics_as_large_as_before() {
-    let limits = [("ip", flagged(per(9, Unit::Day), |flags| flags.detailed_metric = true))];
+    let limits = [("ip", flagged(per(9, CalendarUnit::Day), |flags| flags.detailed_metric = true))];
     let (service, _hand) = in_memory(ServiceSettings::default(), files(&limits));
     for number in 0..500_000 {
         let brought = ask(&format!("guest={number} @{number}/DAY"));
@@ -184,7 +184,8 @@ async fn a_million_overrides_and_values_leave_metrics_as_large_as_before() {
 
 #[tokio::test]
 async fn pages_and_health() {
-    let (service, _hand) = in_memory(ServiceSettings::default(), files(&[("user", per(1, Unit::Day))]));
+    let (service, _hand) =
+        in_memory(ServiceSettings::default(), files(&[("user", per(1, CalendarUnit::Day))]));
     let page = |path: &str| {
         let page = debug_page(&service, path);
         (page.status().as_u16(), String::from_utf8(page.into_body().to_vec()).unwrap())
@@ -210,12 +211,12 @@ async fn pages_and_health() {
 #[tokio::test]
 async fn windows_end_when_the_clock_says_so() {
     let table = [
-        (Unit::Second, 1),
-        (Unit::Minute, 20),
-        (Unit::Hour, 800),
-        (Unit::Day, 80_000),
+        (CalendarUnit::Second, 1),
+        (CalendarUnit::Minute, 20),
+        (CalendarUnit::Hour, 800),
+        (CalendarUnit::Day, 80_000),
         // From Thursday to Thursday.
-        (Unit::Week, 339_200),
+        (CalendarUnit::Week, 339_200),
     ];
     for (unit, ends) in table {
         let (service, hand) = in_memory(ServiceSettings::default(), files(&[("user", per(1, unit))]));

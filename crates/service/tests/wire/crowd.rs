@@ -3,7 +3,7 @@
 use crate::stage::{Service, entry};
 use std::{sync::Arc, time::Duration};
 use tidegate_limiter::Store;
-use tidegate_policy::descriptors::{DescriptorFile, DescriptorSet, Merge};
+use tidegate_policy::descriptors::{DescriptorFile, DescriptorSet, DomainMerge};
 use tidegate_proto::rls::{Code, RateLimitRequest, RateLimitServiceClient};
 use tidegate_redis::RedisStore;
 use tidegate_service::descriptors::{DescriptorService, ServiceSettings, wire::GrpcSettings};
@@ -33,7 +33,7 @@ async fn story(store: Option<Arc<dyn Store>>) {
     // Time is not the point here.
     let settings = ServiceSettings { store, deadline: Duration::from_secs(5), ..ServiceSettings::default() };
     let decide = DescriptorService::new(settings).unwrap();
-    decide.load(Arc::new(DescriptorSet::read(&[file], Merge::Refuse).unwrap()));
+    decide.load(Arc::new(DescriptorSet::read(&[file], DomainMerge::Reject).unwrap()));
     let service = Service::start(Arc::new(decide), None, GrpcSettings::default()).await;
     for (at, (limit, most)) in LIMITS.into_iter().enumerate() {
         let tasks: Vec<_> = (0..CLIENTS)

@@ -7,7 +7,7 @@ use http_body_util::{BodyExt, Full};
 use hyper::client::conn::http2;
 use hyper_util::rt::{TokioExecutor, TokioIo};
 use prost_types::{Duration, ListValue, Struct, Value, value::Kind};
-use tidegate_policy::descriptors::{Entry, Unit};
+use tidegate_policy::descriptors::{CalendarUnit, DescriptorEntry};
 use tidegate_proto::rls::{self, RateLimitDescriptor, RateLimitOverride, RateLimitRequest};
 use tidegate_service::descriptors::{
     AskedDescriptor, DescriptorFault, DomainAsk, Override, wire::GrpcSettings,
@@ -57,10 +57,10 @@ async fn everything_that_is_asked_and_said_arrives() {
     };
     let said = client.should_rate_limit(asked).await.unwrap().into_inner();
 
-    let entry = |key: &str, value: &str| Entry { key: key.to_owned(), value: value.to_owned() };
+    let entry = |key: &str, value: &str| DescriptorEntry { key: key.to_owned(), value: value.to_owned() };
     let first = AskedDescriptor {
         entries: vec![entry("user", "")],
-        limit: Some(Override { requests: 9, unit: Unit::Month }),
+        limit: Some(Override { requests: 9, unit: CalendarUnit::Month }),
         hits: Some(0),
     };
     let second = AskedDescriptor { entries: vec![entry("path", "/")], limit: None, hits: None };

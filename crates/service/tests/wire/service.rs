@@ -181,7 +181,7 @@ async fn requests_are_answered_inside_of_tls() {
     let directory = tempfile::tempdir().unwrap();
     let certificates = Certificates::create(directory.path()).unwrap();
     let Certificates { certificate, key, .. } = certificates.clone();
-    let tls = Tls { certificate, key, clients: None };
+    let tls = Tls { certificate, key, client_ca: None };
     let service = Service::start(Stub::default(), Some(tls), GrpcSettings::default()).await;
 
     let mut roots = RootCertStore::empty();

@@ -7,8 +7,8 @@ use std::{
 };
 use tidegate_http_server::BoundListener;
 use tidegate_policy::{
-    descriptors::{DescriptorFile, DescriptorSet, Merge, Unit},
-    model::{Listener, Tls},
+    descriptors::{CalendarUnit, DescriptorFile, DescriptorSet, DomainMerge},
+    model::{ListenerSpec, Tls},
 };
 use tidegate_proto::rls::{Entry, RateLimitDescriptor};
 use tidegate_service::descriptors::{
@@ -60,7 +60,7 @@ pub(crate) fn entry(key: &str, value: &str) -> RateLimitDescriptor {
 pub(crate) fn refused() -> DomainVerdict {
     let over = DescriptorStatus {
         over: OverLimit::Yes,
-        limit: Some((5, Unit::Week, Some("per user".into()))),
+        limit: Some((5, CalendarUnit::Week, Some("per user".into()))),
         remaining: 0,
         reset: Some(std::time::Duration::from_millis(1_500)),
     };
@@ -80,7 +80,7 @@ pub(crate) fn limits() -> Arc<DescriptorService> {
         "domain: shop\ndescriptors:\n  - key: user\n    rate_limit: { unit: year, requests_per_unit: 2 }\n";
     let file = DescriptorFile { name: "shop.yaml".to_owned(), text: text.to_owned() };
     let service = DescriptorService::new(ServiceSettings::default()).unwrap();
-    service.load(Arc::new(DescriptorSet::read(&[file], Merge::Refuse).unwrap()));
+    service.load(Arc::new(DescriptorSet::read(&[file], DomainMerge::Reject).unwrap()));
     service.into()
 }
 
@@ -94,7 +94,7 @@ pub(crate) struct Service {
 
 impl Service {
     pub(crate) async fn start<D: Decide>(decide: D, tls: Option<Tls>, settings: GrpcSettings) -> Self {
-        let listener = Listener { name: None, address: ([127, 0, 0, 1], 0).into(), tls };
+        let listener = ListenerSpec { name: None, address: ([127, 0, 0, 1], 0).into(), tls };
         let listener = BoundListener::bind(&listener).unwrap();
         let address = listener.address();
         let wire = GrpcWire::new(decide).await;

@@ -12,7 +12,7 @@ use std::{
     pin::Pin,
     task::{Context, Poll, ready},
 };
-use tidegate_policy::compile::{Admission, PolicyResult};
+use tidegate_policy::compile::{PolicyAdmission, PolicyResult};
 use tidegate_rule::Pending;
 use tower_service::Service;
 
@@ -51,11 +51,11 @@ struct Waiting<S, B> {
 /// What is to be done with the answer.
 pub(super) struct After {
     headers: RateLimitHeaders,
-    admission: Box<Admission>,
+    admission: Box<PolicyAdmission>,
 }
 
 impl After {
-    pub(super) fn of(admission: Admission) -> Self {
+    pub(super) fn of(admission: PolicyAdmission) -> Self {
         let headers = RateLimitHeaders::of(admission.gate(), admission.verdict());
         Self { headers, admission: Box::new(admission) }
     }
@@ -69,7 +69,7 @@ impl After {
                 return Err(error);
             }
         };
-        let down = self.admission.down().to_vec();
+        let down = self.admission.response_rates().to_vec();
         let held = self.admission.settle(&HttpReply::of(&response));
         self.headers.write(response.headers_mut());
         Ok(response.map(|body| GateBody::holding(Paced::new(body, &down), held)))
@@ -120,7 +120,7 @@ where
                     let Waiting { mut service, request, .. } = *waiting;
                     match result {
                         PolicyResult::Admitted(admission) => {
-                            let request = request.map(|body| Paced::new(body, admission.up()));
+                            let request = request.map(|body| Paced::new(body, admission.request_rates()));
                             this.call.set(Some(service.call(request)));
                             *this.after = Some(After::of(admission));
                         }

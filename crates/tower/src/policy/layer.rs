@@ -38,7 +38,7 @@ impl PolicyLayer {
     /// A layer with this policy, whatever it is replaced by. Rules that fall back to an upstream are an error, now and in
     /// what is to replace it: there is none here.
     pub fn new(live: Arc<LivePolicy>) -> Result<Self, PolicyError> {
-        live.stand_before_service()?;
+        live.forbid_upstream_fallbacks()?;
         Ok(Self { live })
     }
 

@@ -3,7 +3,7 @@
 use crate::held::Wire;
 use bytes::Bytes;
 use http::{HeaderValue, Request, Response, Version, header::CONNECTION};
-use tidegate_policy::compile::{DenyReason, Refusal, RejectAction};
+use tidegate_policy::compile::{DenyReason, PolicyRefusal, RejectAction};
 use tidegate_rule::Answer;
 
 /// How a request came, and so how it is answered.
@@ -23,11 +23,11 @@ impl Origin {
 
     /// The answer to a request that is refused.
     #[cold]
-    pub(super) fn answer(self, refusal: Refusal) -> Box<Response<Bytes>> {
-        let Refusal { rule, reason, action, retry_after, .. } = refusal;
+    pub(super) fn answer(self, refusal: PolicyRefusal) -> Box<Response<Bytes>> {
+        let PolicyRefusal { rule, reason, action, retry_after, .. } = refusal;
         let is_dropped = action == RejectAction::Drop;
         let answer = match action {
-            RejectAction::Answer(answer) => answer,
+            RejectAction::Response(answer) => answer,
             RejectAction::Drop => Answer::new(NO_ANSWER),
             // Refused when the layer was made, and when the policy was replaced.
             RejectAction::Upstream(_) => Answer::new(503),

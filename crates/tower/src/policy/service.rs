@@ -49,7 +49,7 @@ where
     fn call(&mut self, request: Request<B>) -> Self::Future {
         match self.live.check(&HttpHead::of(&request)) {
             Evaluation::Ready(PolicyResult::Admitted(admission)) => {
-                let call = self.inner.call(request.map(|body| Paced::new(body, admission.up())));
+                let call = self.inner.call(request.map(|body| Paced::new(body, admission.request_rates())));
                 PolicyFuture::calling(call, After::of(admission))
             }
             Evaluation::Ready(PolicyResult::Refused(refusal)) => {

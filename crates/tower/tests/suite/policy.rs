@@ -164,7 +164,7 @@ fn by_hand(
     step: Step,
     kept: &mut Vec<tidegate_rule::HeldSlots>,
 ) -> Told {
-    let passage = match live.now().check(&HttpHead::of(request)) {
+    let passage = match live.current().check(&HttpHead::of(request)) {
         Evaluation::Ready(passage) => passage,
         Evaluation::Pending(_) => panic!("nothing is waited for"),
     };
@@ -175,7 +175,7 @@ fn by_hand(
         }
         PolicyResult::Admitted(admission) => {
             let mut headers = Vec::new();
-            admission.write_fields(|name, value| headers.push((name.to_owned(), value.to_owned())));
+            admission.write_headers(|name, value| headers.push((name.to_owned(), value.to_owned())));
             let held = admission.settle(&Status(step.status));
             if matches!(step.body, Body::Kept) {
                 kept.push(held);
@@ -183,7 +183,7 @@ fn by_hand(
             (step.status, headers, "hello".to_owned())
         }
         PolicyResult::Refused(refusal) => match refusal.action {
-            RejectAction::Answer(answer) => {
+            RejectAction::Response(answer) => {
                 let headers =
                     answer.headers.into_iter().map(|(name, value)| (name.into_owned(), value.into_owned()));
                 (answer.status, headers.collect(), answer.body)

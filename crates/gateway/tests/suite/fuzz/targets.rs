@@ -17,7 +17,7 @@ use std::{
     time::Duration,
 };
 use tidegate_gateway::{Gateway, PolicySource};
-use tidegate_policy::descriptors::{DescriptorFile, DescriptorSet, Merge};
+use tidegate_policy::descriptors::{DescriptorFile, DescriptorSet, DomainMerge};
 use tidegate_rule::Rules;
 use tidegate_service::descriptors::{DescriptorService, ServiceSettings, wire::JsonWire};
 use tokio::runtime::Builder;
@@ -112,7 +112,7 @@ pub(crate) fn json(bytes: &[u8]) {
                     - key: path\n    rate_limit: { quotas: [3/h burst 2, 9/d sliding-window] }\n";
         let file = DescriptorFile { name: "shop.yaml".to_owned(), text: text.to_owned() };
         let service = DescriptorService::new(ServiceSettings::default()).unwrap();
-        service.load(Arc::new(DescriptorSet::read(&[file], Merge::Refuse).unwrap()));
+        service.load(Arc::new(DescriptorSet::read(&[file], DomainMerge::Reject).unwrap()));
         JsonWire::new(service.into())
     });
     let body = Bytes::copy_from_slice(&bytes[..bytes.len().min(LONGEST)]);

@@ -26,8 +26,8 @@ use tidegate_core::Share;
 use tidegate_gateway::{Action, Config, RequestFilter, run};
 use tidegate_http_server::{BoundListener, Fault};
 use tidegate_policy::model::{
-    Balance, Connections, Introduce, Listener, Log, Protocol, Retries, Timeouts, Tls, Upstream,
-    UpstreamServer,
+    AccessLogSpec, Balance, Connections, ForwardedHeaders, ListenerSpec, Protocol, Retries, Timeouts, Tls,
+    Upstream, UpstreamServer,
 };
 use tokio::{
     io::{AsyncReadExt, AsyncWriteExt},
@@ -65,7 +65,8 @@ impl Gateway {
 
     pub(crate) async fn listening(config: Config, tls: Option<Tls>, judge: impl RequestFilter) -> Self {
         let bound =
-            BoundListener::bind(&Listener { name: None, address: ([127, 0, 0, 1], 0).into(), tls }).unwrap();
+            BoundListener::bind(&ListenerSpec { name: None, address: ([127, 0, 0, 1], 0).into(), tls })
+                .unwrap();
         Self::at(config, bound, judge)
     }
 
@@ -104,8 +105,8 @@ pub(crate) fn config(servers: &[&Server]) -> Config {
         connections: Connections::default(),
         upstreams: BTreeMap::from([("app".to_owned(), upstream(servers))]),
         trusted: Vec::new(),
-        introduce: Introduce::default(),
-        log: Log::default(),
+        introduce: ForwardedHeaders::default(),
+        log: AccessLogSpec::default(),
         traces: None,
         roots: tidegate_http_server::Roots::default(),
         workers: NonZeroUsize::MIN,
@@ -126,7 +127,7 @@ pub(crate) fn upstream(servers: &[&Server]) -> Upstream {
         fail_timeout: Duration::from_secs(10),
         health: None,
         breaker: None,
-        retries: Retries { most: 1, budget: Share::percent(20.0).unwrap() },
+        retries: Retries { max: 1, budget: Share::percent(20.0).unwrap() },
     }
 }
 

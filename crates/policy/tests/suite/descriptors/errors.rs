@@ -1,45 +1,48 @@
 //! What a wrong file is told: the words of envoyproxy/ratelimit where it knows the mistake, and our own for what is ours.
 
 use super::{read, read_all};
-use tidegate_policy::descriptors::{DescriptorSet, Merge, RawDescriptor, RawDomain};
+use tidegate_policy::descriptors::{DescriptorSet, DomainMerge, RawDescriptor, RawDomain};
 
 /// A descriptor with this in it, in a file that is fine otherwise.
-fn with(descriptor: &str) -> String {
+fn file_with_descriptor(descriptor: &str) -> String {
     format!("domain: shop\ndescriptors:\n  - {{ {descriptor} }}\n")
 }
 
-fn limit(limit: &str) -> String {
-    with(&format!("key: user, rate_limit: {{ {limit} }}"))
+fn file_with_limit(limit: &str) -> String {
+    file_with_descriptor(&format!("key: user, rate_limit: {{ {limit} }}"))
 }
 
 #[test]
-fn mistakes_that_they_know_are_told_in_their_words() {
+fn known_errors_match_envoy_ratelimit_messages() {
     let table = [
         (String::new(), "config file cannot have empty domain"),
         ("descriptors: []".to_owned(), "config file cannot have empty domain"),
         ("domain: ''".to_owned(), "config file cannot have empty domain"),
         ("domain: a\n---\ndomain: a".to_owned(), "duplicate domain 'a' in config file"),
-        (with("value: x"), "descriptor has empty key"),
-        (with("key: a, descriptors: [{ key: '' }]"), "descriptor has empty key"),
-        (with("key: k, value: v }\n  - { key: k, value: v"), "duplicate descriptor composite key 'shop.k_v'"),
+        (file_with_descriptor("value: x"), "descriptor has empty key"),
+        (file_with_descriptor("key: a, descriptors: [{ key: '' }]"), "descriptor has empty key"),
         (
-            with("key: p, descriptors: [{ key: k }, { key: k }]"),
+            file_with_descriptor("key: k, value: v }\n  - { key: k, value: v"),
+            "duplicate descriptor composite key 'shop.k_v'",
+        ),
+        (
+            file_with_descriptor("key: p, descriptors: [{ key: k }, { key: k }]"),
             "duplicate descriptor composite key 'shop.p.k'",
         ),
-        (limit("unit: foo, requests_per_unit: 5"), "invalid rate limit unit 'foo'"),
-        (limit("unit: unknown, requests_per_unit: 5"), "invalid rate limit unit 'unknown'"),
-        (limit("requests_per_unit: 5"), "invalid rate limit unit ''"),
-        (limit(""), "invalid rate limit unit ''"),
-        (limit("unlimited: true, unit: day"), "should not specify rate limit unit when unlimited"),
+        (file_with_limit("unit: foo, requests_per_unit: 5"), "invalid rate limit unit 'foo'"),
+        (file_with_limit("unit: unknown, requests_per_unit: 5"), "invalid rate limit unit 'unknown'"),
+        (file_with_limit("requests_per_unit: 5"), "invalid rate limit unit ''"),
+        (file_with_limit(""), "invalid rate limit unit ''"),
+        (file_with_limit("unlimited: true, unit: day"), "should not specify rate limit unit when unlimited"),
         (
-            limit("unit: day, name: a, replaces: [{ name: b }, { name: a }]"),
+            file_with_limit("unit: day, name: a, replaces: [{ name: b }, { name: a }]"),
             "replaces should not contain name of same descriptor",
         ),
-        (limit("unit: day, replaces: [{ name: '' }]"), "should not have an empty replaces entry"),
-        (limit("unit: day, replaces: [{}]"), "should not have an empty replaces entry"),
-        (with("key: a, ratelimit: { unit: day }"), "config error, unknown key 'ratelimit'"),
-        (limit("unit: day, requestsperunit: 5"), "config error, unknown key 'requestsperunit'"),
-        (with("key: a, quota: 5/min"), "config error, unknown key 'quota'"),
+        (file_with_limit("unit: day, replaces: [{ name: '' }]"), "should not have an empty replaces entry"),
+        (file_with_limit("unit: day, replaces: [{}]"), "should not have an empty replaces entry"),
+        (file_with_descriptor("key: a, ratelimit: { unit: day }"), "config error, unknown key 'ratelimit'"),
+        (file_with_limit("unit: day, requestsperunit: 5"), "config error, unknown key 'requestsperunit'"),
+        (file_with_descriptor("key: a, quota: 5/min"), "config error, unknown key 'quota'"),
         ("domain: a\n0.25: b".to_owned(), "config error, key is not of type string: 0.25"),
         ("domain: a\ntrue: b".to_owned(), "config error, key is not of type string: true"),
         (
@@ -51,7 +54,7 @@ fn mistakes_that_they_know_are_told_in_their_words() {
             "config error, yaml file contains list of type other than map: [1 [b <nil>]]",
         ),
         (
-            with("key: a, value: b, share_threshold: true"),
+            file_with_descriptor("key: a, value: b, share_threshold: true"),
             "share_threshold can only be used with wildcard values (containing '*'), but found key 'a_b'",
         ),
     ];
@@ -63,7 +66,7 @@ fn mistakes_that_they_know_are_told_in_their_words() {
 }
 
 #[test]
-fn what_cannot_be_read_is_told_with_its_line() {
+fn syntax_errors_have_line() {
     let table = [
         ("domain: \"a\ndescriptors:\n", "line 1: "),
         (
@@ -102,24 +105,24 @@ fn what_cannot_be_read_is_told_with_its_line() {
         ("unit: day, replaces: true", "!!bool `true` into replaces, which is a list"),
     ];
     for (text, problem) in table {
-        let told = read(&limit(text)).unwrap_err().to_string();
+        let told = read(&file_with_limit(text)).unwrap_err().to_string();
         let expected = format!("a.yaml: error loading config file: yaml: line 3: cannot unmarshal {problem}");
         assert_eq!(told, expected);
     }
     assert_eq!(
-        read(&with("key: a, metadata: b")).unwrap_err().problem(),
+        read(&file_with_descriptor("key: a, metadata: b")).unwrap_err().problem(),
         "error loading config file: yaml: line 3: cannot unmarshal !!str `b` into metadata, which is a map"
     );
     for (number, shown) in [("1.5", "1.5"), ("1e3", "1e3"), ("9223372036854775808", "9223372036854775808")] {
         assert_eq!(
-            read(&with(&format!("key: a, value: {number}"))).unwrap_err().problem(),
+            read(&file_with_descriptor(&format!("key: a, value: {number}"))).unwrap_err().problem(),
             format!("error checking config: {shown} is no whole number; put it into quotes"),
         );
     }
 }
 
 #[test]
-fn mistakes_with_quotas_are_told_with_a_way_out() {
+fn quota_errors_have_fix() {
     let table = [
         ("quota: 5/mni", "invalid quota '5/mni': unknown period `mni`; use one of us, ms, s, min, h, d, w"),
         (
@@ -150,38 +153,38 @@ fn mistakes_with_quotas_are_told_with_a_way_out() {
         ),
     ];
     for (text, problem) in table {
-        assert_eq!(read(&limit(text)).unwrap_err().problem(), problem, "{text}");
+        assert_eq!(read(&file_with_limit(text)).unwrap_err().problem(), problem, "{text}");
     }
 }
 
 #[test]
-fn the_file_that_is_wrong_is_named() {
+fn error_names_the_file() {
     let (shop, twice) =
         ("domain: shop\ndescriptors: [{ key: a }]", "domain: shop\ndescriptors: [{ key: b }]");
     let told = |files: &[(&str, &str)], merge| read_all(files, merge).unwrap_err().to_string();
     assert_eq!(
-        told(&[("a.yaml", shop), ("b.yaml", twice)], Merge::Refuse),
+        told(&[("a.yaml", shop), ("b.yaml", twice)], DomainMerge::Reject),
         "b.yaml: duplicate domain 'shop' in config file"
     );
     assert_eq!(
-        told(&[("a.yaml", shop), ("b.yaml", shop)], Merge::Join),
+        told(&[("a.yaml", shop), ("b.yaml", shop)], DomainMerge::Combine),
         "b.yaml: duplicate descriptor composite key 'shop.a'"
     );
     // What cannot be read is told before what does not go together.
     assert_eq!(
-        told(&[("a.yaml", "domain: ''"), ("b.yaml", "domian: shop")], Merge::Join),
+        told(&[("a.yaml", "domain: ''"), ("b.yaml", "domian: shop")], DomainMerge::Combine),
         "b.yaml: config error, unknown key 'domian'"
     );
-    let joined = read_all(&[("a.yaml", shop), ("b.yaml", twice)], Merge::Join).unwrap();
+    let joined = read_all(&[("a.yaml", shop), ("b.yaml", twice)], DomainMerge::Combine).unwrap();
     assert_eq!(joined.domains().count(), 1);
 }
 
 #[test]
-fn what_is_said_without_a_file_is_checked_as_well() {
+fn raw_descriptors_are_validated() {
     let descriptor = |key: &str| RawDescriptor { key: key.to_owned(), ..RawDescriptor::default() };
     let build = |domain: &str, descriptors| {
         let raw = RawDomain { source: "snapshot".to_owned(), domain: domain.to_owned(), descriptors };
-        DescriptorSet::build([raw], Merge::Refuse).map(|_| ()).map_err(|error| error.to_string())
+        DescriptorSet::build([raw], DomainMerge::Reject).map(|_| ()).map_err(|error| error.to_string())
     };
     assert_eq!(build("shop", vec![descriptor("a")]), Ok(()));
     let table = [
@@ -206,7 +209,7 @@ fn what_is_said_without_a_file_is_checked_as_well() {
 
 /// No small file unfolds to a large one, and none is more than a stack can take.
 #[test]
-fn what_is_too_much_is_refused() {
+fn oversized_descriptors_are_rejected() {
     let told = |text: &str| read(text).unwrap_err().problem().to_owned();
     let large = format!("domain: a #{}", "x".repeat(8 * 1024 * 1024));
     assert_eq!(
@@ -224,7 +227,7 @@ fn what_is_too_much_is_refused() {
     let long = "x".repeat(1024 * 1024);
     let many: String = (0..100).map(|i| format!("{{ key: k{i} }}, ")).collect();
     assert_eq!(
-        told(&with(&format!("key: {long}, descriptors: [{many}]"))),
+        told(&file_with_descriptor(&format!("key: {long}, descriptors: [{many}]"))),
         "the names of all descriptors take more than 64 MiB; use shorter keys and values"
     );
 

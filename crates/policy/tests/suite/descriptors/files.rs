@@ -2,9 +2,9 @@
 
 use super::{entries, read, read_all};
 use serde_json::json;
-use tidegate_policy::descriptors::{Amount, DescriptorFlags, Domain, Merge, Unit};
+use tidegate_policy::descriptors::{CalendarUnit, DescriptorAmount, DescriptorFlags, Domain, DomainMerge};
 
-const WHOLE: &str = "
+const FULL_FILE: &str = "
 domain: shop
 descriptors:
   - key: user
@@ -24,9 +24,9 @@ descriptors:
 ";
 
 #[test]
-fn a_file_says_limits() {
-    let set = read(WHOLE).unwrap();
-    let lines: Vec<_> = set.lines().collect();
+fn file_defines_limits() {
+    let set = read(FULL_FILE).unwrap();
+    let lines: Vec<_> = set.config_lines().collect();
     assert_eq!(
         lines,
         [
@@ -40,7 +40,7 @@ fn a_file_says_limits() {
     let limits: Vec<_> = set.limits().collect();
     assert_eq!(limits.len(), lines.len());
     let user = limits[0];
-    assert_eq!(user.amount, Amount::PerUnit { requests: 100, unit: Unit::Minute });
+    assert_eq!(user.amount, DescriptorAmount::PerUnit { requests: 100, unit: CalendarUnit::Minute });
     assert_eq!(user.name.as_deref(), Some("each"));
     assert_eq!(user.replaces, ["all", "other"]);
     assert_eq!(user.flags, DescriptorFlags { shadow_mode: true, ..DescriptorFlags::default() });
@@ -50,17 +50,20 @@ fn a_file_says_limits() {
         "deep": { "er": u64::MAX },
     });
     assert_eq!(user.metadata.as_deref(), Some(&metadata));
-    assert_eq!(limits[2].amount, Amount::Unlimited);
+    assert_eq!(limits[2].amount, DescriptorAmount::Unlimited);
     assert_eq!((limits[1].metadata.as_ref(), limits[1].name.as_ref()), (None, None));
     assert_eq!(
         limits[3].amount,
-        Amount::Quotas(vec!["100/min burst 20".parse().unwrap(), "1000/h sliding-window".parse().unwrap()])
+        DescriptorAmount::Quotas(vec![
+            "100/min burst 20".parse().unwrap(),
+            "1000/h sliding-window".parse().unwrap()
+        ])
     );
 }
 
 /// Envoy Gateway writes such files: several documents, nothing for a limit, units in upper case, names.
 #[test]
-fn files_are_taken_as_others_write_them() {
+fn yaml_variants_are_accepted() {
     let text = "\u{feff}\
 name: gateway/one
 domain: gateway/one
@@ -90,14 +93,14 @@ descriptors: null
     let found = set.domain("gateway/one").unwrap();
     let descriptor = entries("route-1=route-1 rule-0=rule-0");
     let found = found.find(&descriptor).unwrap();
-    assert_eq!(found.limit.amount, Amount::PerUnit { requests: 5, unit: Unit::Hour });
+    assert_eq!(found.limit.amount, DescriptorAmount::PerUnit { requests: 5, unit: CalendarUnit::Hour });
     assert_eq!(found.limit.name, None);
     assert!(set.domain("gateway/three").is_none() && set.domain("").is_none());
 }
 
 /// A leaf may be written as a text, a number, a bool or nothing; `a.yaml` has it as it is written.
 #[test]
-fn leaves_are_what_is_written() {
+fn scalars_are_read_as_written() {
     let table = [
         ("8080", "8080"),
         ("007", "007"),
@@ -116,7 +119,7 @@ fn leaves_are_what_is_written() {
             format!("domain: 1\ndescriptors: [{{ key: 5, value: {written}, rate_limit: {{ unit: day }} }}]");
         let set = read(&text).unwrap();
         let place = if value.is_empty() { "1.5".to_owned() } else { format!("1.5_{value}") };
-        assert_eq!(&*set.limits().next().unwrap().place, place, "{written}");
+        assert_eq!(&*set.limits().next().unwrap().path, place, "{written}");
     }
     for (written, requests) in
         [("7", 7), ("1_000", 1000), ("0x10", 16), ("010", 8), ("0o10", 8), ("0b11", 3), ("~", 0), ("+5", 5)]
@@ -125,7 +128,7 @@ fn leaves_are_what_is_written() {
             "domain: a\ndescriptors: [{{ key: b, rate_limit: {{ unit: week, requests_per_unit: {written} }} }}]"
         );
         let set = read(&text).unwrap();
-        let amount = Amount::PerUnit { requests, unit: Unit::Week };
+        let amount = DescriptorAmount::PerUnit { requests, unit: CalendarUnit::Week };
         assert_eq!(set.limits().next().unwrap().amount, amount, "{written}");
     }
     for (written, is) in [("true", true), ("False", false), ("yes", true), ("Off", false), ("~", false)] {
@@ -137,7 +140,7 @@ fn leaves_are_what_is_written() {
 }
 
 #[test]
-fn what_is_said_often_can_be_said_once() {
+fn anchors_and_merge_keys_are_expanded() {
     let text = "
 domain: shop
 descriptors:
@@ -145,7 +148,7 @@ descriptors:
   - { <<: *slow, key: b }
   - { key: c, rate_limit: { <<: [{ requests_per_unit: 2 }, *limit] } }
 ";
-    let lines: Vec<_> = read(text).unwrap().lines().map(|line| line[..35].to_owned()).collect();
+    let lines: Vec<_> = read(text).unwrap().config_lines().map(|line| line[..35].to_owned()).collect();
     let line = |key: &str, requests: u32| {
         format!("shop.{key}: unit=DAY requests_per_unit={requests}")[..35].to_owned()
     };
@@ -154,7 +157,7 @@ descriptors:
 
 /// Theirs takes `a_b` for `a` with the value `b`. Ours does not, and both can be said.
 #[test]
-fn a_key_is_not_taken_for_another() {
+fn similar_keys_stay_distinct() {
     let text = "
 domain: shop
 descriptors:
@@ -167,7 +170,7 @@ descriptors:
         let descriptor = entries(text);
         let found = set.domain("shop").unwrap().find(&descriptor).map(|found| found.limit.amount.clone());
         found.map(|amount| match amount {
-            Amount::PerUnit { requests, .. } => requests,
+            DescriptorAmount::PerUnit { requests, .. } => requests,
             other => panic!("{other:?}"),
         })
     };
@@ -176,7 +179,7 @@ descriptors:
 }
 
 #[test]
-fn no_files_say_nothing() {
-    let set = read_all(&[], Merge::Refuse).unwrap();
-    assert_eq!((set.domains().count(), set.limits().count(), set.lines().count()), (0, 0, 0));
+fn empty_input_has_no_domains() {
+    let set = read_all(&[], DomainMerge::Reject).unwrap();
+    assert_eq!((set.domains().count(), set.limits().count(), set.config_lines().count()), (0, 0, 0));
 }

@@ -1,34 +1,36 @@
 //! Which limit applies to a descriptor, and as what it is counted.
 
-use super::{entries, read, shown};
-use tidegate_policy::descriptors::{Amount, DescriptorSet, Metric};
+use super::{entries, format_entries, read};
+use tidegate_policy::descriptors::{DescriptorAmount, DescriptorSet, MetricName};
 
 /// The limit that applies, by its number, and what it is counted as, and what metrics call it if that is not its place.
-fn found(set: &DescriptorSet, text: &str) -> String {
+fn find_limit(set: &DescriptorSet, text: &str) -> String {
     let descriptor = entries(text);
     let Some(found) = set.domain("shop").unwrap().find(&descriptor) else { return "none".to_owned() };
-    let Amount::PerUnit { requests, .. } = found.limit.amount else { return "unlimited".to_owned() };
+    let DescriptorAmount::PerUnit { requests, .. } = found.limit.amount else {
+        return "unlimited".to_owned();
+    };
     let mut told = requests.to_string();
-    let counted = shown(&found.counted);
-    if counted != shown(&descriptor) {
+    let counted = format_entries(&found.counter_entries);
+    if counted != format_entries(&descriptor) {
         told += &format!(" as {counted}");
     }
-    if let Metric::Detailed(name) = &found.metric {
+    if let MetricName::Detailed(name) = &found.metric {
         told += &format!(" called {name}");
     }
     told
 }
 
-fn check(file: &str, table: &[(&str, &str)]) {
+fn assert_matches(file: &str, table: &[(&str, &str)]) {
     let set = read(file).unwrap();
     for (descriptor, expected) in table {
-        assert_eq!(found(&set, descriptor), *expected, "{descriptor}");
+        assert_eq!(find_limit(&set, descriptor), *expected, "{descriptor}");
     }
 }
 
 /// The tree is walked down by what fits best at each level, and never back.
 #[test]
-fn the_closest_place_applies() {
+fn best_match_per_level_applies() {
     let file = "
 domain: shop
 descriptors:
@@ -47,7 +49,7 @@ descriptors:
   - key: user
     value: root
 ";
-    check(
+    assert_matches(
         file,
         &[
             ("", "none"),
@@ -77,7 +79,7 @@ descriptors:
 }
 
 #[test]
-fn patterns_come_after_what_is_exact_and_in_their_order() {
+fn patterns_match_after_exact_values_in_order() {
     let file = "
 domain: shop
 descriptors:
@@ -99,7 +101,7 @@ descriptors:
   - { key: ki, value: x, rate_limit: { unit: day, requests_per_unit: 13 } }
   - { key: q*q, value: w*, rate_limit: { unit: day, requests_per_unit: 14 } }
 ";
-    check(
+    assert_matches(
         file,
         &[
             ("path=/abc", "3"),
@@ -138,7 +140,7 @@ descriptors:
 }
 
 #[test]
-fn values_that_share_a_threshold_are_counted_as_one() {
+fn shared_threshold_uses_one_counter() {
     let file = "
 domain: shop
 descriptors:
@@ -156,7 +158,7 @@ descriptors:
         descriptors: [{ key: type, rate_limit: { unit: day, requests_per_unit: 6 } }]
   - { key: t*, share_threshold: true, rate_limit: { unit: day, requests_per_unit: 7 } }
 ";
-    check(
+    assert_matches(
         file,
         &[
             ("files=files/a.txt", "1 as files=files/*"),
@@ -172,7 +174,7 @@ descriptors:
 }
 
 #[test]
-fn metrics_have_values_in_them_where_that_is_wanted() {
+fn metric_names_include_values_when_enabled() {
     let file = "
 domain: shop
 descriptors:
@@ -196,7 +198,7 @@ descriptors:
     share_threshold: true
     descriptors: [{ key: end, detailed_metric: true, rate_limit: { unit: day, requests_per_unit: 9 } }]
 ";
-    check(
+    assert_matches(
         file,
         &[
             ("a=1", "1 called shop.a_1"),

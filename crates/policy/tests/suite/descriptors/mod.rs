@@ -4,17 +4,19 @@
 
 mod errors;
 mod files;
-mod law;
 mod matching;
+mod properties;
 
-use tidegate_policy::descriptors::{DescriptorError, DescriptorFile, DescriptorSet, Entry, Merge};
+use tidegate_policy::descriptors::{
+    DescriptorEntry, DescriptorError, DescriptorFile, DescriptorSet, DomainMerge,
+};
 
 /// Reads one file.
 fn read(text: &str) -> Result<DescriptorSet, DescriptorError> {
-    read_all(&[("a.yaml", text)], Merge::Refuse)
+    read_all(&[("a.yaml", text)], DomainMerge::Reject)
 }
 
-fn read_all(files: &[(&str, &str)], merge: Merge) -> Result<DescriptorSet, DescriptorError> {
+fn read_all(files: &[(&str, &str)], merge: DomainMerge) -> Result<DescriptorSet, DescriptorError> {
     let files: Vec<_> = files
         .iter()
         .map(|(name, text)| DescriptorFile { name: (*name).to_owned(), text: (*text).to_owned() })
@@ -22,15 +24,15 @@ fn read_all(files: &[(&str, &str)], merge: Merge) -> Result<DescriptorSet, Descr
     DescriptorSet::read(&files, merge)
 }
 
-/// `path=/a user=alice`
-fn entries(text: &str) -> Vec<Entry> {
+/// `path=/a user_key=alice`
+fn entries(text: &str) -> Vec<DescriptorEntry> {
     let entry = |word: &str| {
         let (key, value) = word.split_once('=').unwrap_or((word, ""));
-        Entry { key: key.to_owned(), value: value.to_owned() }
+        DescriptorEntry { key: key.to_owned(), value: value.to_owned() }
     };
     text.split_whitespace().map(entry).collect()
 }
 
-fn shown(entries: &[Entry]) -> String {
+fn format_entries(entries: &[DescriptorEntry]) -> String {
     entries.iter().map(|entry| format!("{}={}", entry.key, entry.value)).collect::<Vec<_>>().join(" ")
 }

@@ -8,7 +8,7 @@
 mod targets;
 
 use std::{fs, path::Path};
-use targets::{CUT, TARGETS};
+use targets::{SEPARATOR, TARGETS};
 use tidegate_testkit::spoil;
 
 /// How many spoiled inputs each target is given.
@@ -26,7 +26,7 @@ fn inputs(folder: &str, target: &str) -> Vec<Vec<u8>> {
     paths.iter().filter(|path| is_meant(path)).map(|path| fs::read(path).unwrap()).collect()
 }
 
-fn try_all(target: &str) {
+fn run_target(target: &str) {
     let (_, call) = TARGETS.iter().find(|(name, _)| *name == target).unwrap();
     let seeds = inputs("seeds", target);
     assert!(!seeds.is_empty(), "no seeds for {target}");
@@ -37,49 +37,49 @@ fn try_all(target: &str) {
 }
 
 #[test]
-fn no_file_is_read_wrongly() {
-    try_all("policy");
+fn fuzz_policy() {
+    run_target("policy");
 }
 
 #[test]
-fn no_request_is_matched_wrongly() {
-    try_all("matchers");
+fn fuzz_matchers() {
+    run_target("matchers");
 }
 
 #[test]
-fn no_expression_does_harm() {
-    try_all("expression");
+fn fuzz_expression() {
+    run_target("expression");
 }
 
 #[test]
-fn no_key_does_harm() {
-    try_all("keys");
+fn fuzz_keys() {
+    run_target("keys");
 }
 
 #[test]
-fn no_wish_goes_without_an_answer() {
-    try_all("accept");
+fn fuzz_accept() {
+    run_target("accept");
 }
 
 #[test]
-fn no_header_makes_a_client_somebody_else() {
-    try_all("forwarded");
+fn fuzz_forwarded() {
+    run_target("forwarded");
 }
 
 #[test]
-fn no_word_is_read_as_another() {
-    try_all("words");
+fn fuzz_words() {
+    run_target("words");
 }
 
 #[test]
-fn no_descriptor_is_read_or_found_wrongly() {
-    try_all("descriptors");
+fn fuzz_descriptors() {
+    run_target("descriptors");
 }
 
 /// Every target is among the tests above, and has what it starts from.
 #[test]
-fn each_input_is_for_a_target() {
+fn every_target_has_a_test() {
     let all = ["policy", "matchers", "expression", "keys", "accept", "forwarded", "words", "descriptors"];
     assert_eq!(TARGETS.map(|(name, _)| name), all);
-    assert!(!CUT.is_empty());
+    assert!(!SEPARATOR.is_empty());
 }

@@ -10,14 +10,14 @@ use tidegate_access::{BanRule, Prefix};
 use tidegate_core::{Demand, Micros, Quota, Ratio, Share};
 use tidegate_overload::Schedule;
 use tidegate_policy::{
-    Format, Policy,
+    Policy, PolicyFormat,
     compile::{self, Compiler, PolicyGate, PolicyResult},
-    descriptors::{DescriptorFile, DescriptorSet, Entry, Merge, Metric},
+    descriptors::{DescriptorEntry, DescriptorFile, DescriptorSet, DomainMerge, MetricName},
     explain,
     index::RuleIndex,
     lint,
-    matching::{Lists, Matcher, Seen, check_condition},
-    model::{Cost, Expression, Key, OnLimit, Part, Quotas, Reject, Rule},
+    matching::{Lists, Matcher, RequestView, check_condition},
+    model::{CostSpec, Expression, KeyPart, KeySpec, OnLimit, Quotas, Reject, RuleSpec},
 };
 use tidegate_rule::{
     Evaluation, Rules,
@@ -25,16 +25,16 @@ use tidegate_rule::{
 };
 
 /// Parts of one input.
-pub(crate) const CUT: &[u8] = b"\n---8<---\n";
+pub(crate) const SEPARATOR: &[u8] = b"\n---8<---\n";
 /// Longer inputs find nothing that shorter ones do not.
-const LONGEST: usize = 1 << 16;
+const MAX_INPUT_BYTES: usize = 1 << 16;
 
 fn parts(bytes: &[u8]) -> Vec<&[u8]> {
     let mut parts = Vec::new();
-    let mut rest = &bytes[..bytes.len().min(LONGEST)];
-    while let Some(at) = rest.windows(CUT.len()).position(|window| window == CUT) {
+    let mut rest = &bytes[..bytes.len().min(MAX_INPUT_BYTES)];
+    while let Some(at) = rest.windows(SEPARATOR.len()).position(|window| window == SEPARATOR) {
         parts.push(&rest[..at]);
-        rest = &rest[at + CUT.len()..];
+        rest = &rest[at + SEPARATOR.len()..];
     }
     parts.push(rest);
     parts
@@ -51,7 +51,7 @@ pub(crate) fn policy(bytes: &[u8]) {
             part.map(|part| part.to_vec()).ok_or_else(|| io::ErrorKind::NotFound.into())
         };
         match Policy::read(root, &files) {
-            Ok(policy) => read(&policy),
+            Ok(policy) => check_policy(&policy),
             Err(problems) => {
                 assert!(problems.count() > 0 && !problems.to_string().is_empty());
                 for problem in &problems {
@@ -64,8 +64,8 @@ pub(crate) fn policy(bytes: &[u8]) {
 }
 
 /// What was read holds together.
-fn read(policy: &Policy) {
-    for format in [Format::Yaml, Format::Toml, Format::Json] {
+fn check_policy(policy: &Policy) {
+    for format in [PolicyFormat::Yaml, PolicyFormat::Toml, PolicyFormat::Json] {
         let printed = policy.print(format);
         match Policy::parse(&printed, format) {
             Ok(again) => assert!(again == *policy, "{printed}"),
@@ -95,13 +95,13 @@ pub(crate) fn matchers(bytes: &[u8]) {
     let index = RuleIndex::new(matchers.iter().cloned());
     let networks = policy.trusted_proxies.iter().map(ToString::to_string);
     let proxies = TrustedProxies::new(networks).unwrap_or_else(|_| TrustedProxies::none());
-    for request in parts.take(8).map(Request::of) {
-        let seen = Seen::new(&request, &proxies);
+    for request in parts.take(8).map(FuzzRequest::parse) {
+        let view = RequestView::new(&request, &proxies);
         let mut found = Vec::new();
-        index.find(&seen, &mut found);
-        let scanned: Vec<_> = (0..matchers.len()).filter(|rule| matchers[*rule].matches(&seen)).collect();
+        index.find(&view, &mut found);
+        let scanned: Vec<_> = (0..matchers.len()).filter(|rule| matchers[*rule].matches(&view)).collect();
         assert_eq!(found, scanned, "{request:?}\n{policy}");
-        assert_eq!(index.first(&seen), scanned.first().copied(), "{request:?}\n{policy}");
+        assert_eq!(index.find_first(&view), scanned.first().copied(), "{request:?}\n{policy}");
         if let Ok(explanation) = explain(&policy, &request, Path::new("")) {
             assert!(!explanation.to_string().is_empty());
         }
@@ -116,12 +116,12 @@ pub(crate) fn expression(bytes: &[u8]) {
     if check_condition(&expression).is_err() {
         return;
     }
-    let mut rule = Rule::new("fuzzed");
-    rule.key = Key::Part(Part::Cel(expression.clone()));
+    let mut rule = RuleSpec::new("fuzzed");
+    rule.key = KeySpec::Part(KeyPart::Cel(expression.clone()));
     rule.matching.when = Some(expression);
     rule.quotas = Quotas::All(vec!["5/min".parse().unwrap()]);
     let policy = Policy { rules: vec![rule], ..Policy::default() };
-    for request in parts.take(8).map(Request::of) {
+    for request in parts.take(8).map(FuzzRequest::parse) {
         // What cannot be a condition or a key is told when the policy is put in force.
         if explain(&policy, &request, Path::new("")).is_err() {
             return;
@@ -137,7 +137,7 @@ pub(crate) fn keys(bytes: &[u8]) {
     let path = "match: { path: ['/users/{id}/{rest**}', '/{id}'] }";
     let text = format!("user: header x-user\nrules: [{{ name: a, quota: 5/min, {path}, key: '{quoted}' }}]");
     let Ok(policy) = text.parse::<Policy>() else { return };
-    for request in parts.take(8).map(Request::of) {
+    for request in parts.take(8).map(FuzzRequest::parse) {
         let told = |request| explain(&policy, request, Path::new("")).map(|told| told.to_string());
         assert_eq!(told(&request), told(&request), "{request:?}");
     }
@@ -147,20 +147,20 @@ pub(crate) fn keys(bytes: &[u8]) {
 pub(crate) fn accept(bytes: &[u8]) {
     let bodies = ["application/json", "text/html; charset=utf-8", "text/*"];
     let bodies: Vec<_> = bodies.iter().map(|kind| ((*kind).to_owned(), (*kind).to_owned())).collect();
-    let mut rule = Rule::new("spent");
+    let mut rule = RuleSpec::new("spent");
     rule.quotas = Quotas::All(vec!["1/h".parse().unwrap()]);
-    rule.cost = Cost::Fixed(2);
+    rule.cost = CostSpec::Fixed(2);
     rule.on_limit = OnLimit::Reject(Reject { bodies, body: Some("plain".to_owned()), ..Reject::default() });
     let gate = SPENT.with(|gate: &std::cell::OnceCell<PolicyGate>| {
         let policy = Policy { rules: vec![rule], ..Policy::default() };
         gate.get_or_init(|| Compiler::new(Rules::new()).compile(&policy, None).unwrap()).clone()
     });
-    let mut request = Request::of(b"GET /");
+    let mut request = FuzzRequest::parse(b"GET /");
     request.headers.push(("accept".to_owned(), bytes.to_vec()));
     let Evaluation::Ready(PolicyResult::Refused(refusal)) = gate.check(&request) else {
         panic!("it costs too much")
     };
-    let compile::RejectAction::Answer(answer) = refusal.action else { panic!("an answer") };
+    let compile::RejectAction::Response(answer) = refusal.action else { panic!("an answer") };
     assert!(!answer.body.is_empty() && answer.get("content-type").is_some(), "{answer:?}");
 }
 
@@ -183,7 +183,7 @@ pub(crate) fn forwarded(bytes: &[u8]) {
         ("x-real-ip", trusted().single_header("x-real-ip").unwrap()),
     ];
     for (name, proxies) in headers {
-        let mut request = Request::of(b"GET /");
+        let mut request = FuzzRequest::parse(b"GET /");
         request.peer = Some([10, 0, 0, 1].into());
         request.headers.push((name.to_owned(), value.clone()));
         let found = proxies.client(&request);
@@ -206,7 +206,7 @@ pub(crate) fn forwarded(bytes: &[u8]) {
             );
         }
     }
-    let mut request = Request::of(b"GET /");
+    let mut request = FuzzRequest::parse(b"GET /");
     request.headers.push(("cookie".to_owned(), value.clone()));
     request.query = Some(String::from_utf8_lossy(&value).into_owned());
     request.host = Some(String::from_utf8_lossy(&value).into_owned());
@@ -247,24 +247,24 @@ pub(crate) fn descriptors(bytes: &[u8]) {
         text: String::from_utf8_lossy(part).into_owned(),
     });
     let files: Vec<_> = named.collect();
-    let set = match DescriptorSet::read(&files, Merge::Join) {
+    let set = match DescriptorSet::read(&files, DomainMerge::Combine) {
         Ok(set) => set,
         Err(error) => return assert!(!error.problem().is_empty() && error.file().ends_with(".yaml")),
     };
-    assert_eq!(set.lines().count(), set.limits().count());
+    assert_eq!(set.config_lines().count(), set.limits().count());
     for request in requests {
         let text = String::from_utf8_lossy(request);
         let entries: Vec<_> = text
             .split_whitespace()
             .skip(1)
             .map(|word| word.split_once('=').unwrap_or((word, "")))
-            .map(|(key, value)| Entry { key: key.to_owned(), value: value.to_owned() })
+            .map(|(key, value)| DescriptorEntry { key: key.to_owned(), value: value.to_owned() })
             .collect();
         for domain in set.domains() {
             let Some(found) = domain.find(&entries) else { continue };
-            assert_eq!(found.counted.len(), entries.len());
-            assert!(found.limit.place.starts_with(domain.name()));
-            assert!(found.metric != Metric::Detailed(found.limit.place.to_string()));
+            assert_eq!(found.counter_entries.len(), entries.len());
+            assert!(found.limit.path.starts_with(domain.name()));
+            assert!(found.metric != MetricName::Detailed(found.limit.path.to_string()));
             assert!(domain.limits().any(|limit| std::sync::Arc::ptr_eq(limit, found.limit)));
         }
     }
@@ -288,7 +288,7 @@ where
 
 /// A request of any bytes: `METHOD HOST/PATH?QUERY`, then lines of headers.
 #[derive(Clone, Debug)]
-struct Request {
+struct FuzzRequest {
     method: String,
     host: Option<String>,
     path: String,
@@ -297,8 +297,8 @@ struct Request {
     headers: Vec<(String, Vec<u8>)>,
 }
 
-impl Request {
-    fn of(bytes: &[u8]) -> Self {
+impl FuzzRequest {
+    fn parse(bytes: &[u8]) -> Self {
         let mut lines = bytes.split(|byte| *byte == b'\n');
         let line = String::from_utf8_lossy(lines.next().unwrap_or_default()).into_owned();
         let (method, address) = line.split_once(' ').unwrap_or((&line, "/"));
@@ -329,7 +329,7 @@ impl Request {
     }
 }
 
-impl Head for Request {
+impl Head for FuzzRequest {
     fn method(&self) -> &str {
         &self.method
     }
@@ -368,10 +368,10 @@ impl Head for Request {
 }
 
 /// The name of a target, and what it does.
-pub(crate) type Target = (&'static str, fn(&[u8]));
+pub(crate) type FuzzTarget = (&'static str, fn(&[u8]));
 
 /// All of them.
-pub(crate) const TARGETS: [Target; 8] = [
+pub(crate) const TARGETS: [FuzzTarget; 8] = [
     ("policy", policy),
     ("matchers", matchers),
     ("expression", expression),

@@ -2,7 +2,7 @@
 
 use ring::digest::{Context, SHA256};
 use std::fmt;
-use tidegate_policy::descriptors::Entry;
+use tidegate_policy::descriptors::DescriptorEntry;
 
 /// A domain and entries. In memory it is hashed as what it is; in a store it is written out with the length of each part in
 /// front of it, so that no two of them are written alike. One that is long is written as its hash: clients choose values, and
@@ -10,7 +10,7 @@ use tidegate_policy::descriptors::Entry;
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub(crate) struct CountedKey<'a> {
     pub(crate) domain: &'a str,
-    pub(crate) entries: &'a [Entry],
+    pub(crate) entries: &'a [DescriptorEntry],
 }
 
 impl fmt::Display for CountedKey<'_> {
@@ -45,7 +45,8 @@ mod tests {
 
     #[test]
     fn no_two_keys_are_written_alike() {
-        let entry = |(key, value): &(&str, &str)| Entry { key: (*key).into(), value: (*value).into() };
+        let entry =
+            |(key, value): &(&str, &str)| DescriptorEntry { key: (*key).into(), value: (*value).into() };
         let keys: [(&str, &[(&str, &str)]); 9] = [
             ("a", &[("b", "c")]),
             ("a", &[("b", ""), ("c", "")]),
@@ -70,7 +71,7 @@ mod tests {
     #[test]
     fn long_key_is_written_as_its_hash() {
         let written = |parts: &[&str]| {
-            let entry = |value: &&str| Entry { key: "user".to_owned(), value: (*value).to_owned() };
+            let entry = |value: &&str| DescriptorEntry { key: "user".to_owned(), value: (*value).to_owned() };
             let entries: Vec<_> = parts.iter().map(entry).collect();
             CountedKey { domain: "shop", entries: &entries }.to_string()
         };

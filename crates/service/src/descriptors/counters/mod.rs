@@ -21,7 +21,7 @@ use store::{Patience, Punctual};
 use tidegate_limiter::{
     Ahead, BuildError, Capacity, Clock, Limiter, LimiterBuilder, Outage, Store, StoreError,
 };
-use tidegate_policy::descriptors::Unit;
+use tidegate_policy::descriptors::CalendarUnit;
 use units::UnitCounters;
 
 /// Where counts live.
@@ -46,8 +46,8 @@ pub(super) enum Shelf {
 }
 
 impl Shelf {
-    pub(super) fn of(unit: Option<Unit>) -> Self {
-        if unit == Some(Unit::Second) { Self::Seconds } else { Self::Usual }
+    pub(super) fn of(unit: Option<CalendarUnit>) -> Self {
+        if unit == Some(CalendarUnit::Second) { Self::Seconds } else { Self::Usual }
     }
 }
 
@@ -138,7 +138,7 @@ impl Counters {
     }
 
     /// Forgets what was counted of a key in this unit.
-    pub(super) async fn reset(&self, key: CountedKey<'_>, unit: Unit) -> Result<(), StoreError> {
+    pub(super) async fn reset(&self, key: CountedKey<'_>, unit: CalendarUnit) -> Result<(), StoreError> {
         match self {
             Self::Own(counters) => counters.reset(key, unit).await,
             Self::Shared(counters) => counters.reset(key, unit).await,

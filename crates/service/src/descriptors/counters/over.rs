@@ -9,7 +9,7 @@ use std::{
     },
 };
 use tidegate_core::Micros;
-use tidegate_policy::descriptors::Unit;
+use tidegate_policy::descriptors::CalendarUnit;
 
 /// Keys that are over their limit, in so many bytes; where there is no room, the one whose window ends first goes.
 #[derive(Debug)]
@@ -54,7 +54,13 @@ impl OverKeys {
     }
 
     /// When the window ends of a key that is known to be over this limit.
-    pub(crate) fn find(&self, key: CountedKey<'_>, unit: Unit, limit: u64, now: Micros) -> Option<Micros> {
+    pub(crate) fn find(
+        &self,
+        key: CountedKey<'_>,
+        unit: CalendarUnit,
+        limit: u64,
+        now: Micros,
+    ) -> Option<Micros> {
         let keys = self.keys.read().unwrap_or_else(PoisonError::into_inner);
         let over = keys.over.get(name(key, unit).as_str()).copied();
         drop(keys);
@@ -65,7 +71,13 @@ impl OverKeys {
     }
 
     /// Remembers that a key is over this limit.
-    pub(crate) fn put(&self, key: CountedKey<'_>, unit: Unit, limit: u64, (now, ends): (Micros, Micros)) {
+    pub(crate) fn put(
+        &self,
+        key: CountedKey<'_>,
+        unit: CalendarUnit,
+        limit: u64,
+        (now, ends): (Micros, Micros),
+    ) {
         let name: Arc<str> = name(key, unit).into();
         let size = OVERHEAD.saturating_add(name.len() as u64);
         if size > self.most {
@@ -90,7 +102,7 @@ impl OverKeys {
     }
 
     /// Forgets a key.
-    pub(crate) fn forget(&self, key: CountedKey<'_>, unit: Unit) {
+    pub(crate) fn forget(&self, key: CountedKey<'_>, unit: CalendarUnit) {
         self.keys.write().unwrap_or_else(PoisonError::into_inner).remove(&name(key, unit));
     }
 
@@ -120,22 +132,22 @@ impl Keys {
     }
 }
 
-fn name(key: CountedKey<'_>, unit: Unit) -> String {
+fn name(key: CountedKey<'_>, unit: CalendarUnit) -> String {
     format!("{}/{key}", unit.name())
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
-    use tidegate_policy::descriptors::Entry;
+    use tidegate_policy::descriptors::DescriptorEntry;
 
     #[test]
     fn a_key_is_over_until_its_window_ends_and_only_for_limits_that_are_not_larger() {
-        let entries = |value: &str| vec![Entry { key: "user".to_owned(), value: value.to_owned() }];
+        let entries = |value: &str| vec![DescriptorEntry { key: "user".to_owned(), value: value.to_owned() }];
         let (alice, bob, carol) = (entries("alice"), entries("bob"), entries("carol"));
         let key = |entries| CountedKey { domain: "shop", entries };
         let at = Micros::from_secs;
-        let (minute, second) = (Unit::Minute, Unit::Second);
+        let (minute, second) = (CalendarUnit::Minute, CalendarUnit::Second);
         // Room for two.
         let over = OverKeys::new(2 * (OVERHEAD + 40));
 

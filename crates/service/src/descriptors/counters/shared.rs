@@ -16,7 +16,7 @@ use crate::descriptors::settings::{SharedKeys, WindowTime};
 use std::{fmt::Write as _, sync::Arc, time::Duration};
 use tidegate_core::Micros;
 use tidegate_limiter::{Addition, BuildError, Outage, StoreError, Tally};
-use tidegate_policy::descriptors::Unit;
+use tidegate_policy::descriptors::CalendarUnit;
 
 /// Counts of all keys, by unit, where others count as well.
 #[derive(Debug)]
@@ -85,7 +85,7 @@ impl SharedCounters {
         held
     }
 
-    pub(crate) async fn reset(&self, key: CountedKey<'_>, unit: Unit) -> Result<(), StoreError> {
+    pub(crate) async fn reset(&self, key: CountedKey<'_>, unit: CalendarUnit) -> Result<(), StoreError> {
         let key = self.key(key, unit, self.time.now());
         self.tally_of(unit).forget(vec![key]).await
     }
@@ -144,7 +144,7 @@ impl SharedCounters {
     }
 
     /// The key, letter by letter as they write it.
-    fn key(&self, key: CountedKey<'_>, unit: Unit, now: Micros) -> String {
+    fn key(&self, key: CountedKey<'_>, unit: CalendarUnit, now: Micros) -> String {
         let now = now.get() / Micros::from_secs(1).get();
         let mut text = format!("{}{}_", self.prefix, key.domain);
         for entry in key.entries {
@@ -155,13 +155,13 @@ impl SharedCounters {
         text
     }
 
-    fn tally_of(&self, unit: Unit) -> &Arc<dyn Tally> {
+    fn tally_of(&self, unit: CalendarUnit) -> &Arc<dyn Tally> {
         let seconds = self.seconds.as_ref().filter(|_| Shelf::of(Some(unit)) == Shelf::Seconds);
         seconds.unwrap_or(&self.tally)
     }
 }
 
-fn known(sum: i64, unit: Unit, now: Micros) -> Count {
+fn known(sum: i64, unit: CalendarUnit, now: Micros) -> Count {
     let length = Micros::from_secs(unit.seconds()).get();
     Count::Known { after: u64::try_from(sum).unwrap_or(0), ends: Some(length - now.get() % length) }
 }

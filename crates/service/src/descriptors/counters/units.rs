@@ -8,7 +8,7 @@ use super::{Hold, Home, Shelf, key::CountedKey};
 use std::collections::HashMap;
 use tidegate_core::{Decision, Quota};
 use tidegate_limiter::{BuildError, Check, Limiter, StoreError, decide_all, reserve_all};
-use tidegate_policy::descriptors::Unit;
+use tidegate_policy::descriptors::CalendarUnit;
 
 /// So many hits of one key can be told apart in one unit; whoever has more is over every limit.
 const ROOM: u64 = 1 << 52;
@@ -25,7 +25,7 @@ pub(crate) struct UnitCounters {
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Hits<'a> {
     pub(crate) key: CountedKey<'a>,
-    pub(crate) unit: Unit,
+    pub(crate) unit: CalendarUnit,
     pub(crate) hits: u64,
 }
 
@@ -44,8 +44,8 @@ pub(crate) enum Count {
 
 impl UnitCounters {
     pub(crate) fn new(home: &Home) -> Result<Self, BuildError> {
-        let mut limiters = Vec::with_capacity(Unit::ALL.len());
-        for unit in Unit::ALL {
+        let mut limiters = Vec::with_capacity(CalendarUnit::ALL.len());
+        for unit in CalendarUnit::ALL {
             let name = format!("descriptors.{}", unit.name().to_ascii_lowercase());
             let quota = window(ROOM, unit)?;
             let shelf = Shelf::of(Some(unit));
@@ -90,20 +90,20 @@ impl UnitCounters {
     }
 
     /// Forgets what was counted of a key in this unit.
-    pub(crate) async fn reset(&self, key: CountedKey<'_>, unit: Unit) -> Result<(), StoreError> {
+    pub(crate) async fn reset(&self, key: CountedKey<'_>, unit: CalendarUnit) -> Result<(), StoreError> {
         self.of(unit).key(&key).reset().await
     }
 
-    fn of(&self, unit: Unit) -> &Limiter {
+    fn of(&self, unit: CalendarUnit) -> &Limiter {
         let [second, minute, hour, day, week, month, year] = &self.limiters;
         match unit {
-            Unit::Second => second,
-            Unit::Minute => minute,
-            Unit::Hour => hour,
-            Unit::Day => day,
-            Unit::Week => week,
-            Unit::Month => month,
-            Unit::Year => year,
+            CalendarUnit::Second => second,
+            CalendarUnit::Minute => minute,
+            CalendarUnit::Hour => hour,
+            CalendarUnit::Day => day,
+            CalendarUnit::Week => week,
+            CalendarUnit::Month => month,
+            CalendarUnit::Year => year,
         }
     }
 }
@@ -115,7 +115,7 @@ impl Hits<'_> {
 }
 
 /// So many in each unit, counted from the epoch.
-pub(crate) fn window(amount: u64, unit: Unit) -> Result<Quota, BuildError> {
+pub(crate) fn window(amount: u64, unit: CalendarUnit) -> Result<Quota, BuildError> {
     let period = std::time::Duration::from_secs(unit.seconds());
     Ok(Quota::amount_per_period(amount, period).fixed_window_from_epoch()?)
 }
@@ -123,7 +123,7 @@ pub(crate) fn window(amount: u64, unit: Unit) -> Result<Quota, BuildError> {
 /// How many hits of the same key come behind each, in the same request: they are counted together, and each is told of those
 /// before it only.
 fn behind(hits: &[Hits<'_>]) -> Vec<u64> {
-    let mut seen: HashMap<(CountedKey<'_>, Unit), u64> = HashMap::with_capacity(hits.len());
+    let mut seen: HashMap<(CountedKey<'_>, CalendarUnit), u64> = HashMap::with_capacity(hits.len());
     let mut behind: Vec<u64> = hits
         .iter()
         .rev()

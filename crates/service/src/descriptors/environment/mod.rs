@@ -10,7 +10,7 @@ mod variables;
 
 use super::{ConfigNeed, Dotfiles, Enforcement, HeaderNames, QuotaMode, StoreNeed, TellMetadata, WhenOver};
 use std::{error, fmt, net::IpAddr, path::PathBuf, time::Duration};
-use tidegate_policy::descriptors::Merge;
+use tidegate_policy::descriptors::DomainMerge;
 use variables::Variables;
 
 pub use own::{AdminToken, CountingWay, OwnSettings};
@@ -36,7 +36,7 @@ pub struct Environment {
     /// `CONFIG_TYPE` and what belongs to it.
     pub source: SourceSettings,
     /// `MERGE_DOMAIN_CONFIG`
-    pub merge: Merge,
+    pub merge: DomainMerge,
     /// `FORCE_START_WITHOUT_INITIAL_CONFIG`
     pub start: Start,
     /// `HEALTHY_WITH_AT_LEAST_ONE_CONFIG_LOADED`
@@ -293,7 +293,11 @@ impl Environment {
             tls: server_tls(&variables)?,
             connection_age: variables.duration("GRPC_MAX_CONNECTION_AGE", Duration::from_secs(86_400))?,
             source: source(&variables)?,
-            merge: if variables.is("MERGE_DOMAIN_CONFIG")? { Merge::Join } else { Merge::Refuse },
+            merge: if variables.is("MERGE_DOMAIN_CONFIG")? {
+                DomainMerge::Combine
+            } else {
+                DomainMerge::Reject
+            },
             start: match variables.is("FORCE_START_WITHOUT_INITIAL_CONFIG")? {
                 true => Start::AtOnce,
                 false => Start::WithDescriptors,

@@ -101,7 +101,7 @@ fn http_tls(variables: &Variables) -> Result<Option<Tls>, EnvironmentError> {
     let [certificate, key, clients] = NAMES.map(|name| variables.path(name));
     match (certificate, key, clients) {
         (None, None, None) => Ok(None),
-        (Some(certificate), Some(key), clients) => Ok(Some(Tls { certificate, key, clients })),
+        (Some(certificate), Some(key), clients) => Ok(Some(Tls { certificate, key, client_ca: clients })),
         (None, ..) => {
             Err(variables.error(NAMES[0], "a file with a certificate; the others mean nothing without it"))
         }

@@ -23,7 +23,7 @@ fn defaults_are_those_of_the_reference() {
     assert_eq!(settings.source, SourceSettings::Folder { folder, dotfiles: Dotfiles::Read });
     assert_eq!(
         (settings.merge, settings.start, settings.health),
-        (Merge::Refuse, Start::WithDescriptors, ConfigNeed::Never)
+        (DomainMerge::Reject, Start::WithDescriptors, ConfigNeed::Never)
     );
     assert_eq!(settings.redis.url, None);
     assert_eq!(settings.counting.expiration_jitter, Duration::from_secs(300));
@@ -102,7 +102,7 @@ fn variables_have_their_meaning() {
     assert_eq!(settings.grpc, GrpcEndpoint::Tcp(endpoint("0.0.0.0", 9)));
     let folder = PathBuf::from("/data/ratelimit/config");
     assert_eq!(settings.source, SourceSettings::Folder { folder, dotfiles: Dotfiles::Ignore });
-    assert_eq!(settings.merge, Merge::Join);
+    assert_eq!(settings.merge, DomainMerge::Combine);
     let counting = settings.counting;
     assert_eq!((counting.shadow, counting.quota_mode), (Enforcement::Shadow, QuotaMode::Every));
     assert_eq!((counting.over_limit, counting.local_cache), (WhenOver::CountOver, Some(1024)));

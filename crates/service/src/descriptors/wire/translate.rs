@@ -4,7 +4,7 @@ use crate::descriptors::{
     AskedDescriptor, DescriptorFault, DescriptorStatus, DomainAsk, DomainVerdict, OverLimit, Override,
 };
 use prost_types::{ListValue, NullValue, Struct, Value, value::Kind};
-use tidegate_policy::descriptors::{Entry, Unit};
+use tidegate_policy::descriptors::{CalendarUnit, DescriptorEntry};
 use tidegate_proto::rls;
 
 /// As many bytes as a request may have.
@@ -24,20 +24,21 @@ pub(super) fn asked(request: rls::RateLimitRequest) -> Result<DomainAsk, Descrip
 
 fn descriptor(place: usize, said: rls::RateLimitDescriptor) -> Result<AskedDescriptor, DescriptorFault> {
     let limit = said.limit.map(|limit| limit_override(place, limit)).transpose()?;
-    let entries = said.entries.into_iter().map(|entry| Entry { key: entry.key, value: entry.value });
+    let entries =
+        said.entries.into_iter().map(|entry| DescriptorEntry { key: entry.key, value: entry.value });
     Ok(AskedDescriptor { entries: entries.collect(), limit, hits: said.hits_addend })
 }
 
 fn limit_override(place: usize, limit: rls::RateLimitOverride) -> Result<Override, DescriptorFault> {
     let unit = match limit.unit() {
         rls::RateLimitUnit::Unknown => None,
-        rls::RateLimitUnit::Second => Some(Unit::Second),
-        rls::RateLimitUnit::Minute => Some(Unit::Minute),
-        rls::RateLimitUnit::Hour => Some(Unit::Hour),
-        rls::RateLimitUnit::Day => Some(Unit::Day),
-        rls::RateLimitUnit::Week => Some(Unit::Week),
-        rls::RateLimitUnit::Month => Some(Unit::Month),
-        rls::RateLimitUnit::Year => Some(Unit::Year),
+        rls::RateLimitUnit::Second => Some(CalendarUnit::Second),
+        rls::RateLimitUnit::Minute => Some(CalendarUnit::Minute),
+        rls::RateLimitUnit::Hour => Some(CalendarUnit::Hour),
+        rls::RateLimitUnit::Day => Some(CalendarUnit::Day),
+        rls::RateLimitUnit::Week => Some(CalendarUnit::Week),
+        rls::RateLimitUnit::Month => Some(CalendarUnit::Month),
+        rls::RateLimitUnit::Year => Some(CalendarUnit::Year),
     };
     // A number that nobody knows reads as `UNKNOWN`, too.
     let unit = unit.ok_or_else(|| {
@@ -89,15 +90,15 @@ fn code(over: OverLimit) -> rls::Code {
     }
 }
 
-fn unit_of(unit: Unit) -> rls::Unit {
+fn unit_of(unit: CalendarUnit) -> rls::Unit {
     match unit {
-        Unit::Second => rls::Unit::Second,
-        Unit::Minute => rls::Unit::Minute,
-        Unit::Hour => rls::Unit::Hour,
-        Unit::Day => rls::Unit::Day,
-        Unit::Week => rls::Unit::Week,
-        Unit::Month => rls::Unit::Month,
-        Unit::Year => rls::Unit::Year,
+        CalendarUnit::Second => rls::Unit::Second,
+        CalendarUnit::Minute => rls::Unit::Minute,
+        CalendarUnit::Hour => rls::Unit::Hour,
+        CalendarUnit::Day => rls::Unit::Day,
+        CalendarUnit::Week => rls::Unit::Week,
+        CalendarUnit::Month => rls::Unit::Month,
+        CalendarUnit::Year => rls::Unit::Year,
     }
 }
 

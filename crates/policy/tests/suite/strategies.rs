@@ -16,7 +16,7 @@ use tidegate_testkit::strategy::any_sample;
 
 /// Any policy that holds together.
 pub(crate) fn policies() -> impl Strategy<Value = Policy> {
-    (servers(), stores(), rules_and_lists()).prop_map(|(server, stores, (user, lists, rules))| {
+    (server_sections(), stores(), rules_and_lists()).prop_map(|(server, stores, (user, lists, rules))| {
         let (listen, (admin, decisions), connections, upstreams, routes, log, traced, told, trusted_proxies) =
             server;
         let (traces, metrics, observe) = traced;
@@ -40,7 +40,7 @@ pub(crate) fn policies() -> impl Strategy<Value = Policy> {
             observe,
             stores,
             trusted_proxies,
-            introduce: told.1,
+            forwarded_headers: told.1,
             user,
             headers: told.0,
             lists,
@@ -60,7 +60,7 @@ fn define_upstreams(policy: &mut Policy) {
     let routes = policy.routes.iter().filter_map(|route| route.upstream().map(str::to_owned));
     let server = UpstreamServer { url: "http://127.0.0.1:9000".to_owned(), weight: 1 };
     let name = Some(LISTENER.to_owned());
-    policy.listen.push(Listener { name, address: ([127, 0, 0, 1], 8081).into(), tls: None });
+    policy.listen.push(ListenerSpec { name, address: ([127, 0, 0, 1], 8081).into(), tls: None });
     for name in fallbacks.chain(routes).collect::<Vec<_>>() {
         policy.upstreams.entry(name).or_insert_with(|| Upstream::new(vec![server.clone()]));
     }
@@ -134,7 +134,7 @@ fn texts() -> BoxedStrategy<String> {
     .boxed()
 }
 
-fn filled() -> BoxedStrategy<String> {
+fn non_empty_texts() -> BoxedStrategy<String> {
     texts().prop_filter("says nothing", |text| !text.trim().is_empty()).boxed()
 }
 
@@ -151,7 +151,7 @@ fn tokens() -> BoxedStrategy<String> {
     "[a-z0-9!#$%&'*+.^_`|~-]{1,10}".boxed()
 }
 
-fn words() -> BoxedStrategy<String> {
+fn plain_words() -> BoxedStrategy<String> {
     "[!-~é]{1,10}".boxed()
 }
 
@@ -213,19 +213,20 @@ fn path_patterns() -> BoxedStrategy<PathPattern> {
             .prop_map(Segment::Text),
         1 => select(vec!["*", "*.jpg", "a*b", "%;*"]).prop_map(|text| Segment::Glob(Glob(text.to_owned()))),
     ];
-    let rest = prop_oneof![Just(None), Just(Some(Rest::Any)), Just(Some(Rest::Named("tail".to_owned())))];
+    let rest =
+        prop_oneof![Just(None), Just(Some(PathTail::Any)), Just(Some(PathTail::Capture("tail".to_owned())))];
     (vec(segment, 0..4), option::of(0_usize..3), rest)
         .prop_map(|(mut segments, named, rest)| {
             if let Some(at) = named {
-                segments.insert(at.min(segments.len()), Segment::Named("id".to_owned()));
+                segments.insert(at.min(segments.len()), Segment::Capture("id".to_owned()));
             }
-            PathPattern { segments, rest }
+            PathPattern { segments, tail: rest }
         })
         .boxed()
 }
 
-fn values(keys: BoxedStrategy<String>) -> BoxedStrategy<BTreeMap<String, Values>> {
-    let values = vec(texts().prop_map(Glob), 1..3).prop_map(Values);
+fn values(keys: BoxedStrategy<String>) -> BoxedStrategy<BTreeMap<String, ValueGlobs>> {
+    let values = vec(texts().prop_map(Glob), 1..3).prop_map(ValueGlobs);
     proptest::collection::btree_map(keys, values, 0..3).boxed()
 }
 
@@ -276,23 +277,26 @@ fn matches() -> BoxedStrategy<Match> {
 }
 
 /// Keys; those that need a path or a user only where there may be one.
-fn keys(more: Vec<Part>) -> BoxedStrategy<Key> {
+fn keys(more: Vec<KeyPart>) -> BoxedStrategy<KeySpec> {
     let part = prop_oneof![
-        (1_u8..=128).prop_map(|bits| Part::Ip { bits }),
-        Just(Part::Ip { bits: 64 }),
-        Just(Part::Method),
-        Just(Part::Host),
-        Just(Part::Request),
-        Just(Part::Path),
-        tokens().prop_map(Part::Header),
-        words().prop_map(Part::Cookie),
-        words().prop_map(Part::Query),
-        expressions().prop_map(Part::Cel),
-        select([vec![Part::Path], more].concat()),
+        (1_u8..=128).prop_map(|bits| KeyPart::Ip { bits }),
+        Just(KeyPart::Ip { bits: 64 }),
+        Just(KeyPart::Method),
+        Just(KeyPart::Host),
+        Just(KeyPart::Request),
+        Just(KeyPart::Path),
+        tokens().prop_map(KeyPart::Header),
+        plain_words().prop_map(KeyPart::Cookie),
+        plain_words().prop_map(KeyPart::Query),
+        expressions().prop_map(KeyPart::Cel),
+        select([vec![KeyPart::Path], more].concat()),
     ];
-    part.prop_map(Key::Part)
+    part.prop_map(KeySpec::Part)
         .prop_recursive(3, 12, 3, |inner| {
-            prop_oneof![vec(inner.clone(), 2..4).prop_map(Key::Every), vec(inner, 2..4).prop_map(Key::First)]
+            prop_oneof![
+                vec(inner.clone(), 2..4).prop_map(KeySpec::Composite),
+                vec(inner, 2..4).prop_map(KeySpec::First)
+            ]
         })
         .boxed()
 }
@@ -320,41 +324,44 @@ fn outages() -> BoxedStrategy<Outage> {
     .boxed()
 }
 
-type Server = (
-    Vec<Listener>,
-    (Admin, Option<Decisions>),
+type ServerSection = (
+    Vec<ListenerSpec>,
+    (AdminSpec, Option<Decisions>),
     Connections,
     BTreeMap<String, Upstream>,
-    Vec<Route>,
-    Log,
+    Vec<RouteSpec>,
+    AccessLogSpec,
     (Option<Traces>, Option<Metrics>, Observe),
-    (Fields, Introduce),
+    (Fields, ForwardedHeaders),
     Vec<Prefix>,
 );
 
-fn servers() -> BoxedStrategy<Server> {
+fn server_sections() -> BoxedStrategy<ServerSection> {
     let address = || select(vec!["127.0.0.1:80", "[::1]:8443"]).prop_map(|text| text.parse().unwrap());
     let tls = || {
         (paths(), paths(), option::of(paths())).prop_map(|(certificate, key, clients)| Tls {
             certificate,
             key,
-            clients,
+            client_ca: clients,
         })
     };
-    let variable = || "[A-Z_][A-Z0-9_]{0,8}".prop_map(Variable);
+    let variable = || "[A-Z_][A-Z0-9_]{0,8}".prop_map(EnvVariable);
     let admin = (option::of(address()), option::of(variable()), vec("[a-z][a-z0-9.-]{0,8}", 0..3))
-        .prop_map(|(listen, token, hosts)| Admin { listen, token, hosts });
+        .prop_map(|(listen, token, hosts)| AdminSpec { listen, token, hosts });
     let token = (names(), variable()).prop_map(|(name, token)| Token { name, token });
     let decisions = (address(), option::of(tls()), vec(token, 0..3))
         .prop_map(|(listen, tls, tokens)| Decisions { listen, tls, tokens });
     let listener = (option::of(names()), address(), option::of(tls()))
-        .prop_map(|(name, address, tls)| Listener { name, address, tls });
+        .prop_map(|(name, address, tls)| ListenerSpec { name, address, tls });
     let listen = vec(listener, 0..3);
     let action =
-        prop_oneof![names().prop_map(RouteAction::Forward), responds().prop_map(RouteAction::Respond)];
-    let routes = vec((matches(), action).prop_map(|(matching, action)| Route { matching, action }), 0..3);
-    let log = (select(vec![LogFormat::None, LogFormat::Json, LogFormat::Combined]), option::of(paths()))
-        .prop_map(|(format, file)| Log { format, file });
+        prop_oneof![names().prop_map(RouteAction::Forward), respond_actions().prop_map(RouteAction::Respond)];
+    let routes = vec((matches(), action).prop_map(|(matching, action)| RouteSpec { matching, action }), 0..3);
+    let log = (
+        select(vec![AccessLogFormat::None, AccessLogFormat::Json, AccessLogFormat::Combined]),
+        option::of(paths()),
+    )
+        .prop_map(|(format, file)| AccessLogSpec { format, file });
     let endpoints = vec!["http://127.0.0.1:4318", "https://[::1]:4318/otlp", "http://collector"];
     let traces = (select(endpoints), 0..=1_000_000_u32, names()).prop_map(|(endpoint, sample, service)| {
         Traces { endpoint: endpoint.to_owned(), sample: Share::from_millionths(sample), service }
@@ -362,11 +369,12 @@ fn servers() -> BoxedStrategy<Server> {
     let metrics = (select(vec!["http://127.0.0.1:4318", "https://collector/otlp"]), 1_u64..9_000, names())
         .prop_map(|(endpoint, every, service)| Metrics {
             endpoint: endpoint.to_owned(),
-            every: Duration::from_secs(every),
+            interval: Duration::from_secs(every),
             service,
         });
     let fields = select(vec![Fields::Ietf, Fields::Legacy, Fields::Draft03, Fields::None]);
-    let introduce = select(vec![Introduce::Full, Introduce::XForwarded, Introduce::None]);
+    let introduce =
+        select(vec![ForwardedHeaders::Full, ForwardedHeaders::XForwarded, ForwardedHeaders::None]);
     (
         listen,
         (admin, option::of(decisions)),
@@ -374,19 +382,19 @@ fn servers() -> BoxedStrategy<Server> {
         proptest::collection::btree_map(names(), upstreams(), 0..3),
         routes,
         log,
-        (option::of(traces), option::of(metrics), observes()),
+        (option::of(traces), option::of(metrics), observe_settings()),
         (fields, introduce),
         vec(prefixes(), 0..3),
     )
         .boxed()
 }
 
-fn responds() -> BoxedStrategy<Respond> {
-    let headers = proptest::collection::btree_map(tokens(), words(), 0..2);
+fn respond_actions() -> BoxedStrategy<Respond> {
+    let headers = proptest::collection::btree_map(tokens(), plain_words(), 0..2);
     let location = select(vec!["https://{host}{uri}", "/new{path}", "https://a.test/"]);
     prop_oneof![
         Just(Respond::Drop),
-        (200_u16..600, headers, prop_oneof![Just(String::new()), words()])
+        (200_u16..600, headers, prop_oneof![Just(String::new()), plain_words()])
             .prop_map(|(status, headers, body)| Respond::Status { status, headers, body }),
         (location, select(vec![301_u16, 302, 303, 307, 308]))
             .prop_map(|(location, status)| Respond::Redirect { location: location.to_owned(), status }),
@@ -394,9 +402,9 @@ fn responds() -> BoxedStrategy<Respond> {
     .boxed()
 }
 
-fn observes() -> BoxedStrategy<Observe> {
+fn observe_settings() -> BoxedStrategy<Observe> {
     let counts = || prop_oneof![Just(0), 0..=1_000_000_u64];
-    (counts(), select(vec![KeysShown::Plain, KeysShown::Hashed]), counts(), 0..=1_000_000_u32)
+    (counts(), select(vec![KeyDisplay::Plain, KeyDisplay::Hashed]), counts(), 0..=1_000_000_u32)
         .prop_map(|(denials, keys, history, share)| Observe {
             denials,
             keys,
@@ -437,7 +445,7 @@ fn connections() -> BoxedStrategy<Connections> {
                 (escaped_slashes, underscores),
             )| {
                 Connections {
-                    most,
+                    max: most,
                     per_client,
                     header_timeout: header,
                     body_timeout: body,
@@ -445,7 +453,7 @@ fn connections() -> BoxedStrategy<Connections> {
                     tunnel_timeout: tunnel,
                     header_size,
                     body_size,
-                    drain,
+                    drain_timeout: drain,
                     escaped_slashes,
                     underscores,
                 }
@@ -469,15 +477,15 @@ fn upstreams() -> BoxedStrategy<Upstream> {
     let health = ("/[a-z?=]{0,8}", times(), times(), 1_u64..9, 1_u64..9).prop_map(
         |(path, every, timeout, failures, successes)| HealthCheck {
             path,
-            every,
+            interval: every,
             timeout,
-            failures,
-            successes,
+            unhealthy_threshold: failures,
+            healthy_threshold: successes,
         },
     );
     let retries = prop_oneof![
         Just(Retries::default()),
-        (0_u64..=10, shares()).prop_map(|(most, budget)| Retries { most, budget })
+        (0_u64..=10, shares()).prop_map(|(most, budget)| Retries { max: most, budget })
     ];
     (
         vec(server, 1..3),
@@ -507,56 +515,56 @@ fn upstreams() -> BoxedStrategy<Upstream> {
         .boxed()
 }
 
-fn breakers() -> BoxedStrategy<BreakerTerms> {
+fn breakers() -> BoxedStrategy<BreakerSpec> {
     let number = || option::of(1_u64..=1_000_000);
     let slow = option::of((shares(), times()));
     (option::of(shares()), slow, number(), number(), option::of(times()), number())
-        .prop_map(|(failure_rate, slow, over, least, open, probes)| BreakerTerms {
+        .prop_map(|(failure_rate, slow, over, least, open, probes)| BreakerSpec {
             failure_rate,
-            slow_rate: slow.map(|(rate, _)| rate),
-            slow: slow.map(|(_, time)| time),
-            over,
-            least,
-            open,
-            probes,
+            slow_call_rate: slow.map(|(rate, _)| rate),
+            slow_call_duration: slow.map(|(_, time)| time),
+            window_size: over,
+            min_calls: least,
+            open_duration: open,
+            half_open_calls: probes,
         })
         .boxed()
 }
 
-type RulesAndLists = (Option<Key>, BTreeMap<String, List>, Vec<Rule>);
+type RulesAndLists = (Option<KeySpec>, BTreeMap<String, AddressList>, Vec<RuleSpec>);
 
 fn rules_and_lists() -> BoxedStrategy<RulesAndLists> {
-    let list =
-        (vec(prefixes(), 0..3), vec(paths(), 0..3)).prop_map(|(networks, files)| List { networks, files });
+    let list = (vec(prefixes(), 0..3), vec(paths(), 0..3))
+        .prop_map(|(networks, files)| AddressList { networks, files });
     let lists = vec(list, LISTS.len())
         .prop_map(|lists| LISTS.iter().map(|name| (*name).to_owned()).zip(lists).collect());
     (option::of(keys(Vec::new())), lists)
-        .prop_flat_map(|(user, lists): (_, BTreeMap<String, List>)| {
+        .prop_flat_map(|(user, lists): (_, BTreeMap<String, AddressList>)| {
             let has_user = user.is_some();
             (Just(user), Just(lists), vec(rules(has_user), 0..4))
         })
         .boxed()
 }
 
-fn rules(has_user: bool) -> BoxedStrategy<Rule> {
+fn rules(has_user: bool) -> BoxedStrategy<RuleSpec> {
     matches()
         .prop_flat_map(move |matching| {
             let mut more = Vec::new();
             if has_user {
-                more.push(Part::User);
+                more.push(KeyPart::User);
             }
             if !matching.paths.is_empty() {
-                more.push(Part::Route);
+                more.push(KeyPart::Route);
             }
             let captures = matching.paths.iter().flat_map(PathPattern::captures);
-            more.extend(captures.map(|name| Part::Capture(name.to_owned())));
-            (Just(matching), limits(more.clone()), terms(more), actions(), rooms())
+            more.extend(captures.map(|name| KeyPart::Capture(name.to_owned())));
+            (Just(matching), limits(more.clone()), rule_terms(more), actions(), capacities())
         })
         .prop_map(|(matching, limits, terms, actions, (capacity, overflow))| {
             let (quotas, adaptive, bandwidth, access, breaker) = limits;
             let (key, (missing, duplicates), cost, charge, priority, enforcement, inherit) = terms;
             let (name, schedule, store, on_outage, wait, queue, message, on_limit) = actions;
-            Rule {
+            RuleSpec {
                 name,
                 matching,
                 key,
@@ -578,7 +586,7 @@ fn rules(has_user: bool) -> BoxedStrategy<Rule> {
                 queue,
                 message,
                 on_limit,
-                inherit,
+                carry_over: inherit,
                 capacity,
                 overflow,
             }
@@ -586,36 +594,37 @@ fn rules(has_user: bool) -> BoxedStrategy<Rule> {
         .boxed()
 }
 
-fn rooms() -> BoxedStrategy<(Option<Capacity>, Overflow)> {
+fn capacities() -> BoxedStrategy<(Option<Capacity>, Overflow)> {
     let capacity =
         prop_oneof![(1_u64..=1 << 32).prop_map(Capacity::Keys), (1_u64..=1 << 40).prop_map(Capacity::Bytes),];
     (option::of(capacity), select(vec![Overflow::Replace, Overflow::Share, Overflow::Deny])).boxed()
 }
 
-type Limits = (Quotas, Option<Adaptive>, Option<Bandwidth>, Option<Access>, Option<BreakerTerms>);
+type RuleLimits =
+    (Quotas, Option<AdaptiveSpec>, Option<BandwidthSpec>, Option<AccessSpec>, Option<BreakerSpec>);
 
-fn limits(more: Vec<Part>) -> BoxedStrategy<Limits> {
+fn limits(more: Vec<KeyPart>) -> BoxedStrategy<RuleLimits> {
     let tiers =
         (keys(more), vec((names(), quotas()), 0..3), quotas()).prop_map(|(by, mut each, otherwise)| {
-            let mut seen = Vec::new();
+            let mut known_names = Vec::new();
             each.retain(|(name, _): &(String, Quota)| {
-                let is_new = !seen.contains(name);
-                seen.push(name.clone());
+                let is_new = !known_names.contains(name);
+                known_names.push(name.clone());
                 is_new
             });
-            Quotas::Tiers(Tiers { by, each, otherwise })
+            Quotas::Tiers(Tiers { key: by, quotas: each, default: otherwise })
         });
     let adaptive = (times(), option::of(1_u64..10), option::of(10_u64..1_000))
-        .prop_map(|(target, least, most)| Adaptive { target, least, most });
+        .prop_map(|(target, least, most)| AdaptiveSpec { target, min: least, max: most });
     let bandwidth = (option::of(byte_quotas()), option::of(byte_quotas()))
         .prop_filter_map("no bandwidth", |(down, up)| {
-            (down.is_some() || up.is_some()).then_some(Bandwidth { down, up })
+            (down.is_some() || up.is_some()).then_some(BandwidthSpec { down, up })
         });
     let ban = select(vec!["10/min for 1h", "10/min burst 20 for 1h growing 2 up to 1d"]);
     let access =
         (networks(), networks(), option::of(ban)).prop_filter_map("no access", |(deny, allow, ban)| {
-            let access = Access { deny, allow, ban: ban.map(|ban| ban.parse().unwrap()) };
-            (access != Access::default()).then_some(access)
+            let access = AccessSpec { deny, allow, ban: ban.map(|ban| ban.parse().unwrap()) };
+            (access != AccessSpec::default()).then_some(access)
         });
     let quotas = prop_oneof![vec(quotas(), 1..4).prop_map(Quotas::All), tiers];
     let first = (quotas, option::of(adaptive.clone()), option::of(bandwidth), option::of(access));
@@ -625,37 +634,53 @@ fn limits(more: Vec<Part>) -> BoxedStrategy<Limits> {
     prop_oneof![4 => first, 1 => second].boxed()
 }
 
-type Terms = (Key, (Missing, Duplicates), Cost, Option<Charge>, Option<Priority>, Enforcement, CarryOver);
+type RuleTerms = (
+    KeySpec,
+    (Missing, Duplicates),
+    CostSpec,
+    Option<ChargeSpec>,
+    Option<PrioritySpec>,
+    RuleEnforcement,
+    CarryOver,
+);
 
-fn terms(more: Vec<Part>) -> BoxedStrategy<Terms> {
-    let key = prop_oneof![Just(Key::All), keys(more.clone())];
+fn rule_terms(more: Vec<KeyPart>) -> BoxedStrategy<RuleTerms> {
+    let key = prop_oneof![Just(KeySpec::All), keys(more.clone())];
     let part = keys(Vec::new()).prop_filter_map("several", |key| match key {
-        Key::Part(part) => Some(part),
+        KeySpec::Part(part) => Some(part),
         _ => None,
     });
     let cost = prop_oneof![
-        Just(Cost::Fixed(1)),
-        any::<u64>().prop_map(Cost::Fixed),
-        (part, any::<u64>(), 1..=u64::MAX).prop_map(|(part, otherwise, most)| Cost::Found {
+        Just(CostSpec::Fixed(1)),
+        any::<u64>().prop_map(CostSpec::Fixed),
+        (part, any::<u64>(), 1..=u64::MAX).prop_map(|(part, otherwise, most)| CostSpec::FromRequest {
             part,
-            otherwise,
-            most
+            default: otherwise,
+            max: most
         }),
     ];
-    let due =
-        || vec(prop_oneof![(100_u16..600).prop_map(Due::Status), (1_u16..=5).prop_map(Due::Hundred)], 1..4);
+    let due = || {
+        vec(
+            prop_oneof![
+                (100_u16..600).prop_map(StatusPattern::Status),
+                (1_u16..=5).prop_map(StatusPattern::Class)
+            ],
+            1..4,
+        )
+    };
     let charge = prop_oneof![
-        due().prop_map(Charge::If),
-        due().prop_map(Charge::Unless),
-        tokens().prop_map(Charge::Header)
+        due().prop_map(ChargeSpec::If),
+        due().prop_map(ChargeSpec::Unless),
+        tokens().prop_map(ChargeSpec::Header)
     ];
     let priority = prop_oneof![
-        classes().prop_map(Priority::Always),
-        (keys(more), classes()).prop_map(|(by, otherwise)| Priority::Found { by, otherwise }),
+        classes().prop_map(PrioritySpec::Fixed),
+        (keys(more), classes())
+            .prop_map(|(by, otherwise)| PrioritySpec::FromRequest { key: by, default: otherwise }),
     ];
     let enforcement = prop_oneof![
-        select(vec![Mode::Enforce, Mode::Shadow, Mode::Off]).prop_map(Enforcement::All),
-        shares().prop_map(Enforcement::Part),
+        select(vec![Mode::Enforce, Mode::Shadow, Mode::Off]).prop_map(RuleEnforcement::All),
+        shares().prop_map(RuleEnforcement::Percent),
     ];
     (
         key,
@@ -672,18 +697,18 @@ fn terms(more: Vec<Part>) -> BoxedStrategy<Terms> {
         .boxed()
 }
 
-type Actions = (
+type RuleActions = (
     String,
     Option<tidegate_overload::Schedule>,
     Option<String>,
     Option<Outage>,
     Duration,
-    Option<Queue>,
+    Option<QueueSpec>,
     Option<String>,
     OnLimit,
 );
 
-fn actions() -> BoxedStrategy<Actions> {
+fn actions() -> BoxedStrategy<RuleActions> {
     let schedule = select(vec!["+08:00; mon-fri 09:00-18:00 x2; 22:00-06:00 x0.5", "sat,sun x0.1"])
         .prop_map(|text| text.parse().unwrap());
     let queue = (
@@ -691,7 +716,11 @@ fn actions() -> BoxedStrategy<Actions> {
         option::of(0_u64..=1_000_000),
         select(vec![QueueOrder::Fifo, QueueOrder::Priority]),
     )
-        .prop_map(|(most, in_all, order)| Queue { most, in_all: in_all.map(|all| all.max(most)), order });
+        .prop_map(|(most, in_all, order)| QueueSpec {
+            max: most,
+            max_total: in_all.map(|all| all.max(most)),
+            order,
+        });
     (
         names(),
         option::of(schedule),
@@ -699,7 +728,7 @@ fn actions() -> BoxedStrategy<Actions> {
         option::of(outages()),
         prop_oneof![Just(Duration::ZERO), times()],
         option::of(queue),
-        option::of(filled()),
+        option::of(non_empty_texts()),
         on_limits(),
     )
         .boxed()
@@ -721,7 +750,7 @@ fn on_limits() -> BoxedStrategy<OnLimit> {
     prop_oneof![
         Just(OnLimit::default()),
         reject,
-        (words(), select(vec![301_u16, 302, 303, 307, 308]))
+        (plain_words(), select(vec![301_u16, 302, 303, 307, 308]))
             .prop_map(|(location, status)| OnLimit::Redirect { location, status }),
         body.prop_map(OnLimit::Fallback),
         names().prop_map(|name| OnLimit::Fallback(Fallback::Upstream(name))),

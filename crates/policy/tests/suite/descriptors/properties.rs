@@ -3,7 +3,8 @@
 use proptest::prelude::*;
 use std::collections::HashSet;
 use tidegate_policy::descriptors::{
-    Amount, DescriptorFlags, DescriptorSet, Entry, Merge, Metric, RawDescriptor, RawDomain, RawLimit,
+    DescriptorAmount, DescriptorEntry, DescriptorFlags, DescriptorSet, DomainMerge, MetricName,
+    RawDescriptor, RawDomain, RawLimit,
 };
 
 /// A tree whose limits have numbers of their own.
@@ -33,46 +34,46 @@ fn trees() -> impl Strategy<Value = Vec<RawDescriptor>> {
     };
     let mut level = Just(Vec::new()).boxed();
     for _ in 0..3 {
-        level = prop::collection::vec(node(level), 0..6).prop_map(without_twins).boxed();
+        level = prop::collection::vec(node(level), 0..6).prop_map(remove_duplicates).boxed();
     }
     level.prop_map(|mut tree| {
-        number(&mut tree, &mut 0);
+        number_limits(&mut tree, &mut 0);
         tree
     })
 }
 
-fn without_twins(mut level: Vec<RawDescriptor>) -> Vec<RawDescriptor> {
-    let mut seen = HashSet::new();
-    level.retain(|node| seen.insert((node.key.clone(), node.value.clone())));
+fn remove_duplicates(mut level: Vec<RawDescriptor>) -> Vec<RawDescriptor> {
+    let mut known = HashSet::new();
+    level.retain(|node| known.insert((node.key.clone(), node.value.clone())));
     level
 }
 
-fn number(tree: &mut [RawDescriptor], next: &mut u32) {
+fn number_limits(tree: &mut [RawDescriptor], next: &mut u32) {
     for node in tree {
         *next += 1;
         if let Some(limit) = &mut node.rate_limit {
             limit.requests_per_unit = Some(*next);
         }
-        number(&mut node.descriptors, next);
+        number_limits(&mut node.descriptors, next);
     }
 }
 
-fn requests() -> impl Strategy<Value = Vec<Entry>> {
-    let entry = ("[ab*]{1,2}", "[ab*_]{0,3}").prop_map(|(key, value)| Entry { key, value });
+fn requests() -> impl Strategy<Value = Vec<DescriptorEntry>> {
+    let entry = ("[ab*]{1,2}", "[ab*_]{0,3}").prop_map(|(key, value)| DescriptorEntry { key, value });
     prop::collection::vec(entry, 0..5)
 }
 
 /// What a glob means, as slow as it is plain.
-fn fits(glob: &str, text: &str) -> bool {
+fn glob_matches(glob: &str, text: &str) -> bool {
     match glob.chars().next() {
         None => text.is_empty(),
-        Some('*') => (0..=text.len()).any(|end| fits(&glob[1..], &text[end..])),
-        Some(sign) => text.starts_with(sign) && fits(&glob[1..], &text[1..]),
+        Some('*') => (0..=text.len()).any(|end| glob_matches(&glob[1..], &text[end..])),
+        Some(sign) => text.starts_with(sign) && glob_matches(&glob[1..], &text[1..]),
     }
 }
 
 /// What is found by looking at each place of a level in turn: the limit, as what it is counted, and what it is called.
-fn scanned(tree: &[RawDescriptor], request: &[Entry]) -> Option<(u32, Vec<Entry>, String)> {
+fn scan(tree: &[RawDescriptor], request: &[DescriptorEntry]) -> Option<(u32, Vec<DescriptorEntry>, String)> {
     let (mut level, mut counted) = (tree, Vec::new());
     let (mut place, mut called, mut detailed) = (String::from("d"), String::from("d"), String::from("d"));
     let mut last = None;
@@ -83,15 +84,17 @@ fn scanned(tree: &[RawDescriptor], request: &[Entry]) -> Option<(u32, Vec<Entry>
         let by_pattern = |node: &&RawDescriptor| {
             let is_pattern = node.key.contains('*') || node.value.contains('*');
             let any = node.value.is_empty();
-            is_pattern && fits(&node.key, &entry.key) && (any || fits(&node.value, &entry.value))
+            is_pattern
+                && glob_matches(&node.key, &entry.key)
+                && (any || glob_matches(&node.value, &entry.value))
         };
         let by_key = |node: &&RawDescriptor| node.key == entry.key && node.value.is_empty();
         let exactly = level.iter().find(with_value);
         let pattern = level.iter().find(by_pattern).filter(|_| exactly.is_none());
         let node = exactly.or(pattern).or_else(|| level.iter().find(by_key))?;
         let shares = pattern.is_some() && node.flags.share_threshold;
-        let said = Entry { key: node.key.clone(), value: node.value.clone() };
-        let push = |name: &mut String, entry: &Entry| {
+        let said = DescriptorEntry { key: node.key.clone(), value: node.value.clone() };
+        let push = |name: &mut String, entry: &DescriptorEntry| {
             let sign = if entry.value.is_empty() { "" } else { "_" };
             *name += &format!(".{}{sign}{}", entry.key, entry.value);
         };
@@ -113,20 +116,20 @@ proptest! {
     #![proptest_config(ProptestConfig { failure_persistence: None, ..ProptestConfig::with_cases(400) })]
 
     #[test]
-    fn the_index_finds_what_a_scan_finds(tree in trees(), requests in prop::collection::vec(requests(), 20)) {
+    fn descriptor_tree_agrees_with_scan(tree in trees(), requests in prop::collection::vec(requests(), 20)) {
         let raw = RawDomain { source: "a".to_owned(), domain: "d".to_owned(), descriptors: tree.clone() };
-        let set = DescriptorSet::build([raw], Merge::Refuse).unwrap();
+        let set = DescriptorSet::build([raw], DomainMerge::Reject).unwrap();
         let domain = set.domain("d").unwrap();
         for request in requests {
             let found = domain.find(&request).map(|found| {
-                let Amount::PerUnit { requests, .. } = found.limit.amount else { unreachable!() };
+                let DescriptorAmount::PerUnit { requests, .. } = found.limit.amount else { unreachable!() };
                 let called = match found.metric {
-                    Metric::Place => found.limit.place.to_string(),
-                    Metric::Detailed(name) => name,
+                    MetricName::Path => found.limit.path.to_string(),
+                    MetricName::Detailed(name) => name,
                 };
-                (requests, found.counted.into_owned(), called)
+                (requests, found.counter_entries.into_owned(), called)
             });
-            prop_assert_eq!(found, scanned(&tree, &request), "{:?}", request);
+            prop_assert_eq!(found, scan(&tree, &request), "{:?}", request);
         }
     }
 }

@@ -3,7 +3,7 @@
 #![allow(clippy::unwrap_used, clippy::panic, reason = "this is how a test fails")]
 
 use crate::{
-    requests::{MatchExt as _, Request, any},
+    requests::{MatchExt as _, PolicyTestRequest, any_request},
     rules::{gate, header, ip, policy, refusal, rule},
 };
 use proptest::prelude::*;
@@ -11,16 +11,16 @@ use tidegate_core::Micros;
 use tidegate_limiter::Clock;
 use tidegate_policy::{
     compile::{Compiler, DryRun, Prefetch},
-    model::{Cost, Enforcement, Key, Part, Rule},
+    model::{CostSpec, KeyPart, KeySpec, RuleEnforcement, RuleSpec},
 };
 use tidegate_rule::{Evaluation, Mode, Rules};
 
-fn said() -> impl Strategy<Value = Vec<Rule>> {
+fn rule_sets() -> impl Strategy<Value = Vec<RuleSpec>> {
     let key = prop_oneof![
-        Just(Key::All),
+        Just(KeySpec::All),
         Just(ip()),
         Just(header("x-user")),
-        Just(Key::Every(vec![ip(), header("x-user")]))
+        Just(KeySpec::Composite(vec![ip(), header("x-user")]))
     ];
     let path = prop_oneof![Just("/**"), Just("/a"), Just("/{x}"), Just("/a/*"), Just("/b/**")];
     let quotas = prop_oneof![
@@ -32,9 +32,9 @@ fn said() -> impl Strategy<Value = Vec<Rule>> {
     ];
     let one = (key, path, quotas, any_method());
     proptest::collection::vec(one, 1..6).prop_map(|rules| {
-        let rules = rules.into_iter().enumerate().map(|(place, (key, path, quotas, method))| Rule {
+        let rules = rules.into_iter().enumerate().map(|(place, (key, path, quotas, method))| RuleSpec {
             key,
-            matching: any().path(path).method(method),
+            matching: any_request().path(path).method(method),
             ..rule(&format!("rule-{place}"), &quotas)
         });
         rules.collect()
@@ -42,7 +42,7 @@ fn said() -> impl Strategy<Value = Vec<Rule>> {
 }
 
 /// The same with rules in shadow mode, or in shadow mode for some keys, and with costs that a header says.
-fn said_in_modes() -> impl Strategy<Value = Vec<Rule>> {
+fn rule_sets_with_modes() -> impl Strategy<Value = Vec<RuleSpec>> {
     let mode = prop_oneof![
         4 => Just((Mode::Enforce, None)),
         1 => Just((Mode::Enforce, Some(50.0))),
@@ -50,12 +50,12 @@ fn said_in_modes() -> impl Strategy<Value = Vec<Rule>> {
         1 => Just((Mode::Off, None)),
     ];
     let cost = prop_oneof![
-        3 => Just(Cost::Fixed(1)),
-        1 => Just(Cost::Found { part: Part::Header("x-cost".to_owned()), otherwise: 1, most: 3 }),
+        3 => Just(CostSpec::Fixed(1)),
+        1 => Just(CostSpec::FromRequest { part: KeyPart::Header("x-cost".to_owned()), default: 1, max: 3 }),
     ];
-    (said(), proptest::collection::vec((mode, cost), 6)).prop_map(|(mut rules, modes)| {
+    (rule_sets(), proptest::collection::vec((mode, cost), 6)).prop_map(|(mut rules, modes)| {
         for (rule, ((mode, percent), cost)) in rules.iter_mut().zip(modes) {
-            rule.enforcement = Enforcement::of(mode, percent).unwrap();
+            rule.enforcement = RuleEnforcement::new(mode, percent).unwrap();
             rule.cost = cost;
         }
         rules
@@ -66,17 +66,19 @@ fn any_method() -> impl Strategy<Value = &'static str> {
     prop_oneof![Just("GET"), Just("POST")]
 }
 
-fn requests() -> impl Strategy<Value = Vec<Request>> {
+fn requests() -> impl Strategy<Value = Vec<PolicyTestRequest>> {
     let path = prop_oneof![Just("/a"), Just("/a/b"), Just("//b/../a"), Just("/b"), Just("/c/d")];
     let user = prop_oneof![Just(""), Just("ann"), Just("bob")];
     let one = (any_method(), path, user, 1..3_u8).prop_map(|(method, path, user, last)| {
-        Request::of(&format!("{method} {path}")).from(&format!("192.0.2.{last}")).header("x-user", user)
+        PolicyTestRequest::new(&format!("{method} {path}"))
+            .with_peer(&format!("192.0.2.{last}"))
+            .with_header("x-user", user)
     });
     proptest::collection::vec(one, 1..30)
 }
 
 /// The same, some with several values of the headers that rules read.
-fn requests_with_duplicates() -> impl Strategy<Value = Vec<Request>> {
+fn requests_with_duplicates() -> impl Strategy<Value = Vec<PolicyTestRequest>> {
     let more = prop_oneof![
         6 => Just(vec![]),
         1 => Just(vec![("x-cost", "2")]),
@@ -84,21 +86,21 @@ fn requests_with_duplicates() -> impl Strategy<Value = Vec<Request>> {
         1 => Just(vec![("x-user", "eve")]),
     ];
     (requests(), proptest::collection::vec(more, 30)).prop_map(|(requests, more)| {
-        let add = |request: Request, (name, value): &(&str, &str)| request.header(name, value);
+        let add = |request: PolicyTestRequest, (name, value): &(&str, &str)| request.with_header(name, value);
         requests.into_iter().zip(more).map(|(request, more)| more.iter().fold(request, add)).collect()
     })
 }
 
 #[test]
 fn dry_run_reports_the_denial_with_the_longest_wait() {
-    let said = vec![rule("minute", &["1/min"]), rule("hour", &["1/h"])];
+    let rules = vec![rule("minute", &["1/min"]), rule("hour", &["1/h"])];
     let (clock, hand) = Clock::manual();
     hand.set(Micros::from_secs(1_000_000));
     let compiler = Compiler::new(Rules::new()).clock(clock);
-    let gate = compiler.compile(&policy(said), None).unwrap();
-    let request = Request::of("GET /").from("192.0.2.1");
+    let gate = compiler.compile(&policy(rules), None).unwrap();
+    let request = PolicyTestRequest::new("GET /").with_peer("192.0.2.1");
     let (mut prefetch, mut dry_run) = (Prefetch::default(), DryRun::new(&gate));
-    gate.prepare(&gate.see(&request), &mut prefetch);
+    gate.prepare(&gate.view_request(&request), &mut prefetch);
     let mut denied_by = || {
         gate.dry_run(&request, (&prefetch, 0), &mut dry_run);
         dry_run.denied_by()
@@ -108,8 +110,8 @@ fn dry_run_reports_the_denial_with_the_longest_wait() {
 
 proptest! {
     #[test]
-    fn a_policy_decides_as_a_scan_of_its_limits_does(said in said(), requests in requests()) {
-        let (indexed, scanned) = (gate(&policy(said.clone())), gate(&policy(said)));
+    fn policy_agrees_with_scan_of_limits(rules in rule_sets(), requests in requests()) {
+        let (indexed, scanned) = (gate(&policy(rules.clone())), gate(&policy(rules)));
         for request in &requests {
             let one = refusal(&indexed, request).map(|refusal| refusal.rule.to_string());
             let Evaluation::Ready(verdict) = scanned.gate().check(request) else { panic!("everything is at hand") };
@@ -120,31 +122,31 @@ proptest! {
 
     #[test]
     fn live_and_dry_runs_agree(
-        said in said_in_modes(),
+        rules in rule_sets_with_modes(),
         requests in requests_with_duplicates(),
         steps in proptest::collection::vec(0..40_u64, 30),
         together in 1..5_usize,
     ) {
         let (clock, hand) = Clock::manual();
-        let made = |said: &[Rule]| {
+        let compile = |rules: &[RuleSpec]| {
             let compiler = Compiler::new(Rules::new()).clock(clock.clone());
-            compiler.compile(&policy(said.to_vec()), None).unwrap()
+            compiler.compile(&policy(rules.to_vec()), None).unwrap()
         };
-        let (live, dry) = (made(&said), made(&said));
+        let (live, dry) = (compile(&rules), compile(&rules));
         let mut now = Micros::from_secs(1_000_000);
         let (mut prefetch, mut dry_run) = (Prefetch::default(), DryRun::new(&dry));
         for (requests, steps) in requests.chunks(together).zip(steps.chunks(together)) {
             prefetch.clear();
             for request in requests {
-                dry.prepare(&dry.see(request), &mut prefetch);
+                dry.prepare(&dry.view_request(request), &mut prefetch);
             }
             dry.prefetch(&prefetch, 0..requests.len());
             for ((at, request), step) in requests.iter().enumerate().zip(steps) {
                 now = now.plus(Micros::from_secs(*step));
                 hand.set(now);
                 dry.dry_run(request, (&prefetch, at), &mut dry_run);
-                let refusal = refusal(&live, request).map(|refusal| (refusal.place, refusal.reason, refusal.action));
-                let expected = dry_run.refusal(request).map(|refusal| (refusal.place, refusal.reason, refusal.action));
+                let refusal = refusal(&live, request).map(|refusal| (refusal.index, refusal.reason, refusal.action));
+                let expected = dry_run.refusal(request).map(|refusal| (refusal.index, refusal.reason, refusal.action));
                 prop_assert_eq!(refusal, expected, "{:?}", request);
             }
         }

@@ -3,8 +3,8 @@
 #![allow(clippy::unwrap_used, clippy::panic, reason = "this is how a test fails")]
 
 use crate::{
-    requests::{MatchExt as _, Request, any},
-    rules::{access, admitted, gate, header, ip, now, policy, refusal, refuser, rule},
+    requests::{MatchExt as _, PolicyTestRequest, any_request},
+    rules::{access, count_admitted, expect_ready, gate, header, ip, policy, refusal, refusing_rule, rule},
 };
 use std::{collections::BTreeMap, time::Duration};
 use tidegate_core::Share;
@@ -12,8 +12,8 @@ use tidegate_limiter::Clock;
 use tidegate_policy::{
     compile::{Compiler, DenyReason, LivePolicy, PolicyGate, PolicyResult, RejectAction},
     model::{
-        Adaptive, Bandwidth, BreakerTerms, Enforcement, Fallback, Key, OnLimit, Part, Policy, Priority,
-        Queue, QueueOrder, Reject, Route, Rule,
+        AdaptiveSpec, BandwidthSpec, BreakerSpec, Fallback, KeyPart, KeySpec, OnLimit, Policy, PrioritySpec,
+        QueueOrder, QueueSpec, Reject, RouteSpec, RuleEnforcement, RuleSpec,
     },
 };
 use tidegate_rule::{
@@ -21,9 +21,9 @@ use tidegate_rule::{
     request::{Missing, Reply},
 };
 
-struct Status(u16);
+struct StatusResponse(u16);
 
-impl Reply for Status {
+impl Reply for StatusResponse {
     fn status(&self) -> u16 {
         self.0
     }
@@ -32,23 +32,23 @@ impl Reply for Status {
     }
 }
 
-fn answer(gate: &PolicyGate, request: &Request) -> Answer {
+fn denial_response(gate: &PolicyGate, request: &PolicyTestRequest) -> Answer {
     match refusal(gate, request).unwrap().action {
-        RejectAction::Answer(answer) => answer,
+        RejectAction::Response(answer) => answer,
         other => panic!("{other:?}"),
     }
 }
 
 #[test]
-fn each_rule_says_what_becomes_of_those_over_its_limit() {
+fn on_limit_action_is_applied() {
     let over = |on_limit: OnLimit| {
         let upstreams = BTreeMap::from([("spare".to_owned(), upstream())]);
-        let said = Policy { upstreams, ..policy([Rule { on_limit, ..rule("one", &["1/min"]) }]) };
+        let said = Policy { upstreams, ..policy([RuleSpec { on_limit, ..rule("one", &["1/min"]) }]) };
         let gate = gate(&said);
-        assert_eq!(refuser(&gate, &Request::of("GET /")), "");
+        assert_eq!(refusing_rule(&gate, &PolicyTestRequest::new("GET /")), "");
         gate
     };
-    let request = Request::of("GET /");
+    let request = PolicyTestRequest::new("GET /");
     let reject = Reject {
         status: Some(503),
         headers: BTreeMap::from([("x-reason".to_owned(), "quota".to_owned())]),
@@ -60,7 +60,7 @@ fn each_rule_says_what_becomes_of_those_over_its_limit() {
     };
     let rejecting = over(OnLimit::Reject(reject));
     let told = |accept: &str| {
-        let answer = answer(&rejecting, &request.clone().header("accept", accept));
+        let answer = denial_response(&rejecting, &request.clone().with_header("accept", accept));
         assert_eq!(
             (answer.status, answer.get("x-reason"), answer.get("retry-after")),
             (503, Some("quota"), Some("60"))
@@ -71,11 +71,12 @@ fn each_rule_says_what_becomes_of_those_over_its_limit() {
     assert_eq!(told("text/html").1, "<p>Slow down.</p>");
     assert_eq!(told("image/png"), ("text/plain; charset=utf-8".to_owned(), "Slow down.".to_owned()));
 
-    let elsewhere = answer(&over(OnLimit::Redirect { location: "/busy".to_owned(), status: 303 }), &request);
+    let elsewhere =
+        denial_response(&over(OnLimit::Redirect { location: "/busy".to_owned(), status: 303 }), &request);
     assert_eq!((elsewhere.status, elsewhere.get("location")), (303, Some("/busy")));
     let headers = BTreeMap::from([("content-type".to_owned(), "application/json".to_owned())]);
     let empty = OnLimit::Fallback(Fallback::Body { status: 200, headers, body: "[]".to_owned() });
-    let empty = answer(&over(empty), &request);
+    let empty = denial_response(&over(empty), &request);
     assert_eq!(
         (empty.status, empty.get("content-type"), &*empty.body),
         (200, Some("application/json"), "[]")
@@ -86,7 +87,7 @@ fn each_rule_says_what_becomes_of_those_over_its_limit() {
     assert_eq!(instead(spare), RejectAction::Upstream("spare".into()));
 
     let nowhere = OnLimit::Fallback(Fallback::Upstream("nowhere".to_owned()));
-    let said = policy([Rule { on_limit: nowhere, ..rule("one", &["1/min"]) }]);
+    let said = policy([RuleSpec { on_limit: nowhere, ..rule("one", &["1/min"]) }]);
     let error = Compiler::new(Rules::new()).compile(&said, None).unwrap_err();
     assert!(error.to_string().starts_with("rule `one`: unknown upstream `nowhere`"), "{error}");
 }
@@ -103,44 +104,48 @@ fn upstream() -> tidegate_policy::model::Upstream {
         fail_timeout: Duration::from_secs(10),
         health: None,
         breaker: None,
-        retries: Retries { most: 0, budget: Share::NONE },
+        retries: Retries { max: 0, budget: Share::NONE },
     }
 }
 
 #[test]
-fn lists_come_first_and_the_listed_pass_by_the_limits() {
+fn access_lists_apply_before_limits() {
     let lists = access(&["198.51.100.0/24"], &["198.51.100.7"], None);
     let office = access(&["all"], &["10.0.0.0/8"], None);
     let gate = gate(&policy([
-        Rule { key: ip(), access: Some(lists), ..rule("everybody", &["2/min"]) },
-        Rule { matching: any().path("/admin/**"), access: Some(office), ..rule("admin", &[]) },
+        RuleSpec { key: ip(), access: Some(lists), ..rule("everybody", &["2/min"]) },
+        RuleSpec { matching: any_request().path("/admin/**"), access: Some(office), ..rule("admin", &[]) },
     ]));
-    let from = |peer: &str| Request::of("GET /").from(peer);
-    assert_eq!(admitted(&gate, &from("192.0.2.1")), 2);
-    assert_eq!(admitted(&gate, &from("198.51.100.7")), 10);
+    let from = |peer: &str| PolicyTestRequest::new("GET /").with_peer(peer);
+    assert_eq!(count_admitted(&gate, &from("192.0.2.1")), 2);
+    assert_eq!(count_admitted(&gate, &from("198.51.100.7")), 10);
     let refused = refusal(&gate, &from("198.51.100.8")).unwrap();
     assert_eq!((&*refused.rule, refused.reason), ("everybody", DenyReason::Denied));
-    assert!(matches!(refused.action, RejectAction::Answer(answer) if answer.status == 403));
-    let admin = Request::of("GET /admin");
-    assert_eq!(refuser(&gate, &admin.clone().from("192.0.2.9")), "admin");
-    assert_eq!(refuser(&gate, &admin.clone().from("10.1.1.1")), "");
-    assert_eq!(refuser(&gate, &Request { peer: None, ..admin }), "everybody", "nobody knows who it is");
+    assert!(matches!(refused.action, RejectAction::Response(answer) if answer.status == 403));
+    let admin = PolicyTestRequest::new("GET /admin");
+    assert_eq!(refusing_rule(&gate, &admin.clone().with_peer("192.0.2.9")), "admin");
+    assert_eq!(refusing_rule(&gate, &admin.clone().with_peer("10.1.1.1")), "");
+    assert_eq!(
+        refusing_rule(&gate, &PolicyTestRequest { peer: None, ..admin }),
+        "everybody",
+        "nobody knows who it is"
+    );
 }
 
 #[test]
-fn whoever_is_denied_too_often_is_banned() {
+fn repeated_denials_ban_client() {
     let (clock, hand) = Clock::manual();
     let banning = access(&[], &[], Some("3/min for 1h"));
-    let said = policy([Rule { key: ip(), access: Some(banning), ..rule("login", &["1/s"]) }]);
+    let said = policy([RuleSpec { key: ip(), access: Some(banning), ..rule("login", &["1/s"]) }]);
     let live = LivePolicy::new(Compiler::new(Rules::new()).clock(clock), &said).unwrap();
-    let request = Request::of("POST /login");
-    let why = || refusal(&live.now(), &request).map(|refusal| refusal.reason);
+    let request = PolicyTestRequest::new("POST /login");
+    let why = || refusal(&live.current(), &request).map(|refusal| refusal.reason);
     let said_to = [why(), why(), why(), why(), why()];
     let limited = Some(DenyReason::Limited);
     assert_eq!(said_to[..3], [None, limited, limited]);
     assert_eq!(said_to[4], Some(DenyReason::Banned), "{said_to:?}");
     // A ban outlives a change of the policy, and ends in its time.
-    live.replace(&policy([Rule { message: Some("No.".to_owned()), ..said.rules[0].clone() }])).unwrap();
+    live.replace(&policy([RuleSpec { message: Some("No.".to_owned()), ..said.rules[0].clone() }])).unwrap();
     assert_eq!(why(), Some(DenyReason::Banned));
     hand.advance(Duration::from_secs(3_600));
     assert_eq!(why(), None);
@@ -149,86 +154,102 @@ fn whoever_is_denied_too_often_is_banned() {
 #[test]
 fn ban_follows_the_key_of_its_rule() {
     let banning = || Some(access(&[], &[], Some("2/min for 1h")));
-    let user = Rule { key: header("x-user"), access: banning(), ..rule("login", &["1/s"]) };
-    let asked = |gate: &PolicyGate, request: Request| {
+    let user = RuleSpec { key: header("x-user"), access: banning(), ..rule("login", &["1/s"]) };
+    let asked = |gate: &PolicyGate, request: PolicyTestRequest| {
         (0..5).fold(None, |_, _| refusal(gate, &request).map(|refusal| refusal.reason))
     };
-    let request = |name: &str| Request::of("POST /login").header("x-user", name);
+    let request = |name: &str| PolicyTestRequest::new("POST /login").with_header("x-user", name);
     let login = gate(&policy([user]));
     assert_eq!(asked(&login, request("mallory")), Some(DenyReason::Banned));
-    assert_eq!(refuser(&login, &request("ann")), "", "another user behind the same address");
+    assert_eq!(refusing_rule(&login, &request("ann")), "", "another user behind the same address");
     assert_eq!(
-        refusal(&login, &request("mallory").from("203.0.113.9")).unwrap().reason,
+        refusal(&login, &request("mallory").with_peer("203.0.113.9")).unwrap().reason,
         DenyReason::Banned,
         "the same user from elsewhere",
     );
     // Without the key, the address is counted and banned.
-    assert_eq!(asked(&login, Request::of("POST /login")), Some(DenyReason::Banned));
-    assert_eq!(refuser(&login, &Request::of("POST /login").from("203.0.113.9")), "");
-    assert_eq!(refuser(&login, &request("bob")), "");
+    assert_eq!(asked(&login, PolicyTestRequest::new("POST /login")), Some(DenyReason::Banned));
+    assert_eq!(refusing_rule(&login, &PolicyTestRequest::new("POST /login").with_peer("203.0.113.9")), "");
+    assert_eq!(refusing_rule(&login, &request("bob")), "");
 
     // Nobody is banned for what others do: a key that names no client bans addresses.
-    let paths = [Key::All, Key::Part(Part::Path), Key::First(vec![header("x-user"), Key::All])];
+    let paths =
+        [KeySpec::All, KeySpec::Part(KeyPart::Path), KeySpec::First(vec![header("x-user"), KeySpec::All])];
     for key in paths {
-        let shared = Rule { key: key.clone(), access: banning(), ..rule("all", &["1/s"]) };
+        let shared = RuleSpec { key: key.clone(), access: banning(), ..rule("all", &["1/s"]) };
         let shared = gate(&policy([shared]));
-        assert_eq!(asked(&shared, Request::of("POST /login")), Some(DenyReason::Banned), "{key:?}");
-        let other = refusal(&shared, &Request::of("POST /login").from("203.0.113.9")).unwrap();
+        assert_eq!(
+            asked(&shared, PolicyTestRequest::new("POST /login")),
+            Some(DenyReason::Banned),
+            "{key:?}"
+        );
+        let other =
+            refusal(&shared, &PolicyTestRequest::new("POST /login").with_peer("203.0.113.9")).unwrap();
         assert_eq!(other.reason, DenyReason::Limited, "{key:?}");
     }
 }
 
 #[test]
 fn requests_without_a_key_are_counted_by_address() {
-    let said = |missing| policy([Rule { key: header("x-user"), missing, ..rule("one", &["1/min"]) }]);
+    let said = |missing| policy([RuleSpec { key: header("x-user"), missing, ..rule("one", &["1/min"]) }]);
     let by_default =
         Policy { trusted_proxies: vec!["10.0.0.1/32".parse().unwrap()], ..said(Missing::default()) };
     let gate_of = gate;
     let gate = gate_of(&by_default);
-    let from = |client: &str| Request::of("GET /").from("10.0.0.1").header("x-forwarded-for", client);
-    assert_eq!(refuser(&gate, &from("192.0.2.1")), "");
-    assert_eq!(refuser(&gate, &from("192.0.2.2")), "", "one client does not use up the quota of another");
-    assert_eq!(refuser(&gate, &from("192.0.2.1")), "one");
-    assert_eq!(refuser(&gate, &from("192.0.2.9").header("x-user", "192.0.2.3")), "");
-    assert_eq!(refuser(&gate, &from("192.0.2.3")), "", "no user is counted as an address");
+    let from = |client: &str| {
+        PolicyTestRequest::new("GET /").with_peer("10.0.0.1").with_header("x-forwarded-for", client)
+    };
+    assert_eq!(refusing_rule(&gate, &from("192.0.2.1")), "");
+    assert_eq!(
+        refusing_rule(&gate, &from("192.0.2.2")),
+        "",
+        "one client does not use up the quota of another"
+    );
+    assert_eq!(refusing_rule(&gate, &from("192.0.2.1")), "one");
+    assert_eq!(refusing_rule(&gate, &from("192.0.2.9").with_header("x-user", "192.0.2.3")), "");
+    assert_eq!(refusing_rule(&gate, &from("192.0.2.3")), "", "no user is counted as an address");
     let shared = gate_of(&said(Missing::Share));
-    assert_eq!(refuser(&shared, &Request::of("GET /").from("192.0.2.1")), "");
-    assert_eq!(refuser(&shared, &Request::of("GET /").from("192.0.2.2")), "one");
+    assert_eq!(refusing_rule(&shared, &PolicyTestRequest::new("GET /").with_peer("192.0.2.1")), "");
+    assert_eq!(refusing_rule(&shared, &PolicyTestRequest::new("GET /").with_peer("192.0.2.2")), "one");
 }
 
 #[test]
-fn what_fails_is_spared_and_hears_of_it() {
-    let terms = BreakerTerms {
+fn breaker_opens_after_failures() {
+    let terms = BreakerSpec {
         failure_rate: Some(Share::percent(50.0).unwrap()),
-        slow_rate: None,
-        slow: None,
-        over: Some(2),
-        least: Some(2),
-        open: Some(Duration::from_secs(5)),
-        probes: Some(1),
+        slow_call_rate: None,
+        slow_call_duration: None,
+        window_size: Some(2),
+        min_calls: Some(2),
+        open_duration: Some(Duration::from_secs(5)),
+        half_open_calls: Some(1),
     };
-    let said = policy([Rule { breaker: Some(terms), ..rule("app", &["100/min"]) }]);
+    let said = policy([RuleSpec { breaker: Some(terms), ..rule("app", &["100/min"]) }]);
     let gate = gate(&said);
-    let request = Request::of("GET /");
-    for reply in [Status(200), Status(500)] {
-        let PolicyResult::Admitted(admission) = now(gate.check(&request)) else { panic!("let through") };
-        assert!(admission.holds_anything());
+    let request = PolicyTestRequest::new("GET /");
+    for reply in [StatusResponse(200), StatusResponse(500)] {
+        let PolicyResult::Admitted(admission) = expect_ready(gate.check(&request)) else {
+            panic!("let through")
+        };
+        assert!(admission.has_pending());
         drop(admission.settle(&reply));
     }
     let refused = refusal(&gate, &request).unwrap();
     assert_eq!((refused.reason, refused.retry_after), (DenyReason::Guarded, Some(Duration::from_secs(5))));
-    assert!(matches!(refused.action, RejectAction::Answer(answer) if answer.status == 503));
+    assert!(matches!(refused.action, RejectAction::Response(answer) if answer.status == 503));
 }
 
 #[test]
-fn the_less_important_are_shed_first() {
-    let adaptive = Adaptive { target: Duration::from_millis(100), least: Some(10), most: Some(10) };
-    let by = Priority::Found { by: crate::rules::header("x-class"), otherwise: "low".to_owned() };
-    let gate = gate(&policy([Rule { adaptive: Some(adaptive), priority: Some(by), ..rule("app", &[]) }]));
-    let mut held = Vec::new();
-    let mut ask = |class: &str| match now(gate.check(&Request::of("GET /").header("x-class", class))) {
+fn low_priority_is_shed_first() {
+    let adaptive = AdaptiveSpec { target: Duration::from_millis(100), min: Some(10), max: Some(10) };
+    let by = PrioritySpec::FromRequest { key: crate::rules::header("x-class"), default: "low".to_owned() };
+    let gate = gate(&policy([RuleSpec { adaptive: Some(adaptive), priority: Some(by), ..rule("app", &[]) }]));
+    let mut admissions = Vec::new();
+    let mut ask = |class: &str| match expect_ready(
+        gate.check(&PolicyTestRequest::new("GET /").with_header("x-class", class)),
+    ) {
         PolicyResult::Admitted(admission) => {
-            held.push(admission);
+            admissions.push(admission);
             true
         }
         PolicyResult::Refused(refusal) => {
@@ -240,37 +261,39 @@ fn the_less_important_are_shed_first() {
         ask("critical");
     }
     assert!(!ask("nonsense"));
-    held.clear();
-    assert!(matches!(now(gate.check(&Request::of("GET /"))), PolicyResult::Admitted(_)));
+    admissions.clear();
+    assert!(matches!(expect_ready(gate.check(&PolicyTestRequest::new("GET /"))), PolicyResult::Admitted(_)));
 }
 
 #[test]
-fn bytes_have_a_rate_for_each_key() {
-    let rates = Bandwidth { down: Some("1MB/s".parse().unwrap()), up: None };
-    let said = policy([Rule { key: ip(), bandwidth: Some(rates), ..rule("slow", &[]) }]);
+fn bandwidth_is_limited_per_key() {
+    let rates = BandwidthSpec { down: Some("1MB/s".parse().unwrap()), up: None };
+    let said = policy([RuleSpec { key: ip(), bandwidth: Some(rates), ..rule("slow", &[]) }]);
     let live = LivePolicy::new(Compiler::new(Rules::new()), &said).unwrap();
-    let PolicyResult::Admitted(admission) = now(live.now().check(&Request::of("GET /"))) else {
+    let PolicyResult::Admitted(admission) =
+        expect_ready(live.current().check(&PolicyTestRequest::new("GET /")))
+    else {
         panic!("let through")
     };
-    assert_eq!((admission.down().len(), admission.up().len()), (1, 0));
-    let faster = Bandwidth { down: Some("2MB/s".parse().unwrap()), up: Some("1kB/s".parse().unwrap()) };
-    live.replace(&policy([Rule { bandwidth: Some(faster), ..said.rules[0].clone() }])).unwrap();
-    let rate = admission.down()[0].quota().rate().unwrap();
+    assert_eq!((admission.response_rates().len(), admission.request_rates().len()), (1, 0));
+    let faster = BandwidthSpec { down: Some("2MB/s".parse().unwrap()), up: Some("1kB/s".parse().unwrap()) };
+    live.replace(&policy([RuleSpec { bandwidth: Some(faster), ..said.rules[0].clone() }])).unwrap();
+    let rate = admission.response_rates()[0].quota().rate().unwrap();
     assert_eq!(rate.amount(), 2_000_000, "those under way are told");
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_turn_is_waited_for_with_nothing_else_held() {
-    let adaptive = Adaptive { target: Duration::from_millis(100), least: Some(2), most: Some(2) };
-    let queue = Queue { most: 1, in_all: None, order: QueueOrder::Fifo };
-    let said = policy([Rule {
+async fn queued_request_holds_no_guard_permits() {
+    let adaptive = AdaptiveSpec { target: Duration::from_millis(100), min: Some(2), max: Some(2) };
+    let queue = QueueSpec { max: 1, max_total: None, order: QueueOrder::Fifo };
+    let said = policy([RuleSpec {
         adaptive: Some(adaptive),
         wait: Duration::from_secs(5),
         queue: Some(queue),
         ..rule("one", &["1 at once"])
     }]);
     let gate = Compiler::new(Rules::new()).compile(&said, None).unwrap();
-    let ask = || match gate.check(&Request::of("GET /")) {
+    let ask = || match gate.check(&PolicyTestRequest::new("GET /")) {
         Evaluation::Pending(asking) => asking,
         Evaluation::Ready(passage) => panic!("{passage:?}"),
     };
@@ -278,7 +301,7 @@ async fn a_turn_is_waited_for_with_nothing_else_held() {
     // Were those who wait in flight, the third would be one too many.
     let (second, third) = (tokio::spawn(ask()), tokio::spawn(ask()));
     tokio::task::yield_now().await;
-    drop(first.settle(&Status(200)));
+    drop(first.settle(&StatusResponse(200)));
     let (second, third) = (second.await.unwrap(), third.await.unwrap());
     let waited = [second, third];
     let is_limited = |passage: &&PolicyResult| matches!(passage, PolicyResult::Refused(refusal) if refusal.reason == DenyReason::Limited);
@@ -288,58 +311,59 @@ async fn a_turn_is_waited_for_with_nothing_else_held() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_full_upstream_is_waited_for_and_the_important_go_first() {
-    let adaptive = Adaptive { target: Duration::from_secs(100), least: Some(1), most: Some(1) };
-    let by = Priority::Found { by: crate::rules::header("x-class"), otherwise: "low".to_owned() };
-    let said = policy([Rule {
+async fn full_adaptive_limit_queues_by_priority() {
+    let adaptive = AdaptiveSpec { target: Duration::from_secs(100), min: Some(1), max: Some(1) };
+    let by = PrioritySpec::FromRequest { key: crate::rules::header("x-class"), default: "low".to_owned() };
+    let said = policy([RuleSpec {
         adaptive: Some(adaptive),
         priority: Some(by),
         wait: Duration::from_secs(5),
         ..rule("app", &["100/min"])
     }]);
     let gate = Compiler::new(Rules::new()).clock(Clock::tokio()).compile(&said, None).unwrap();
-    let ask = |class: &str| gate.check(&Request::of("GET /").header("x-class", class));
-    let PolicyResult::Admitted(first) = now(ask("low")) else { panic!("there is room") };
+    let ask = |class: &str| gate.check(&PolicyTestRequest::new("GET /").with_header("x-class", class));
+    let PolicyResult::Admitted(first) = expect_ready(ask("low")) else { panic!("there is room") };
     let wait = |class: &str| match ask(class) {
         Evaluation::Pending(asking) => tokio::spawn(asking),
         Evaluation::Ready(passage) => panic!("{passage:?}"),
     };
     let (low, high) = (wait("low"), wait("high"));
     tokio::time::sleep(Duration::from_secs(1)).await;
-    drop(first.settle(&Status(200)));
+    drop(first.settle(&StatusResponse(200)));
     let PolicyResult::Admitted(high) = high.await.unwrap() else { panic!("its turn has come") };
     assert!(!low.is_finished());
     tokio::time::sleep(Duration::from_secs(5)).await;
     let PolicyResult::Refused(low) = low.await.unwrap() else { panic!("its turn has not come") };
     assert_eq!(low.reason, DenyReason::Guarded);
-    drop(high.settle(&Status(200)));
-    assert!(matches!(now(ask("low")), PolicyResult::Admitted(_)));
+    drop(high.settle(&StatusResponse(200)));
+    assert!(matches!(expect_ready(ask("low")), PolicyResult::Admitted(_)));
 }
 
 #[test]
-fn a_new_policy_keeps_what_it_does_not_change() {
+fn reload_keeps_unchanged_state() {
     let (clock, _hand) = Clock::manual();
-    let terms = BreakerTerms {
+    let terms = BreakerSpec {
         failure_rate: None,
-        slow_rate: None,
-        slow: None,
-        over: Some(1),
-        least: Some(1),
-        open: None,
-        probes: None,
+        slow_call_rate: None,
+        slow_call_duration: None,
+        window_size: Some(1),
+        min_calls: Some(1),
+        open_duration: None,
+        half_open_calls: None,
     };
-    let guarded = Rule { matching: any().path("/app"), breaker: Some(terms), ..rule("app", &[]) };
+    let guarded = RuleSpec { matching: any_request().path("/app"), breaker: Some(terms), ..rule("app", &[]) };
     let said = |quota: &str| {
         policy([
-            Rule { matching: any().path("/same"), ..rule("same", &["3/min"]) },
-            Rule { matching: any().path("/more"), ..rule("more", &[quota]) },
+            RuleSpec { matching: any_request().path("/same"), ..rule("same", &["3/min"]) },
+            RuleSpec { matching: any_request().path("/more"), ..rule("more", &[quota]) },
             guarded.clone(),
         ])
     };
     let live = LivePolicy::new(Compiler::new(Rules::new()).clock(clock), &said("3/min")).unwrap();
-    let count = |path: &str| admitted(&live.now(), &Request::of(&format!("GET {path}")));
+    let count = |path: &str| count_admitted(&live.current(), &PolicyTestRequest::new(&format!("GET {path}")));
     assert_eq!([count("/same"), count("/more")], [3, 3]);
-    let PolicyResult::Admitted(app) = now(live.now().check(&Request::of("GET /app"))) else {
+    let PolicyResult::Admitted(app) = expect_ready(live.current().check(&PolicyTestRequest::new("GET /app")))
+    else {
         panic!("let through")
     };
     app.fail();
@@ -357,7 +381,7 @@ fn a_new_policy_keeps_what_it_does_not_change() {
     wrong.rules[0].quotas = tidegate_policy::model::Quotas::All(vec!["100/min".parse().unwrap()]);
     wrong.rules[2].store = Some("nowhere".to_owned());
     assert!(live.replace(&wrong).is_err());
-    wrong.rules[2] = Rule { matching: any().when("nonsense"), ..rule("x", &["1/s"]) };
+    wrong.rules[2] = RuleSpec { matching: any_request().when("nonsense"), ..rule("x", &["1/s"]) };
     assert!(live.replace(&wrong).is_err());
     assert_eq!([count("/same"), count("/more"), count("/app")], [0, 0, 0], "nothing has changed");
 
@@ -367,14 +391,20 @@ fn a_new_policy_keeps_what_it_does_not_change() {
 }
 
 #[test]
-fn a_hundred_new_policies_under_load_reset_nothing() {
+fn reload_under_load_keeps_counters() {
     let (clock, _hand) = Clock::manual();
     let said = |other: usize| {
-        let busy =
-            Rule { key: ip(), matching: any().path("/busy"), ..rule("busy", &["300/h", "1000 at once"]) };
+        let busy = RuleSpec {
+            key: ip(),
+            matching: any_request().path("/busy"),
+            ..rule("busy", &["300/h", "1000 at once"])
+        };
         policy([
             busy,
-            Rule { matching: any().path("/other"), ..rule(&format!("other-{}", other % 3), &["1/s"]) },
+            RuleSpec {
+                matching: any_request().path("/other"),
+                ..rule(&format!("other-{}", other % 3), &["1/s"])
+            },
         ])
     };
     let live = LivePolicy::new(Compiler::new(Rules::new()).clock(clock), &said(0)).unwrap();
@@ -383,9 +413,11 @@ fn a_hundred_new_policies_under_load_reset_nothing() {
         for _ in 0..2 {
             scope.spawn(|| {
                 for _ in 0..2_000 {
-                    let gate = live.now();
-                    if let PolicyResult::Admitted(admission) = now(gate.check(&Request::of("GET /busy"))) {
-                        drop(admission.settle(&Status(200)));
+                    let gate = live.current();
+                    if let PolicyResult::Admitted(admission) =
+                        expect_ready(gate.check(&PolicyTestRequest::new("GET /busy")))
+                    {
+                        drop(admission.settle(&StatusResponse(200)));
                         admitted.fetch_add(1, std::sync::atomic::Ordering::Relaxed);
                     }
                 }
@@ -399,20 +431,20 @@ fn a_hundred_new_policies_under_load_reset_nothing() {
 }
 
 #[test]
-fn a_schedule_multiplies_quotas_and_survives_a_reload() {
+fn schedule_scales_quotas_across_reload() {
     let (clock, hand) = Clock::manual();
     let scheduled = |quota: &str, schedule: &str| {
-        policy([Rule { schedule: Some(schedule.parse().unwrap()), ..rule("one", &[quota]) }])
+        policy([RuleSpec { schedule: Some(schedule.parse().unwrap()), ..rule("one", &[quota]) }])
     };
     let compiler = Compiler::new(Rules::new()).clock(clock.clone());
     let midnight = |hours: u64| Duration::from_secs(hours * 3_600);
     let now = Duration::from(clock.now()).as_secs() % 86_400;
     hand.advance(midnight(24) - Duration::from_secs(now));
     let live = LivePolicy::new(compiler, &scheduled("2/min", "09:00-18:00 x3")).unwrap();
-    let quota = || live.now().gate().limits()[0].rule().quotas()[0].to_string();
+    let quota = || live.current().gate().limits()[0].rule().quotas()[0].to_string();
     assert_eq!(quota(), "2/min");
     hand.advance(midnight(10));
-    live.now().follow_time();
+    live.current().update_schedules();
     assert_eq!(quota(), "6/min");
     live.replace(&scheduled("3/min", "09:00-18:00 x3")).unwrap();
     assert_eq!(quota(), "9/min");
@@ -422,32 +454,40 @@ fn a_schedule_multiplies_quotas_and_survives_a_reload() {
     assert!(live.replace(&wrong).is_err());
     assert_eq!(quota(), "9/min");
     hand.advance(midnight(9));
-    live.now().follow_time();
+    live.current().update_schedules();
     assert_eq!(quota(), "3/min");
 }
 
 #[test]
-fn rules_that_are_watched_or_off_keep_nobody_out() {
+fn shadow_and_off_rules_deny_nothing() {
     for mode in [Mode::Shadow, Mode::Off] {
         let barred = access(&["all"], &[], None);
-        let said =
-            Rule { access: Some(barred), enforcement: Enforcement::All(mode), ..rule("one", &["1/min"]) };
-        assert_eq!(admitted(&gate(&policy([said])), &Request::of("GET /")), 10, "{mode}");
+        let said = RuleSpec {
+            access: Some(barred),
+            enforcement: RuleEnforcement::All(mode),
+            ..rule("one", &["1/min"])
+        };
+        assert_eq!(count_admitted(&gate(&policy([said])), &PolicyTestRequest::new("GET /")), 10, "{mode}");
     }
 }
 
 #[test]
-fn a_request_goes_to_the_first_route_that_matches() {
-    let route = |matching, upstream: &str| Route::forward(matching, upstream);
-    let routes =
-        vec![route(any().path("/api/**"), "api"), route(any().host("a.test"), "a"), route(any(), "rest")];
+fn first_matching_route_is_used() {
+    let route = |matching, upstream: &str| RouteSpec::forward(matching, upstream);
+    let routes = vec![
+        route(any_request().path("/api/**"), "api"),
+        route(any_request().host("a.test"), "a"),
+        route(any_request(), "rest"),
+    ];
     let gate = gate(&Policy { routes, ..Policy::default() });
     let goes = |request: &str| {
-        gate.route(&Request::of(request)).and_then(|route| route.upstream().map(str::to_owned)).unwrap()
+        gate.find_route(&PolicyTestRequest::new(request))
+            .and_then(|route| route.upstream().map(str::to_owned))
+            .unwrap()
     };
     assert_eq!(
         [goes("GET a.test//api/x"), goes("GET a.test/"), goes("GET b.test/apis")],
         ["api", "a", "rest"]
     );
-    assert!(crate::rules::gate(&Policy::default()).route(&Request::of("GET /")).is_none());
+    assert!(crate::rules::gate(&Policy::default()).find_route(&PolicyTestRequest::new("GET /")).is_none());
 }

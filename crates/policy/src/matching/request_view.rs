@@ -1,6 +1,6 @@
 //! A request as matchers see it.
 
-use super::PlainPath;
+use super::NormalizedPath;
 use std::{borrow::Cow, cell::OnceCell, fmt, net::IpAddr};
 use tidegate_rule::request::{Head, TrustedProxies, host_name};
 
@@ -9,15 +9,15 @@ use tidegate_rule::request::{Head, TrustedProxies, host_name};
 /// Its path is seen in one spelling, since a backend may read many as the same: escapes are undone once (an escaped slash
 /// stays a part of its segment), what stands behind a `;` in a segment is left out, empty segments and `.` are left out, and `..` takes away
 /// the segment before it. Large and small letters differ.
-pub struct Seen<'a> {
+pub struct RequestView<'a> {
     head: &'a dyn Head,
     proxies: &'a TrustedProxies,
-    path: OnceCell<PlainPath<'a>>,
+    path: OnceCell<NormalizedPath<'a>>,
     host: OnceCell<Option<Cow<'a, str>>>,
     client: OnceCell<Option<IpAddr>>,
 }
 
-impl<'a> Seen<'a> {
+impl<'a> RequestView<'a> {
     /// This request, whose client these proxies tell.
     pub fn new(head: &'a dyn Head, proxies: &'a TrustedProxies) -> Self {
         Self { head, proxies, path: OnceCell::new(), host: OnceCell::new(), client: OnceCell::new() }
@@ -38,13 +38,13 @@ impl<'a> Seen<'a> {
         self.host.get_or_init(|| self.head.host().and_then(host_name)).as_deref()
     }
 
-    pub(crate) fn path(&self) -> &PlainPath<'a> {
-        self.path.get_or_init(|| PlainPath::of(self.head.path()))
+    pub(crate) fn path(&self) -> &NormalizedPath<'a> {
+        self.path.get_or_init(|| NormalizedPath::new(self.head.path()))
     }
 }
 
-impl fmt::Debug for Seen<'_> {
+impl fmt::Debug for RequestView<'_> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "Seen({} {})", self.head.method(), self.path().shown())
+        write!(f, "RequestView({} {})", self.head.method(), self.path().to_display())
     }
 }

@@ -3,8 +3,8 @@
 #![allow(clippy::unwrap_used, clippy::panic, reason = "a test fails by panicking")]
 
 use tidegate_policy::{
-    Format, Policy,
-    model::{Access, Key, Network, OnLimit, Part, Priority, Quotas, Rest, Segment},
+    Policy, PolicyFormat,
+    model::{AccessSpec, KeyPart, KeySpec, Network, OnLimit, PathTail, PrioritySpec, Quotas, Segment},
 };
 
 fn read(text: &str) -> Policy {
@@ -12,7 +12,7 @@ fn read(text: &str) -> Policy {
 }
 
 #[test]
-fn short_forms_mean_the_long_ones() {
+fn short_forms_equal_long_forms() {
     let rule = |says: &str| format!("rules: [{{ name: a, quota: 5/min, {says} }}]");
     let cases = [
         ("listen: 127.0.0.1:80".into(), "listen: [{ address: 127.0.0.1:80 }]".into()),
@@ -60,7 +60,7 @@ fn short_forms_mean_the_long_ones() {
 
 /// All that the page on policies shows.
 #[test]
-fn a_whole_policy() {
+fn documented_example_parses_and_round_trips() {
     let page = include_str!("../../../../docs/policy.md");
     let examples: Vec<_> =
         page.split("```yaml\n").skip(1).map(|part| part.split("```").next().unwrap()).collect();
@@ -71,25 +71,25 @@ fn a_whole_policy() {
     let [login, photos, downloads, searches, backend, closed] = policy.rules.as_slice() else {
         panic!("{policy}")
     };
-    assert!(matches!(&login.key, Key::First(keys) if keys[0] == Key::Part(Part::User)));
+    assert!(matches!(&login.key, KeySpec::First(keys) if keys[0] == KeySpec::Part(KeyPart::User)));
     assert!(matches!(&login.quotas, Quotas::All(quotas) if quotas.len() == 2));
-    assert!(matches!(&login.access, Some(Access { ban: Some(_), .. })));
-    assert_eq!(photos.matching.paths[0].rest, Some(Rest::Named("file".to_owned())));
-    assert_eq!(photos.matching.paths[0].segments[1], Segment::Named("id".to_owned()));
+    assert!(matches!(&login.access, Some(AccessSpec { ban: Some(_), .. })));
+    assert_eq!(photos.matching.paths[0].tail, Some(PathTail::Capture("file".to_owned())));
+    assert_eq!(photos.matching.paths[0].segments[1], Segment::Capture("id".to_owned()));
     assert_eq!(photos.matching.hosts[0].0, "*.example.com");
     assert_eq!(photos.matching.clients[1], Network::List("office".to_owned()));
-    assert!(matches!(&photos.priority, Some(Priority::Found { otherwise, .. }) if otherwise == "low"));
-    assert_eq!((photos.matching.any.len(), &downloads.key), (2, &Key::Part(Part::Request)));
+    assert!(matches!(&photos.priority, Some(PrioritySpec::FromRequest { default, .. }) if default == "low"));
+    assert_eq!((photos.matching.any.len(), &downloads.key), (2, &KeySpec::Part(KeyPart::Request)));
     assert!(matches!(&backend.on_limit, OnLimit::Reject(reject) if reject.status == Some(503)));
     assert_eq!(closed.on_limit, OnLimit::Drop);
     assert!(matches!(&searches.on_limit, OnLimit::Reject(reject) if reject.bodies.len() == 2));
-    for format in Format::ALL {
+    for format in PolicyFormat::ALL {
         assert_eq!(Policy::parse(&policy.print(format), format).unwrap(), policy);
     }
 }
 
 #[test]
-fn the_example_of_the_crate_is_a_policy() {
+fn crate_example_parses() {
     let source = include_str!("../../src/lib.rs");
     let example: String = source
         .lines()

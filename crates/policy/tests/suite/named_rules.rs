@@ -5,7 +5,7 @@
 use serde_json::{Value, json};
 use tidegate_policy::{
     Policy,
-    compile::{Compiler, Holds, JsonValue, PolicyGate},
+    compile::{Compiler, JsonValue, PolicyGate, QuotaKind},
 };
 use tidegate_rule::Rules;
 
@@ -32,12 +32,13 @@ fn gate() -> PolicyGate {
 fn key(gate: &PolicyGate, rule: &str, given: &Value) -> String {
     let text = given.to_string();
     let given: JsonValue<'_> = serde_json::from_str(&text).unwrap();
-    let key = gate.named(rule).unwrap().key(Some(&given).filter(|given| **given != JsonValue::Null));
+    let key =
+        gate.rule_by_name(rule).unwrap().parse_key(Some(&given).filter(|given| **given != JsonValue::Null));
     key.map_or_else(|error| error.to_string(), |key| key.to_string())
 }
 
 #[test]
-fn keys_are_made_as_they_are_found() {
+fn named_key_equals_request_key() {
     let gate = gate();
     let cases = [
         ("all", json!(null), ""),
@@ -76,15 +77,21 @@ fn keys_are_made_as_they_are_found() {
 }
 
 #[test]
-fn a_rule_is_known_by_its_name_if_it_counts() {
+fn named_rule_reports_quota_kind_and_tier() {
     let gate = gate();
-    assert!(gate.named("lists").is_none() && gate.named("nobody").is_none());
-    assert_eq!(gate.names().last(), Some("plans"));
-    let holds = |name: &str| gate.named(name).unwrap().holds();
-    assert_eq!((holds("ip"), holds("path"), holds("cel")), (Holds::Tokens, Holds::Slots, Holds::Both));
+    assert!(gate.rule_by_name("lists").is_none() && gate.rule_by_name("nobody").is_none());
+    assert_eq!(gate.rule_names().last(), Some("plans"));
+    let holds = |name: &str| gate.rule_by_name(name).unwrap().quota_kind();
+    assert_eq!(
+        (holds("ip"), holds("path"), holds("cel")),
+        (QuotaKind::Tokens, QuotaKind::Slots, QuotaKind::Both)
+    );
 
     let tier = |rule: &str, name: Option<&str>| {
-        gate.named(rule).unwrap().tier(name).map_or_else(|error| error.to_string(), |place| place.to_string())
+        gate.rule_by_name(rule)
+            .unwrap()
+            .tier_index(name)
+            .map_or_else(|error| error.to_string(), |place| place.to_string())
     };
     let cases = [
         ("ip", None, "0"),

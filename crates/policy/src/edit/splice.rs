@@ -1,26 +1,30 @@
 //! Where a mode is written: over the one that is there, or beside the name of the rule.
 
 use super::Splice;
-use crate::source::{Format, Name, Node, Value, position};
+use crate::source::{PolicyFormat, SyntaxKey, SyntaxNode, SyntaxValue, line_and_column};
 
 /// Ways to have a rule say this mode, the nicest first. Whether they do is up to whoever tries them.
-pub(super) fn splices(text: &str, format: Format, rule: &Node, mode: &str) -> Vec<Splice> {
-    let Value::Map(entries) = &rule.value else { return Vec::new() };
+pub(super) fn find_splices(text: &str, format: PolicyFormat, rule: &SyntaxNode, mode: &str) -> Vec<Splice> {
+    let SyntaxValue::Map(entries) = &rule.value else { return Vec::new() };
     let entry = |key: &str| entries.iter().find(|(name, _)| name.text == key);
     match (entry("mode"), entry("name")) {
-        (Some((_, value)), _) => over(text, format, value, mode),
-        (None, Some(name)) => beside(text, format, rule, name, mode),
+        (Some((_, value)), _) => replace_value(text, format, value, mode),
+        (None, Some(name)) => insert_after_name(text, format, rule, name, mode),
         (None, None) => Vec::new(),
     }
 }
 
 /// Over the value that is there, in the quotes that it has.
-fn over(text: &str, format: Format, value: &Node, mode: &str) -> Vec<Splice> {
-    let there = text.get(value.at.start..value.at.end).unwrap_or_default();
-    let (Value::Text(said), whole) = (&value.value, there.trim_end()) else { return Vec::new() };
-    let splice = |removed: &str, put: String| Splice { at: value.at.start, removed: removed.to_owned(), put };
+fn replace_value(text: &str, format: PolicyFormat, value: &SyntaxNode, mode: &str) -> Vec<Splice> {
+    let current = text.get(value.span.start..value.span.end).unwrap_or_default();
+    let (SyntaxValue::Text(said), whole) = (&value.value, current.trim_end()) else { return Vec::new() };
+    let splice = |removed: &str, put: String| Splice {
+        offset: value.span.start,
+        removed: removed.to_owned(),
+        inserted: put,
+    };
     let Some(quote) = whole.chars().next().filter(|first| matches!(first, '"' | '\'')) else {
-        let is_plain = format == Format::Yaml && (whole == said || whole.starts_with('*'));
+        let is_plain = format == PolicyFormat::Yaml && (whole == said || whole.starts_with('*'));
         return is_plain.then(|| splice(whole, mode.to_owned())).into_iter().collect();
     };
     // What is remarked behind it may count as a part of it.
@@ -30,26 +34,34 @@ fn over(text: &str, format: Format, value: &Node, mode: &str) -> Vec<Splice> {
 }
 
 /// Behind the name, written as that is.
-fn beside(text: &str, format: Format, rule: &Node, name: &(Name, Node), mode: &str) -> Vec<Splice> {
+fn insert_after_name(
+    text: &str,
+    format: PolicyFormat,
+    rule: &SyntaxNode,
+    name: &(SyntaxKey, SyntaxNode),
+    mode: &str,
+) -> Vec<Splice> {
     let (key, value) = name;
-    let end = text.get(value.at.start..value.at.end).map_or(0, |said| value.at.start + said.trim_end().len());
-    let Some(from) = text.get(..key.at.start).map(|before| before.rfind('\n').map_or(0, |at| at + 1)) else {
+    let end =
+        text.get(value.span.start..value.span.end).map_or(0, |said| value.span.start + said.trim_end().len());
+    let Some(from) = text.get(..key.span.start).map(|before| before.rfind('\n').map_or(0, |at| at + 1))
+    else {
         return Vec::new();
     };
-    let lead = text.get(from..key.at.start).unwrap_or_default();
-    let entry = entry(text, format, name, mode);
-    let put = |at: usize, put: String| Splice { at, removed: String::new(), put };
-    if !text.get(rule.at.start..).unwrap_or_default().starts_with('{') {
+    let lead = text.get(from..key.span.start).unwrap_or_default();
+    let entry = format_entry(text, format, name, mode);
+    let put = |at: usize, put: String| Splice { offset: at, removed: String::new(), inserted: put };
+    if !text.get(rule.span.start..).unwrap_or_default().starts_with('{') {
         // A line of its own, below that of the name.
         let indent = match format {
-            Format::Yaml => " ".repeat(position(text, key.at.start).1 - 1),
-            Format::Toml | Format::Json => lead.to_owned(),
+            PolicyFormat::Yaml => " ".repeat(line_and_column(text, key.span.start).1 - 1),
+            PolicyFormat::Toml | PolicyFormat::Json => lead.to_owned(),
         };
         let (at, newline) = line_end(text, end);
         return vec![put(at, format!("{newline}{indent}{entry}"))];
     }
     if !lead.trim().is_empty() {
-        let is_close = !text.get(key.at.end..value.at.start).unwrap_or_default().contains(' ');
+        let is_close = !text.get(key.span.end..value.span.start).unwrap_or_default().contains(' ');
         let comma = if is_close { "," } else { ", " };
         return vec![put(end, format!("{comma}{entry}"))];
     }
@@ -66,24 +78,29 @@ fn beside(text: &str, format: Format, rule: &Node, name: &(Name, Node), mode: &s
 }
 
 /// `mode: shadow`, as the name is written.
-fn entry(text: &str, format: Format, (key, value): &(Name, Node), mode: &str) -> String {
+fn format_entry(
+    text: &str,
+    format: PolicyFormat,
+    (key, value): &(SyntaxKey, SyntaxNode),
+    mode: &str,
+) -> String {
     let first = |at: usize| text.get(at..).and_then(|text| text.chars().next());
     let quote = |at: usize| first(at).filter(|first| matches!(first, '"' | '\''));
-    let name = match quote(key.at.start) {
+    let name = match quote(key.span.start) {
         Some(quote) => format!("{quote}mode{quote}"),
         None => "mode".to_owned(),
     };
-    let between = text.get(key.at.end..value.at.start).unwrap_or_default();
-    let sign = if format == Format::Toml { '=' } else { ':' };
+    let between = text.get(key.span.end..value.span.start).unwrap_or_default();
+    let sign = if format == PolicyFormat::Toml { '=' } else { ':' };
     let is_plain =
         between.matches(sign).count() == 1 && between.chars().all(|c| matches!(c, ' ' | '\t') || c == sign);
     let between = match (is_plain, format) {
         (true, _) => between,
-        (false, Format::Toml) => " = ",
-        (false, Format::Yaml | Format::Json) => ": ",
+        (false, PolicyFormat::Toml) => " = ",
+        (false, PolicyFormat::Yaml | PolicyFormat::Json) => ": ",
     };
-    let quote = match (format, quote(value.at.start)) {
-        (Format::Yaml, quote) if name == "mode" || quote.is_none() => String::new(),
+    let quote = match (format, quote(value.span.start)) {
+        (PolicyFormat::Yaml, quote) if name == "mode" || quote.is_none() => String::new(),
         (_, quote) => quote.unwrap_or('"').to_string(),
     };
     format!("{name}{between}{quote}{mode}{quote}")

@@ -1,0 +1,192 @@
+//! How much: tiers, charges, limits that find themselves, bytes.
+
+use super::{
+    PolicyReader, ValueError,
+    key::{self, write_key},
+    matching::header_name,
+    rule::QUOTA,
+    values::{write_duration, write_number},
+};
+use crate::{
+    map_schema::{MapSchema, OutputValue, ValueSchema, field, key},
+    model::{AdaptiveSpec, BandwidthSpec, ChargeSpec, KeySpec, StatusPattern, Tiers},
+    source::{SyntaxNode, SyntaxValue, truncate},
+};
+use std::time::Duration;
+use tidegate_core::Quota;
+
+#[derive(Default)]
+pub(super) struct TiersMap {
+    key: Option<KeySpec>,
+    quotas: Vec<(String, Quota)>,
+    default: Option<Quota>,
+}
+
+pub(super) static TIERS: MapSchema<TiersMap> = MapSchema {
+    name: "tiers",
+    required: &["by", "each", "else"],
+    keys: &[
+        field!("by": key::KEY_SHAPE, key = key => write_key, "What of a request names its tier."),
+        key(
+            "each",
+            "How much in each tier.",
+            ValueSchema::NamedMap(&QUOTA),
+            |reader, node, it| {
+                reader.named_entries(node, "each", |reader, name, node| {
+                    it.quotas.extend(reader.parse(node).map(|quota| (name.text.clone(), quota)));
+                });
+            },
+            |it| {
+                Some(OutputValue::Map(
+                    it.quotas.iter().map(|(n, q)| (n.clone(), OutputValue::text(q))).collect(),
+                ))
+            },
+        ),
+        field!("else": QUOTA, default = parse => OutputValue::text,
+            "How much for requests that name none of these."),
+    ],
+};
+
+#[derive(Default)]
+pub(super) struct ChargeMap {
+    if_status: Vec<StatusPattern>,
+    refund_status: Vec<StatusPattern>,
+    header: Option<String>,
+}
+
+const STATUS_PATTERNS: ValueSchema =
+    ValueSchema::OneOrMany(&ValueSchema::AnyOf(&[ValueSchema::Integer, ValueSchema::Text(&["5xx"])]));
+
+pub(super) static CHARGE: MapSchema<ChargeMap> = MapSchema {
+    name: "charge",
+    required: &[],
+    keys: &[
+        field!("if-status": STATUS_PATTERNS, [if_status] = read(parse_status_pattern) => write_status_pattern, "Only if it was answered so."),
+        field!("refund-status": STATUS_PATTERNS, [refund_status] = read(parse_status_pattern) => write_status_pattern, "Nothing if it was answered so."),
+        field!("header": ValueSchema::Text(&["x-cost"]), header = read(header_name) => OutputValue::text,
+            "What this header of the answer says."),
+    ],
+};
+
+pub(super) static ADAPTIVE: MapSchema<AdaptiveSpec> = MapSchema {
+    name: "adaptive",
+    required: &["target"],
+    keys: &[
+        field!("target": ValueSchema::Text(&["250ms"]), target = positive_duration => write_duration, always,
+            "The latency that is promised."),
+        field!("least": ValueSchema::Integer, min = integer(1..=u64::MAX) => write_number,
+            "The fewest in flight that it goes down to."),
+        field!("most": ValueSchema::Integer, max = integer(1..=1_000_000) => write_number,
+            "The most in flight that it goes up to."),
+    ],
+};
+
+pub(super) const BYTE_RATE: ValueSchema = ValueSchema::Text(&["1MB/s", "200kB/s"]);
+
+pub(super) static BANDWIDTH: MapSchema<BandwidthSpec> = MapSchema {
+    name: "bandwidth",
+    required: &[],
+    keys: &[
+        field!("down": BYTE_RATE, down = byte_rate => OutputValue::text, "What clients are sent."),
+        field!("up": BYTE_RATE, up = byte_rate => OutputValue::text, "What they send."),
+    ],
+};
+
+impl PolicyReader<'_> {
+    pub(super) fn tiers(&mut self, node: &SyntaxNode) -> Option<Tiers> {
+        let mut map = TiersMap::default();
+        self.read_map(node, &TIERS, &mut map);
+        Some(Tiers { key: map.key?, quotas: map.quotas, default: map.default? })
+    }
+
+    pub(super) fn charge(&mut self, node: &SyntaxNode) -> Option<ChargeSpec> {
+        let mut map = ChargeMap::default();
+        let before = self.errors.len();
+        self.read_map(node, &CHARGE, &mut map);
+        match map {
+            ChargeMap { if_status, refund_status, header: None }
+                if refund_status.is_empty() && !if_status.is_empty() =>
+            {
+                Some(ChargeSpec::If(if_status))
+            }
+            ChargeMap { if_status, refund_status, header: None }
+                if if_status.is_empty() && !refund_status.is_empty() =>
+            {
+                Some(ChargeSpec::Unless(refund_status))
+            }
+            ChargeMap { if_status, refund_status, header: Some(header) }
+                if if_status.is_empty() && refund_status.is_empty() =>
+            {
+                Some(ChargeSpec::Header(header))
+            }
+            _ => {
+                if self.errors.len() == before {
+                    let place = self.describe_location("charge");
+                    let fix = "say `if-status`, `refund-status` or `header`";
+                    self.report_error(node.span, format!("{place} must say exactly one thing"), fix);
+                }
+                None
+            }
+        }
+    }
+
+    pub(super) fn adaptive(&mut self, node: &SyntaxNode) -> Option<AdaptiveSpec> {
+        let mut adaptive = AdaptiveSpec { target: Duration::ZERO, min: None, max: None };
+        self.read_map(node, &ADAPTIVE, &mut adaptive);
+        if let (Some(least), Some(most)) = (adaptive.min, adaptive.max)
+            && least > most
+        {
+            self.report_error(
+                node.span,
+                format!("at least {least} and at most {most}"),
+                "give a `most` that is not below `least`",
+            );
+        }
+        Some(adaptive)
+    }
+
+    pub(super) fn bandwidth(&mut self, node: &SyntaxNode) -> Option<BandwidthSpec> {
+        let mut bandwidth = BandwidthSpec::default();
+        match &node.value {
+            SyntaxValue::Map(entries) if entries.is_empty() => {
+                self.report_error(node.span, "a bandwidth of nothing", "say `down`, `up` or both");
+            }
+            SyntaxValue::Map(_) => self.read_map(node, &BANDWIDTH, &mut bandwidth),
+            _ => bandwidth.down = self.byte_rate(node),
+        }
+        Some(bandwidth)
+    }
+}
+
+pub(super) fn write_tiers(tiers: &Tiers) -> OutputValue {
+    let Tiers { key: by, quotas: each, default: otherwise } = tiers.clone();
+    TIERS.write(&TiersMap { key: Some(by), quotas: each, default: Some(otherwise) })
+}
+
+pub(super) fn write_charge(charge: &ChargeSpec) -> OutputValue {
+    CHARGE.write(&match charge.clone() {
+        ChargeSpec::If(if_status) => ChargeMap { if_status, ..ChargeMap::default() },
+        ChargeSpec::Unless(refund_status) => ChargeMap { refund_status, ..ChargeMap::default() },
+        ChargeSpec::Header(header) => ChargeMap { header: Some(header), ..ChargeMap::default() },
+    })
+}
+
+fn write_status_pattern(due: &StatusPattern) -> OutputValue {
+    match due {
+        StatusPattern::Status(status) => OutputValue::Number((*status).into()),
+        StatusPattern::Class(hundred) => OutputValue::text(format!("{hundred}xx")),
+    }
+}
+
+/// `404`, or `4xx`.
+fn parse_status_pattern(text: &str) -> Result<StatusPattern, ValueError> {
+    let hundred = text.strip_suffix("xx").and_then(|digit| digit.parse().ok());
+    match (hundred, text.parse()) {
+        (Some(hundred @ 1..=5), _) => Ok(StatusPattern::Class(hundred)),
+        (_, Ok(status @ 100..=599)) => Ok(StatusPattern::Status(status)),
+        _ => Err(ValueError::new(
+            format!("`{}` is not a status", truncate(text)),
+            "write one, as in `401` or `5xx`",
+        )),
+    }
+}
