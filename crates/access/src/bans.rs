@@ -1,14 +1,14 @@
 //! Bans that end by themselves, in a bounded table.
 //!
 //! ```text
-//!   by key    fingerprint ──▶ until, how often, name
-//!   by end    (until, fingerprint), soonest first ──▶ who gives way, and what can be dropped
+//!   by key    fingerprint ──▶ expires_at, how often, name
+//!   by end    (expires_at, fingerprint), soonest first ──▶ who gives way, and value can be dropped
 //! ```
 //!
 //! While nobody is banned a check is one load. Ended bans are dropped a few at a time by whoever comes by, never by a
 //! sweep. The surprise: in a full table the ban that ends soonest gives way, be it the new one.
 
-use super::automatic::{Automatic, BanRule};
+use super::ban_rule::{BanRule, DenialCounter};
 use std::{
     collections::{BTreeSet, HashMap},
     fmt,
@@ -48,11 +48,11 @@ pub struct Bans {
     clock: Clock,
     hashers: [foldhash::quality::RandomState; 2],
     capacity: usize,
-    automatic: Option<Automatic>,
-    /// When the next ban can be dropped. [`NOBODY`] while there is none.
+    denial_counter: Option<DenialCounter>,
+    /// When the next ban can be dropped. [`NO_EXPIRY`] while there is none.
     next_drop: AtomicU64,
-    displaced: AtomicU64,
-    table: RwLock<Table>,
+    evicted: AtomicU64,
+    table: RwLock<BanTable>,
 }
 
 /// What became of a ban.
@@ -63,9 +63,9 @@ pub enum BanOutcome {
     /// The key was banned, and now is for longer.
     Extended,
     /// The key was banned for as long or longer already: nothing changed.
-    Kept,
-    /// The table is full of bans that all end later: the key is not banned. Counted in [`BanStats::displaced`].
-    NoRoom,
+    Unchanged,
+    /// The table is full of bans that all end later: the key is not banned. Counted in [`BanStats::evicted`].
+    TableFull,
 }
 
 /// A key that is banned.
@@ -76,7 +76,7 @@ pub struct BannedKey {
     /// How long it still is.
     pub remaining: Micros,
     /// How often it was banned, as far as is remembered.
-    pub times: u32,
+    pub ban_count: u32,
 }
 
 /// How full a table of bans is.
@@ -85,11 +85,11 @@ pub struct BanStats {
     /// Bans that it has room for.
     pub capacity: u64,
     /// Bans that it holds, ended ones that are not dropped yet among them.
-    pub held: u64,
+    pub stored: u64,
     /// Bans that gave way before their end because there was no room.
-    pub displaced: u64,
+    pub evicted: u64,
     /// Denials that were not counted because there was no room to count them.
-    pub uncounted: u64,
+    pub uncounted_denials: u64,
 }
 
 /// Settings of [`Bans`].
@@ -98,15 +98,15 @@ pub struct BansBuilder {
     clock: Option<Clock>,
     capacity: usize,
     rule: Option<BanRule>,
-    counting: Capacity,
+    denial_capacity: Capacity,
 }
 
 const DEFAULT_CAPACITY: usize = 100_000;
-const DEFAULT_COUNTING: Capacity = Capacity::Bytes(16 << 20);
+const DEFAULT_DENIAL_CAPACITY: Capacity = Capacity::Bytes(16 << 20);
 /// Later than any moment.
-const NOBODY: u64 = u64::MAX;
+const NO_EXPIRY: u64 = u64::MAX;
 /// Ended bans that one call drops at most.
-const DROPPED_AT_ONCE: usize = 8;
+const MAX_DROPS_PER_CALL: usize = 8;
 
 impl BansBuilder {
     /// The clock; the machine's exact one unless told otherwise.
@@ -116,7 +116,7 @@ impl BansBuilder {
     }
 
     /// Bans at the same time at most; 100,000 unless told otherwise. In a full table the ban that ends soonest gives
-    /// way, be it the new one, and [`BanStats::displaced`] counts it.
+    /// way, be it the new one, and [`BanStats::evicted`] counts it.
     #[must_use]
     pub fn capacity(self, bans: usize) -> Self {
         Self { capacity: bans, ..self }
@@ -124,15 +124,15 @@ impl BansBuilder {
 
     /// Bans keys that are denied too often, as [`Bans::record_denial`] hears of it.
     #[must_use]
-    pub fn automatic(self, rule: BanRule) -> Self {
+    pub fn rule(self, rule: BanRule) -> Self {
         Self { rule: Some(rule), ..self }
     }
 
     /// Memory to count denials in; 16 MiB unless told otherwise. A key that finds no room is not counted and so not
-    /// banned, and [`BanStats::uncounted`] says how often that was.
+    /// banned, and [`BanStats::uncounted_denials`] says how often that was.
     #[must_use]
-    pub fn counting(self, capacity: Capacity) -> Self {
-        Self { counting: capacity, ..self }
+    pub fn denial_capacity(self, capacity: Capacity) -> Self {
+        Self { denial_capacity: capacity, ..self }
     }
 
     /// An empty table of bans.
@@ -142,16 +142,16 @@ impl BansBuilder {
         }
         let clock = self.clock.unwrap_or_default();
         let automatic = match self.rule {
-            Some(rule) => Some(Automatic::new(rule, clock.clone(), self.counting)?),
+            Some(rule) => Some(DenialCounter::new(rule, clock.clone(), self.denial_capacity)?),
             None => None,
         };
         Ok(Bans {
             clock,
             hashers: Default::default(),
             capacity: self.capacity,
-            automatic,
-            next_drop: AtomicU64::new(NOBODY),
-            displaced: AtomicU64::new(0),
+            denial_counter: automatic,
+            next_drop: AtomicU64::new(NO_EXPIRY),
+            evicted: AtomicU64::new(0),
             table: RwLock::default(),
         })
     }
@@ -160,15 +160,20 @@ impl BansBuilder {
 impl Bans {
     /// Bans with settings of their own.
     pub fn builder() -> BansBuilder {
-        BansBuilder { clock: None, capacity: DEFAULT_CAPACITY, rule: None, counting: DEFAULT_COUNTING }
+        BansBuilder {
+            clock: None,
+            capacity: DEFAULT_CAPACITY,
+            rule: None,
+            denial_capacity: DEFAULT_DENIAL_CAPACITY,
+        }
     }
 
     /// How long the key is banned from now on; `None` if it is not.
     #[inline]
     pub fn check<K: Key + ?Sized>(&self, key: &K) -> Option<Micros> {
         match self.next_drop.load(Ordering::Acquire) {
-            NOBODY => None,
-            next_drop => self.look(key, next_drop),
+            NO_EXPIRY => None,
+            next_drop => self.check_table(key, next_drop),
         }
     }
 
@@ -176,8 +181,8 @@ impl Bans {
     pub fn ban<K: Key + ?Sized>(&self, key: &K, length: Duration) -> BanOutcome {
         let (owner, now) = (self.fingerprint(key), self.clock.now());
         let mut table = self.write();
-        let outcome = self.place(&mut table, owner, &key, now, now.plus(length.into()));
-        self.finish(&table);
+        let outcome = self.insert_ban(&mut table, owner, &key, now, now.plus(length.into()));
+        self.update_next_drop(&table);
         outcome
     }
 
@@ -187,10 +192,10 @@ impl Bans {
         let (owner, now) = (self.fingerprint(key), self.clock.now());
         let mut table = self.write();
         let ban = table.remove(owner);
-        self.finish(&table);
+        self.update_next_drop(&table);
         drop(table);
-        if let Some(automatic) = &self.automatic {
-            automatic.forget(key);
+        if let Some(automatic) = &self.denial_counter {
+            automatic.reset(key);
         }
         ban.and_then(|ban| ban.remaining(now))
     }
@@ -203,108 +208,113 @@ impl Bans {
         if let Some(remaining) = self.check(key) {
             return Some(remaining);
         }
-        let automatic = self.automatic.as_ref()?;
-        if !automatic.is_one_too_many(key) {
+        let automatic = self.denial_counter.as_ref()?;
+        if !automatic.record_denial(key) {
             return None;
         }
         let (owner, now) = (self.fingerprint(key), self.clock.now());
         let mut table = self.write();
-        table.forget(owner, now, self.memory());
+        table.drop_if_expired(owner, now, self.retention());
         let before = table.bans.get(&owner);
         // Two threads may both have seen the last denial: the second finds the ban of the first.
         if before.is_none_or(|ban| ban.remaining(now).is_none()) {
-            let length = automatic.length_after(before.map_or(0, |ban| ban.times));
-            self.place(&mut table, owner, &key, now, now.plus(length));
+            let length = automatic.ban_length(before.map_or(0, |ban| ban.ban_count));
+            self.insert_ban(&mut table, owner, &key, now, now.plus(length));
         }
         let remaining = table.bans.get(&owner).and_then(|ban| ban.remaining(now));
-        self.finish(&table);
+        self.update_next_drop(&table);
         remaining
     }
 
     /// Up to `most` of the keys that are banned, those that are for longest first.
-    pub fn active(&self, most: usize) -> Vec<BannedKey> {
+    pub fn active(&self, limit: usize) -> Vec<BannedKey> {
         let now = self.clock.now();
         let table = self.read();
-        let bans = table.ends.iter().rev().filter_map(|(_, owner)| table.bans.get(owner));
+        let bans = table.expirations.iter().rev().filter_map(|(_, owner)| table.bans.get(owner));
         let live = bans.map_while(|ban| {
-            Some(BannedKey { key: ban.name.to_string(), remaining: ban.remaining(now)?, times: ban.times })
+            Some(BannedKey {
+                key: ban.name.to_string(),
+                remaining: ban.remaining(now)?,
+                ban_count: ban.ban_count,
+            })
         });
-        live.take(most).collect()
+        live.take(limit).collect()
     }
 
     /// How full the table is.
     pub fn stats(&self) -> BanStats {
         BanStats {
             capacity: self.capacity as u64,
-            held: self.read().bans.len() as u64,
-            displaced: self.displaced.load(Ordering::Relaxed),
-            uncounted: self.automatic.as_ref().map_or(0, Automatic::uncounted),
+            stored: self.read().bans.len() as u64,
+            evicted: self.evicted.load(Ordering::Relaxed),
+            uncounted_denials: self.denial_counter.as_ref().map_or(0, DenialCounter::uncounted_denials),
         }
     }
 
     #[inline(never)]
-    fn look<K: Key + ?Sized>(&self, key: &K, next_drop: u64) -> Option<Micros> {
+    fn check_table<K: Key + ?Sized>(&self, key: &K, next_drop: u64) -> Option<Micros> {
         let now = self.clock.now();
         // Whoever comes by tidies up a little, unless another is at it.
         if now.get() >= next_drop
             && let Ok(mut table) = self.table.try_write()
         {
-            table.drop_ended(now, self.memory());
-            self.finish(&table);
+            table.drop_expired(now, self.retention());
+            self.update_next_drop(&table);
         }
         let owner = self.fingerprint(key);
         self.read().bans.get(&owner)?.remaining(now)
     }
 
-    fn place(
+    fn insert_ban(
         &self,
-        table: &mut Table,
+        table: &mut BanTable,
         owner: u128,
         key: &dyn fmt::Display,
         now: Micros,
-        until: Micros,
+        expires_at: Micros,
     ) -> BanOutcome {
-        table.drop_ended(now, self.memory());
-        table.forget(owner, now, self.memory());
+        table.drop_expired(now, self.retention());
+        table.drop_if_expired(owner, now, self.retention());
         if let Some(ban) = table.bans.get_mut(&owner) {
             let outcome = match ban.remaining(now) {
-                Some(_) if until <= ban.until => return BanOutcome::Kept,
+                Some(_) if expires_at <= ban.expires_at => return BanOutcome::Unchanged,
                 Some(_) => BanOutcome::Extended,
                 None => BanOutcome::Banned,
             };
-            ban.times = ban.times.saturating_add(u32::from(outcome == BanOutcome::Banned));
-            table.ends.remove(&(ban.until, owner));
-            table.ends.insert((until, owner));
-            ban.until = until;
+            ban.ban_count = ban.ban_count.saturating_add(u32::from(outcome == BanOutcome::Banned));
+            table.expirations.remove(&(ban.expires_at, owner));
+            table.expirations.insert((expires_at, owner));
+            ban.expires_at = expires_at;
             return outcome;
         }
         if table.bans.len() >= self.capacity
-            && let Some(&(soonest, other)) = table.ends.first()
+            && let Some(&(soonest, other)) = table.expirations.first()
         {
             if soonest > now {
-                self.displaced.fetch_add(1, Ordering::Relaxed);
+                self.evicted.fetch_add(1, Ordering::Relaxed);
             }
-            if soonest > until {
-                return BanOutcome::NoRoom;
+            if soonest > expires_at {
+                return BanOutcome::TableFull;
             }
             table.remove(other);
         }
         // A key's own code may panic: not between these two.
         let name = short_name(key).into();
-        table.ends.insert((until, owner));
-        table.bans.insert(owner, Ban { until, times: 1, name });
+        table.expirations.insert((expires_at, owner));
+        table.bans.insert(owner, Ban { expires_at, ban_count: 1, name });
         BanOutcome::Banned
     }
 
     /// Says when to tidy up next, before the lock is given back.
-    fn finish(&self, table: &Table) {
-        let next = table.ends.first().map_or(NOBODY, |(until, _)| until.plus(self.memory()).get());
+    fn update_next_drop(&self, table: &BanTable) {
+        let next =
+            table.expirations.first().map_or(NO_EXPIRY, |(until, _)| until.plus(self.retention()).get());
         self.next_drop.store(next, Ordering::Release);
     }
 
     /// How long an ended ban is remembered.
-    fn memory(&self) -> Micros {
-        self.automatic.as_ref().map_or(Micros::ZERO, Automatic::memory)
+    fn retention(&self) -> Micros {
+        self.denial_counter.as_ref().map_or(Micros::ZERO, DenialCounter::retention)
     }
 
     fn fingerprint<K: Key + ?Sized>(&self, key: &K) -> u128 {
@@ -313,11 +323,11 @@ impl Bans {
     }
 
     // Nothing is half-done when a key's own code panics, so that a poisoned lock is as good as any.
-    fn read(&self) -> RwLockReadGuard<'_, Table> {
+    fn read(&self) -> RwLockReadGuard<'_, BanTable> {
         self.table.read().unwrap_or_else(PoisonError::into_inner)
     }
 
-    fn write(&self) -> RwLockWriteGuard<'_, Table> {
+    fn write(&self) -> RwLockWriteGuard<'_, BanTable> {
         self.table.write().unwrap_or_else(PoisonError::into_inner)
     }
 }
@@ -329,44 +339,44 @@ impl fmt::Debug for Bans {
 }
 
 #[derive(Default)]
-struct Table {
+struct BanTable {
     bans: HashMap<u128, Ban, foldhash::quality::RandomState>,
-    ends: BTreeSet<(Micros, u128)>,
+    expirations: BTreeSet<(Micros, u128)>,
 }
 
 struct Ban {
-    until: Micros,
-    times: u32,
+    expires_at: Micros,
+    ban_count: u32,
     name: Box<str>,
 }
 
 impl Ban {
     fn remaining(&self, now: Micros) -> Option<Micros> {
-        (now < self.until).then(|| self.until.since(now))
+        (now < self.expires_at).then(|| self.expires_at.since(now))
     }
 }
 
-impl Table {
-    /// Drops some of the bans that ended `memory` ago.
-    fn drop_ended(&mut self, now: Micros, memory: Micros) {
-        for _ in 0..DROPPED_AT_ONCE {
-            match self.ends.first() {
-                Some(&(until, owner)) if until.plus(memory) <= now => self.remove(owner),
+impl BanTable {
+    /// Drops some of the bans that ended `retention` ago.
+    fn drop_expired(&mut self, now: Micros, retention: Micros) {
+        for _ in 0..MAX_DROPS_PER_CALL {
+            match self.expirations.first() {
+                Some(&(until, owner)) if until.plus(retention) <= now => self.remove(owner),
                 _ => return,
             };
         }
     }
 
-    /// Drops a ban that ended `memory` ago, be there ever so many to be dropped before it.
-    fn forget(&mut self, owner: u128, now: Micros, memory: Micros) {
-        if self.bans.get(&owner).is_some_and(|ban| ban.until.plus(memory) <= now) {
+    /// Drops a ban that ended `retention` ago, be there ever so many to be dropped before it.
+    fn drop_if_expired(&mut self, owner: u128, now: Micros, retention: Micros) {
+        if self.bans.get(&owner).is_some_and(|ban| ban.expires_at.plus(retention) <= now) {
             self.remove(owner);
         }
     }
 
     fn remove(&mut self, owner: u128) -> Option<Ban> {
         let ban = self.bans.remove(&owner)?;
-        self.ends.remove(&(ban.until, owner));
+        self.expirations.remove(&(ban.expires_at, owner));
         Some(ban)
     }
 }

@@ -1,11 +1,11 @@
 //! Entries of a list to be, and everything that is wrong with them.
 
 use super::{
-    keys::Keys,
-    list::{AccessList, Stance},
+    keys::KeySet,
+    list::{AccessList, ListAction},
+    parse,
     prefix::Prefix,
-    ranges::{Entry, Ranges},
-    text,
+    ranges::{PrefixEntry, Ranges},
 };
 use std::{
     error, fmt,
@@ -17,62 +17,62 @@ use tidegate_core::SettingError;
 ///
 /// ```
 /// use std::net::Ipv4Addr;
-/// use tidegate_access::{Access, AccessList, Prefix};
+/// use tidegate_access::{AccessMatch, AccessList, Prefix};
 ///
 /// let mut builder = AccessList::builder().allow(Ipv4Addr::new(10, 1, 2, 3)).allow_key("alice");
 /// for prefix in ["10.0.0.0/8", "2001:db8::/32"] {
 ///     builder = builder.deny(prefix.parse::<Prefix>()?);
 /// }
 /// let list = builder.build()?;
-/// assert_eq!(list.check([10, 1, 2, 3]), Access::Allowed);
-/// assert_eq!(list.check([10, 1, 2, 4]), Access::Denied);
+/// assert_eq!(list.check([10, 1, 2, 3]), AccessMatch::Allowed);
+/// assert_eq!(list.check([10, 1, 2, 4]), AccessMatch::Denied);
 /// # Ok::<(), Box<dyn std::error::Error>>(())
 /// ```
 #[derive(Clone, Debug, Default)]
 pub struct AccessListBuilder {
-    v4: Vec<Given<(u32, u8)>>,
-    v6: Vec<Given<(u128, u8)>>,
-    keys: Vec<Given<Box<str>>>,
+    v4: Vec<ListEntry<(u32, u8)>>,
+    v6: Vec<ListEntry<(u128, u8)>>,
+    keys: Vec<ListEntry<Box<str>>>,
     problems: Vec<ListProblem>,
 }
 
 /// An entry, what it does, and the line that it was read from.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
-struct Given<T> {
-    what: T,
-    answer: u8,
+struct ListEntry<T> {
+    value: T,
+    code: u8,
     line: Option<u32>,
 }
 
 /// Prefixes of a family, or keys, at most: as many as a table can number.
-const MOST: usize = 1 << 29;
+const MAX_ENTRIES: usize = 1 << 29;
 
 impl AccessListBuilder {
     /// Lets an address or a prefix in.
     #[must_use]
     pub fn allow(mut self, prefix: impl Into<Prefix>) -> Self {
-        self.add(prefix.into(), Stance::Allow, None);
+        self.add(prefix.into(), ListAction::Allow, None);
         self
     }
 
     /// Keeps an address or a prefix out.
     #[must_use]
     pub fn deny(mut self, prefix: impl Into<Prefix>) -> Self {
-        self.add(prefix.into(), Stance::Deny, None);
+        self.add(prefix.into(), ListAction::Deny, None);
         self
     }
 
     /// Lets a key in.
     #[must_use]
     pub fn allow_key(mut self, key: impl Into<Box<str>>) -> Self {
-        self.add_key(key.into(), Stance::Allow, None);
+        self.add_key(key.into(), ListAction::Allow, None);
         self
     }
 
     /// Keeps a key out.
     #[must_use]
     pub fn deny_key(mut self, key: impl Into<Box<str>>) -> Self {
-        self.add_key(key.into(), Stance::Deny, None);
+        self.add_key(key.into(), ListAction::Deny, None);
         self
     }
 
@@ -80,10 +80,10 @@ impl AccessListBuilder {
     /// the start of a line or after a space is a comment.
     ///
     /// ```
-    /// use tidegate_access::{AccessList, Stance};
+    /// use tidegate_access::{AccessList, ListAction};
     ///
     /// let text = "192.0.2.7\n10.0.0.1/8  # a comment\nallow key alice";
-    /// let error = AccessList::builder().text(text, Stance::Deny).build().unwrap_err();
+    /// let error = AccessList::builder().text(text, ListAction::Deny).build().unwrap_err();
     /// assert_eq!(
     ///     error.to_string(),
     ///     "line 2: `10.0.0.1/8` has bits set behind the first 8; \
@@ -91,8 +91,8 @@ impl AccessListBuilder {
     /// );
     /// ```
     #[must_use]
-    pub fn text(mut self, text: &str, otherwise: Stance) -> Self {
-        text::read(text, otherwise, &mut self);
+    pub fn text(mut self, text: &str, default_action: ListAction) -> Self {
+        parse::parse_entries(text, default_action, &mut self);
         self
     }
 
@@ -100,42 +100,42 @@ impl AccessListBuilder {
     /// denied.
     pub fn build(mut self) -> Result<AccessList, ListError> {
         let most = self.v4.len().max(self.v6.len()).max(self.keys.len());
-        if let Err(error) = SettingError::refuse_outside("a number of entries", most, 0, MOST) {
+        if let Err(error) = SettingError::require_in_range("a number of entries", most, 0, MAX_ENTRIES) {
             self.problems.push(ListProblem { line: None, error });
             return Err(ListError { problems: self.problems });
         }
-        settle(&mut self.v4, &mut self.problems, |(first, bits)| {
-            Prefix::around(Ipv4Addr::from(*first).into(), *bits).to_string()
+        sort_and_dedup(&mut self.v4, &mut self.problems, |(first, bits)| {
+            Prefix::containing(Ipv4Addr::from(*first).into(), *bits).to_string()
         });
-        settle(&mut self.v6, &mut self.problems, |(first, bits)| {
-            Prefix::around(Ipv6Addr::from(*first).into(), *bits).to_string()
+        sort_and_dedup(&mut self.v6, &mut self.problems, |(first, bits)| {
+            Prefix::containing(Ipv6Addr::from(*first).into(), *bits).to_string()
         });
-        settle(&mut self.keys, &mut self.problems, |key| format!("key {key}"));
+        sort_and_dedup(&mut self.keys, &mut self.problems, |key| format!("key {key}"));
         if !self.problems.is_empty() {
             self.problems.sort_by_key(|problem| problem.line);
             return Err(ListError { problems: self.problems });
         }
         Ok(AccessList {
             entries: self.v4.len() + self.v6.len() + self.keys.len(),
-            v4: Ranges::new(&entries(self.v4)),
-            v6: Ranges::new(&entries(self.v6)),
-            keys: Keys::new(self.keys.iter().map(|key| (&*key.what, key.answer))),
+            v4: Ranges::new(&to_prefix_entries(self.v4)),
+            v6: Ranges::new(&to_prefix_entries(self.v6)),
+            keys: KeySet::new(self.keys.iter().map(|key| (&*key.value, key.code))),
         })
     }
 
-    pub(super) fn add(&mut self, prefix: Prefix, stance: Stance, line: Option<u32>) {
-        let (bits, answer) = (prefix.bits(), stance.code());
+    pub(super) fn add(&mut self, prefix: Prefix, action: ListAction, line: Option<u32>) {
+        let (bits, answer) = (prefix.bits(), action.code());
         match prefix.first() {
-            IpAddr::V4(first) => self.v4.push(Given { what: (first.into(), bits), answer, line }),
-            IpAddr::V6(first) => self.v6.push(Given { what: (first.into(), bits), answer, line }),
+            IpAddr::V4(first) => self.v4.push(ListEntry { value: (first.into(), bits), code: answer, line }),
+            IpAddr::V6(first) => self.v6.push(ListEntry { value: (first.into(), bits), code: answer, line }),
         }
     }
 
-    pub(super) fn add_key(&mut self, key: Box<str>, stance: Stance, line: Option<u32>) {
-        self.keys.push(Given { what: key, answer: stance.code(), line });
+    pub(super) fn add_key(&mut self, key: Box<str>, action: ListAction, line: Option<u32>) {
+        self.keys.push(ListEntry { value: key, code: action.code(), line });
     }
 
-    pub(super) fn blame(&mut self, line: u32, error: SettingError) {
+    pub(super) fn add_problem(&mut self, line: u32, error: SettingError) {
         self.problems.push(ListProblem { line: Some(line), error });
     }
 }
@@ -155,7 +155,7 @@ pub struct ListProblem {
     pub error: SettingError,
 }
 
-const PRINTED: usize = 20;
+const MAX_PRINTED_PROBLEMS: usize = 20;
 
 impl ListError {
     /// All problems, in the order of the lines.
@@ -166,11 +166,11 @@ impl ListError {
 
 impl fmt::Display for ListError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        for (index, problem) in self.problems.iter().take(PRINTED).enumerate() {
+        for (index, problem) in self.problems.iter().take(MAX_PRINTED_PROBLEMS).enumerate() {
             let end = if index == 0 { "" } else { "\n" };
             write!(f, "{end}{problem}")?;
         }
-        match self.problems.len().saturating_sub(PRINTED) {
+        match self.problems.len().saturating_sub(MAX_PRINTED_PROBLEMS) {
             0 => Ok(()),
             more => write!(f, "\nand {more} more"),
         }
@@ -189,14 +189,18 @@ impl fmt::Display for ListProblem {
 impl error::Error for ListError {}
 
 /// Sorts entries, drops those that were given twice, and finds those that contradict each other.
-fn settle<T: Ord>(given: &mut Vec<Given<T>>, problems: &mut Vec<ListProblem>, name: impl Fn(&T) -> String) {
-    given.sort_unstable();
-    given.dedup_by(|later, kept| {
-        let same = later.what == kept.what;
+fn sort_and_dedup<T: Ord>(
+    entries: &mut Vec<ListEntry<T>>,
+    problems: &mut Vec<ListProblem>,
+    name: impl Fn(&T) -> String,
+) {
+    entries.sort_unstable();
+    entries.dedup_by(|later, kept| {
+        let same = later.value == kept.value;
         // Sorted: the one that allows comes first.
-        if same && later.answer != kept.answer {
+        if same && later.code != kept.code {
             let on = |line: Option<u32>| line.map_or(String::new(), |line| format!(" on line {line}"));
-            let name = name(&kept.what);
+            let name = name(&kept.value);
             problems.push(ListProblem {
                 line: later.line.max(kept.line),
                 error: SettingError::new(
@@ -209,6 +213,6 @@ fn settle<T: Ord>(given: &mut Vec<Given<T>>, problems: &mut Vec<ListProblem>, na
     });
 }
 
-fn entries<W>(given: Vec<Given<(W, u8)>>) -> Vec<Entry<W>> {
-    given.into_iter().map(|it| Entry { first: it.what.0, bits: it.what.1, answer: it.answer }).collect()
+fn to_prefix_entries<W>(entries: Vec<ListEntry<(W, u8)>>) -> Vec<PrefixEntry<W>> {
+    entries.into_iter().map(|it| PrefixEntry { first: it.value.0, bits: it.value.1, code: it.code }).collect()
 }

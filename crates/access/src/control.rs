@@ -2,7 +2,7 @@
 
 use super::{
     bans::Bans,
-    list::{Access, AccessList},
+    list::{AccessList, AccessMatch},
 };
 use arc_swap::ArcSwap;
 use std::{net::IpAddr, sync::Arc};
@@ -11,7 +11,7 @@ use tidegate_limiter::Key;
 
 /// Where an address or a key stands.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Standing {
+pub enum AccessDecision {
     /// The list lets it in. No ban changes that.
     Allowed,
     /// The list keeps it out.
@@ -26,17 +26,17 @@ pub enum Standing {
 ///
 /// ```
 /// use std::{net::IpAddr, time::Duration};
-/// use tidegate_access::{AccessControl, AccessList, Bans, Standing};
+/// use tidegate_access::{AccessControl, AccessList, Bans, AccessDecision};
 ///
 /// let control = AccessControl::new("allow 192.0.2.0/24\ndeny key mallory".parse()?, Bans::builder().build()?);
 /// let (office, other): (IpAddr, IpAddr) = ("192.0.2.7".parse()?, "198.51.100.1".parse()?);
 /// for address in [office, other] {
 ///     control.bans().ban(&address, Duration::from_secs(60));
 /// }
-/// assert_eq!(control.check(office), Standing::Allowed);
-/// assert!(matches!(control.check(other), Standing::Banned(_)));
+/// assert_eq!(control.check(office), AccessDecision::Allowed);
+/// assert!(matches!(control.check(other), AccessDecision::Banned(_)));
 /// control.replace(AccessList::default());
-/// assert_eq!(control.check_key("mallory"), Standing::Unlisted);
+/// assert_eq!(control.check_key("mallory"), AccessDecision::Unlisted);
 /// # Ok::<(), Box<dyn std::error::Error>>(())
 /// ```
 #[derive(Debug)]
@@ -52,25 +52,25 @@ impl AccessControl {
     }
 
     /// Where an address stands. A mapped IPv4 address is the IPv4 address.
-    pub fn check(&self, address: IpAddr) -> Standing {
+    pub fn check(&self, address: IpAddr) -> AccessDecision {
         let address = address.to_canonical();
-        self.standing(self.list.load().check(address), &address)
+        self.decide(self.list.load().check(address), &address)
     }
 
     /// Where a key stands.
-    pub fn check_key(&self, key: &str) -> Standing {
-        self.standing(self.list.load().check_key(key), key)
+    pub fn check_key(&self, key: &str) -> AccessDecision {
+        self.decide(self.list.load().check_key(key), key)
     }
 
     /// Counts a denial of an address, see [`Bans::record_denial`], unless it is on the list.
-    pub fn record_denial(&self, address: IpAddr) -> Standing {
+    pub fn record_denial(&self, address: IpAddr) -> AccessDecision {
         let address = address.to_canonical();
-        self.denied(self.list.load().check(address), &address)
+        self.decide_denied(self.list.load().check(address), &address)
     }
 
     /// Counts a denial of a key, see [`Bans::record_denial`], unless it is on the list.
-    pub fn record_denial_of_key(&self, key: &str) -> Standing {
-        self.denied(self.list.load().check_key(key), key)
+    pub fn record_key_denial(&self, key: &str) -> AccessDecision {
+        self.decide_denied(self.list.load().check_key(key), key)
     }
 
     /// Puts another list in place of the one there is. Checks that are under way finish with the old one.
@@ -88,21 +88,21 @@ impl AccessControl {
         &self.bans
     }
 
-    fn standing<K: Key + ?Sized>(&self, access: Access, key: &K) -> Standing {
-        Standing::of(access, || self.bans.check(key))
+    fn decide<K: Key + ?Sized>(&self, access: AccessMatch, key: &K) -> AccessDecision {
+        AccessDecision::from_list(access, || self.bans.check(key))
     }
 
-    fn denied<K: Key + ?Sized>(&self, access: Access, key: &K) -> Standing {
-        Standing::of(access, || self.bans.record_denial(key))
+    fn decide_denied<K: Key + ?Sized>(&self, access: AccessMatch, key: &K) -> AccessDecision {
+        AccessDecision::from_list(access, || self.bans.record_denial(key))
     }
 }
 
-impl Standing {
-    fn of(access: Access, ban: impl FnOnce() -> Option<Micros>) -> Self {
+impl AccessDecision {
+    fn from_list(access: AccessMatch, ban: impl FnOnce() -> Option<Micros>) -> Self {
         match access {
-            Access::Allowed => Self::Allowed,
-            Access::Denied => Self::Denied,
-            Access::Unlisted => ban().map_or(Self::Unlisted, Self::Banned),
+            AccessMatch::Allowed => Self::Allowed,
+            AccessMatch::Denied => Self::Denied,
+            AccessMatch::Unlisted => ban().map_or(Self::Unlisted, Self::Banned),
         }
     }
 }

@@ -4,22 +4,22 @@ use std::hash::BuildHasher;
 
 /// A set of texts, each with an answer. Built once, and half empty at most.
 #[derive(Debug, Default)]
-pub(super) struct Keys {
+pub(super) struct KeySet {
     hasher: foldhash::quality::RandomState,
     /// Numbers of entries from one, zero where there is none. A power of two long.
     slots: Box<[u32]>,
-    entries: Box<[Place]>,
+    entries: Box<[KeyEntry]>,
     text: Box<str>,
 }
 
 #[derive(Clone, Copy, Debug)]
-struct Place {
+struct KeyEntry {
     start: usize,
     length: u32,
-    answer: u8,
+    code: u8,
 }
 
-impl Keys {
+impl KeySet {
     /// Keeps keys of which none comes twice.
     pub(super) fn new<'a>(keys: impl ExactSizeIterator<Item = (&'a str, u8)>) -> Self {
         if keys.len() == 0 {
@@ -30,7 +30,7 @@ impl Keys {
         let (mut entries, mut text) = (Vec::with_capacity(keys.len()), String::new());
         for (key, answer) in keys {
             let length = u32::try_from(key.len()).unwrap_or(u32::MAX);
-            entries.push(Place { start: text.len(), length, answer });
+            entries.push(KeyEntry { start: text.len(), length, code: answer });
             text.push_str(key);
             let number = u32::try_from(entries.len()).unwrap_or(u32::MAX);
             let free = it.probe(key).find(|slot| it.slots.get(*slot) == Some(&0));
@@ -43,20 +43,20 @@ impl Keys {
     }
 
     /// The answer for a key; 0 if it is not here.
-    pub(super) fn answer(&self, key: &str) -> u8 {
+    pub(super) fn code(&self, key: &str) -> u8 {
         for slot in self.probe(key) {
             let number = self.slots.get(slot).copied().unwrap_or(0) as usize;
             let Some(place) = number.checked_sub(1).and_then(|number| self.entries.get(number)) else {
                 return 0;
             };
             if self.text.get(place.start..place.start + place.length as usize) == Some(key) {
-                return place.answer;
+                return place.code;
             }
         }
         0
     }
 
-    pub(super) fn bytes(&self) -> usize {
+    pub(super) fn memory_bytes(&self) -> usize {
         size_of_val(&*self.slots) + size_of_val(&*self.entries) + self.text.len()
     }
 

@@ -2,24 +2,24 @@
 //!
 //! ```text
 //!            ┌─ allowed by the list ───────────────▶ Allowed
-//!   request ─┼─ denied by the list ────────────────▶ Denied
+//!   request ─┼─ decide_denied by the list ────────────────▶ Denied
 //!            └─ not listed ─┬─ banned ─────────────▶ Banned(remaining)
 //!                           └─ not banned ─────────▶ Unlisted
 //! ```
 
-mod automatic;
+mod ban_rule;
 mod bans;
 mod build;
 mod control;
 mod keys;
 mod list;
+mod parse;
 mod prefix;
 mod ranges;
-mod text;
 
-pub use automatic::BanRule;
+pub use ban_rule::BanRule;
 pub use bans::{BanOutcome, BanStats, BannedKey, Bans, BansBuilder};
 pub use build::{AccessListBuilder, ListError, ListProblem};
-pub use control::{AccessControl, Standing};
-pub use list::{Access, AccessList, Stance};
+pub use control::{AccessControl, AccessDecision};
+pub use list::{AccessList, AccessMatch, ListAction};
 pub use prefix::Prefix;

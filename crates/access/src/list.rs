@@ -2,7 +2,7 @@
 
 use super::{
     build::{AccessListBuilder, ListError},
-    keys::Keys,
+    keys::KeySet,
     prefix::Prefix,
     ranges::Ranges,
 };
@@ -10,7 +10,7 @@ use std::{fmt, net::IpAddr, str::FromStr};
 
 /// What a list says of an address or a key.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub enum Access {
+pub enum AccessMatch {
     /// It is on the list, and let in.
     Allowed,
     /// It is on the list, and kept out.
@@ -21,7 +21,7 @@ pub enum Access {
 
 /// What an entry of a list does.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub enum Stance {
+pub enum ListAction {
     /// Lets in.
     Allow,
     /// Keeps out.
@@ -31,7 +31,7 @@ pub enum Stance {
 /// Who is let in and who is not. The longest prefix around an address wins, whether it allows or denies.
 ///
 /// ```
-/// use tidegate_access::{Access, AccessList};
+/// use tidegate_access::{AccessMatch, AccessList};
 ///
 /// let list: AccessList = "
 ///     deny  10.0.0.0/8
@@ -39,10 +39,10 @@ pub enum Stance {
 ///     deny  2001:db8::/32
 ///     deny  key mallory
 /// ".parse()?;
-/// assert_eq!(list.check([10, 2, 3, 4]), Access::Denied);
-/// assert_eq!(list.check([10, 1, 3, 4]), Access::Allowed);
-/// assert_eq!(list.check([192, 0, 2, 7]), Access::Unlisted);
-/// assert_eq!(list.check_key("mallory"), Access::Denied);
+/// assert_eq!(list.check([10, 2, 3, 4]), AccessMatch::Denied);
+/// assert_eq!(list.check([10, 1, 3, 4]), AccessMatch::Allowed);
+/// assert_eq!(list.check([192, 0, 2, 7]), AccessMatch::Unlisted);
+/// assert_eq!(list.check_key("mallory"), AccessMatch::Denied);
 /// # Ok::<(), tidegate_access::ListError>(())
 /// ```
 ///
@@ -51,7 +51,7 @@ pub enum Stance {
 pub struct AccessList {
     pub(super) v4: Ranges<u32>,
     pub(super) v6: Ranges<u128>,
-    pub(super) keys: Keys,
+    pub(super) keys: KeySet,
     pub(super) entries: usize,
 }
 
@@ -63,39 +63,39 @@ impl AccessList {
 
     /// What the list says of an address. A mapped IPv4 address is the IPv4 address.
     #[inline]
-    pub fn check(&self, address: impl Into<IpAddr>) -> Access {
-        Access::of(match address.into() {
-            IpAddr::V4(address) => self.v4.answer(address.into()),
+    pub fn check(&self, address: impl Into<IpAddr>) -> AccessMatch {
+        AccessMatch::from_code(match address.into() {
+            IpAddr::V4(address) => self.v4.code(address.into()),
             IpAddr::V6(address) => match address.to_ipv4_mapped() {
-                Some(address) => self.v4.answer(address.into()),
-                None => self.v6.answer(address.into()),
+                Some(address) => self.v4.code(address.into()),
+                None => self.v6.code(address.into()),
             },
         })
     }
 
     /// What the list says of a key: a user, a token, anything that has a name.
-    pub fn check_key(&self, key: &str) -> Access {
-        Access::of(self.keys.answer(key))
+    pub fn check_key(&self, key: &str) -> AccessMatch {
+        AccessMatch::from_code(self.keys.code(key))
     }
 
     /// The entry that decides about an address, and what it does.
     ///
     /// ```
-    /// use tidegate_access::{AccessList, Stance};
+    /// use tidegate_access::{AccessList, ListAction};
     ///
     /// let list: AccessList = "deny 10.0.0.0/8".parse()?;
     /// let (stance, prefix) = list.find([10, 1, 2, 3]).unwrap();
-    /// assert_eq!((stance, prefix.to_string().as_str()), (Stance::Deny, "10.0.0.0/8"));
+    /// assert_eq!((stance, prefix.to_string().as_str()), (ListAction::Deny, "10.0.0.0/8"));
     /// # Ok::<(), tidegate_access::ListError>(())
     /// ```
-    pub fn find(&self, address: impl Into<IpAddr>) -> Option<(Stance, Prefix)> {
+    pub fn find(&self, address: impl Into<IpAddr>) -> Option<(ListAction, Prefix)> {
         let address = address.into().to_canonical();
         let (answer, bits) = match address {
             IpAddr::V4(address) => self.v4.find(address.into()),
             IpAddr::V6(address) => self.v6.find(address.into()),
         }?;
-        let stance = if answer == Stance::Allow.code() { Stance::Allow } else { Stance::Deny };
-        Some((stance, Prefix::around(address, bits)))
+        let stance = if answer == ListAction::Allow.code() { ListAction::Allow } else { ListAction::Deny };
+        Some((stance, Prefix::containing(address, bits)))
     }
 
     /// How many entries it has; one that was given twice counts once.
@@ -109,8 +109,8 @@ impl AccessList {
     }
 
     /// Memory that it takes.
-    pub fn bytes(&self) -> usize {
-        self.v4.bytes() + self.v6.bytes() + self.keys.bytes()
+    pub fn memory_bytes(&self) -> usize {
+        self.v4.memory_bytes() + self.v6.memory_bytes() + self.keys.memory_bytes()
     }
 }
 
@@ -120,14 +120,14 @@ impl FromStr for AccessList {
     type Err = ListError;
 
     fn from_str(text: &str) -> Result<Self, ListError> {
-        Self::builder().text(text, Stance::Deny).build()
+        Self::builder().text(text, ListAction::Deny).build()
     }
 }
 
 impl Default for AccessList {
     /// An empty list.
     fn default() -> Self {
-        Self { v4: Ranges::new(&[]), v6: Ranges::new(&[]), keys: Keys::default(), entries: 0 }
+        Self { v4: Ranges::new(&[]), v6: Ranges::new(&[]), keys: KeySet::default(), entries: 0 }
     }
 }
 
@@ -137,9 +137,9 @@ impl fmt::Debug for AccessList {
     }
 }
 
-impl Access {
+impl AccessMatch {
     #[inline]
-    fn of(answer: u8) -> Self {
+    fn from_code(answer: u8) -> Self {
         match answer {
             1 => Self::Allowed,
             2 => Self::Denied,
@@ -148,7 +148,7 @@ impl Access {
     }
 }
 
-impl Stance {
+impl ListAction {
     pub(super) fn code(self) -> u8 {
         match self {
             Self::Allow => 1,

@@ -29,7 +29,7 @@ pub struct Prefix {
 }
 
 /// Bits in front of the IPv4 address in a mapped one.
-const MAPPED: u8 = 96;
+const MAPPED_PREFIX_BITS: u8 = 96;
 
 impl Prefix {
     /// All addresses that share the first `bits` with this one, whose other bits must be zero.
@@ -42,7 +42,7 @@ impl Prefix {
             let problem = format!("`{address}/{bits}`: an {family} address has {most} bits");
             return Err(SettingError::new(problem, format!("write `{address}` for the one address")));
         }
-        let first = masked(address, bits);
+        let first = mask(address, bits);
         if first != address {
             return Err(SettingError::new(
                 format!("`{address}/{bits}` has bits set behind the first {bits}"),
@@ -51,7 +51,9 @@ impl Prefix {
         }
         Ok(match (first, address.to_canonical()) {
             // Of a mapped address no shorter prefix gets here: its ones would stand behind.
-            (IpAddr::V6(_), first @ IpAddr::V4(_)) => Self { first, bits: bits.saturating_sub(MAPPED) },
+            (IpAddr::V6(_), first @ IpAddr::V4(_)) => {
+                Self { first, bits: bits.saturating_sub(MAPPED_PREFIX_BITS) }
+            }
             _ => Self { first, bits },
         })
     }
@@ -69,12 +71,12 @@ impl Prefix {
     /// Whether the address is one of them.
     pub fn contains(&self, address: IpAddr) -> bool {
         let address = address.to_canonical();
-        address.is_ipv4() == self.first.is_ipv4() && masked(address, self.bits) == self.first
+        address.is_ipv4() == self.first.is_ipv4() && mask(address, self.bits) == self.first
     }
 
     /// The addresses that share so many bits with this one.
-    pub(crate) fn around(address: IpAddr, bits: u8) -> Self {
-        Self { first: masked(address, bits), bits }
+    pub(crate) fn containing(address: IpAddr, bits: u8) -> Self {
+        Self { first: mask(address, bits), bits }
     }
 }
 
@@ -108,12 +110,12 @@ impl FromStr for Prefix {
             None => (text, None),
             Some((address, bits)) => (address, Some(bits)),
         };
-        let Ok(address) = address.parse::<IpAddr>() else { return Err(no_address(text, address)) };
+        let Ok(address) = address.parse::<IpAddr>() else { return Err(invalid_address(text, address)) };
         let Some(bits) = bits else { return Ok(address.into()) };
         match bits.parse::<u8>() {
             // `+8` and `08` are numbers to the parser, and slips to everybody else.
             Ok(number) if number.to_string() == bits => Self::new(address, number),
-            _ => Err(no_bits(address, bits)),
+            _ => Err(invalid_bits(address, bits)),
         }
     }
 }
@@ -127,7 +129,7 @@ impl fmt::Display for Prefix {
     }
 }
 
-fn masked(address: IpAddr, bits: u8) -> IpAddr {
+fn mask(address: IpAddr, bits: u8) -> IpAddr {
     let rest = u32::from(bits);
     match address {
         IpAddr::V4(it) => Ipv4Addr::from(u32::from(it) & !u32::MAX.checked_shr(rest).unwrap_or(0)).into(),
@@ -136,7 +138,7 @@ fn masked(address: IpAddr, bits: u8) -> IpAddr {
 }
 
 /// What is wrong with an address, as far as it can be guessed.
-fn no_address(text: &str, address: &str) -> SettingError {
+fn invalid_address(text: &str, address: &str) -> SettingError {
     let without_port = |text: &str| text.parse::<std::net::SocketAddr>().ok().map(|it| it.ip());
     let without_brackets = |text: &str| text.strip_prefix('[')?.strip_suffix(']')?.parse::<IpAddr>().ok();
     let without_zone = |text: &str| text.split_once('%')?.0.parse::<IpAddr>().ok();
@@ -150,19 +152,19 @@ fn no_address(text: &str, address: &str) -> SettingError {
 }
 
 /// What is wrong with the number of bits.
-fn no_bits(address: IpAddr, bits: &str) -> SettingError {
+fn invalid_bits(address: IpAddr, bits: &str) -> SettingError {
     let mask = bits.parse::<Ipv4Addr>().ok().map(u32::from);
     let fix = match mask {
         Some(mask) if address.is_ipv4() && mask.count_ones() == mask.leading_ones() => {
-            format!("write `{}`", Prefix::around(address, mask.leading_ones() as u8))
+            format!("write `{}`", Prefix::containing(address, mask.leading_ones() as u8))
         }
-        _ => format!("write the number of bits that count, as in `{}`", example(address)),
+        _ => format!("write the number of bits that count, as in `{}`", example_prefix(address)),
     };
     SettingError::new(format!("`{address}/{bits}`: `{bits}` is not a number of bits"), fix)
 }
 
-fn example(address: IpAddr) -> Prefix {
-    Prefix::around(address, if address.is_ipv4() { 24 } else { 64 })
+fn example_prefix(address: IpAddr) -> Prefix {
+    Prefix::containing(address, if address.is_ipv4() { 24 } else { 64 })
 }
 
 #[cfg(test)]
@@ -170,7 +172,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn reads_and_prints() {
+    fn prefix_text_round_trips() {
         for (text, printed) in [
             ("192.0.2.7", "192.0.2.7"),
             ("192.0.2.7/32", "192.0.2.7"),
@@ -192,7 +194,7 @@ mod tests {
     }
 
     #[test]
-    fn says_what_to_write_instead() {
+    fn prefix_errors_suggest_a_fix() {
         for (text, fix) in [
             ("10.0.0.1/8", "write `10.0.0.0/8`, or `10.0.0.1` for the one address"),
             ("2001:db8::1/32", "write `2001:db8::/32`, or `2001:db8::1` for the one address"),
@@ -222,7 +224,7 @@ mod tests {
     }
 
     #[test]
-    fn a_mapped_address_is_the_ipv4_address_and_no_other() {
+    fn mapped_address_matches_only_ipv4_prefixes() {
         let mapped: IpAddr = "::ffff:10.1.2.3".parse().unwrap();
         let contains = |prefix: &str| prefix.parse::<Prefix>().unwrap().contains(mapped);
         assert!(contains("10.0.0.0/8") && contains("::ffff:10.0.0.0/104") && contains("0.0.0.0/0"));

@@ -143,7 +143,7 @@ fn of_rule(rule: &str, ban: &BannedKey, now: Micros, shown: KeyDisplay) -> Value
         "rule": rule,
         "remaining": ban.remaining.get() as f64 / 1e6,
         "until": Utc::from(now.plus(ban.remaining)).to_string(),
-        "times": ban.times,
+        "times": ban.ban_count,
         "reason": null,
     })
 }

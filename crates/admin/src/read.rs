@@ -5,7 +5,7 @@ use axum::{body::Body, response::Response};
 use http::{HeaderName, HeaderValue, StatusCode, Uri, header};
 use serde_json::{Value, json};
 use std::sync::Arc;
-use tidegate_core::spelling;
+use tidegate_core::suggest;
 use tidegate_http_server::{ApiError, Query, json_response, shortened};
 use tidegate_observe::{Scene, Snapshot, TopBy, shown};
 use tidegate_policy::{PolicyFormat, lint};
@@ -129,7 +129,7 @@ pub(super) fn missing_rule(name: &str, scene: &Scene) -> ApiError {
             format!("rule `{}` has no quota, so nothing is counted for a key of it", shortened(name));
         return ApiError::new(StatusCode::NOT_FOUND, problem);
     }
-    let fix = match spelling::meant(name, scene.tally.names().iter().map(|name| &**name)) {
+    let fix = match suggest::closest(name, scene.tally.names().iter().map(|name| &**name)) {
         Some(near) => format!("did you mean `{near}`?"),
         None => "name one of the policy's".to_owned(),
     };

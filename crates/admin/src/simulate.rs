@@ -8,7 +8,7 @@ use tidegate_core::{Decision, Demand, Effect, Micros, Outcome, Quota, Retry};
 use tidegate_http_server::ApiError;
 use tidegate_observe::quota_json;
 use tidegate_service::decisions::Members;
-use tidegate_simulation::{Arrival, SimulatedQuota};
+use tidegate_simulation::{SimulatedQuota, SimulatedRequest};
 
 /// The most arrivals, quotas, and words of state.
 const ARRIVALS: usize = 10_000;
@@ -49,7 +49,7 @@ fn quotas(said: Option<&Value>) -> Result<Vec<Quota>, ApiError> {
     }
     let read = |text: &str| {
         let quota: Quota = text.parse().map_err(|error| ApiError::bad(format!("`quota`: {error}")))?;
-        match quota.width() > WORDS {
+        match quota.state_len() > WORDS {
             true => Err(ApiError::bad(format!("`{quota}` needs too much memory here; give a smaller limit"))),
             false => Ok(quota),
         }
@@ -57,7 +57,7 @@ fn quotas(said: Option<&Value>) -> Result<Vec<Quota>, ApiError> {
     texts.into_iter().map(read).collect()
 }
 
-fn arrivals(said: Option<&Value>) -> Result<Vec<Arrival>, ApiError> {
+fn arrivals(said: Option<&Value>) -> Result<Vec<SimulatedRequest>, ApiError> {
     let list = said.and_then(Value::as_array).ok_or_else(|| {
         ApiError::bad("`arrivals` is a list of seconds, or of objects; write it as in [0, 0.1, {\"at\": 0.2, \"cost\": 3}]")
     })?;
@@ -73,7 +73,7 @@ fn arrivals(said: Option<&Value>) -> Result<Vec<Arrival>, ApiError> {
                 ApiError::bad(format!("`{name}.cost` is no cost; give a whole number below 2^32"))
             })?,
         };
-        Ok(Arrival { at: micros(at, &name)?, cost })
+        Ok(SimulatedRequest { at: micros(at, &name)?, cost })
     };
     let mut arrivals = list.iter().enumerate().map(read).collect::<Result<Vec<_>, ApiError>>()?;
     arrivals.sort_by_key(|arrival| arrival.at);
@@ -91,7 +91,7 @@ fn micros(seconds: f64, name: &str) -> Result<Micros, ApiError> {
     }
 }
 
-fn play(quotas: &[Quota], arrivals: &[Arrival], wait: Micros, hold: Micros) -> Value {
+fn play(quotas: &[Quota], arrivals: &[SimulatedRequest], wait: Micros, hold: Micros) -> Value {
     let mut all: Vec<_> = quotas.iter().map(|quota| SimulatedQuota::new(*quota, hold)).collect();
     let mut counts = [0_u64; 3];
     let mut told = Vec::with_capacity(arrivals.len());
@@ -125,8 +125,8 @@ fn play(quotas: &[Quota], arrivals: &[Arrival], wait: Micros, hold: Micros) -> V
 }
 
 /// Asks all of them, and charges all or none. The one that denied, or else the one with the least left.
-fn ask(all: &mut [SimulatedQuota], arrival: Arrival, wait: Micros) -> (usize, Decision) {
-    let probe = Demand { effect: Effect::Probe, ..Demand::within(arrival.cost, wait) };
+fn ask(all: &mut [SimulatedQuota], arrival: SimulatedRequest, wait: Micros) -> (usize, Decision) {
+    let probe = Demand { effect: Effect::Probe, ..Demand::with_max_wait(arrival.cost, wait) };
     let mut denied = None;
     for (place, one) in all.iter_mut().enumerate() {
         let decision = one.decide(arrival.at, probe);
@@ -137,7 +137,7 @@ fn ask(all: &mut [SimulatedQuota], arrival: Arrival, wait: Micros) -> (usize, De
     if let Some(denied) = denied {
         return denied;
     }
-    let demand = Demand::within(arrival.cost, wait);
+    let demand = Demand::with_max_wait(arrival.cost, wait);
     let granted = all.iter_mut().map(|one| one.decide(arrival.at, demand)).enumerate();
     let longest = |decision: &Decision| match decision.outcome() {
         Outcome::Delay(wait) => wait,

@@ -1,6 +1,6 @@
 //! Limited bodies: a frame passes whole and unchanged, and is repaid before the next.
 
-use super::shaped::{Parts, Shaped};
+use super::shaped_stream::{DirectionParts, ShapedStream};
 use bytes::Buf as _;
 use http_body::{Body, Frame, SizeHint};
 use std::{
@@ -8,7 +8,7 @@ use std::{
     task::{Context, Poll, ready},
 };
 
-impl<B: Body> Body for Shaped<B> {
+impl<B: Body> Body for ShapedStream<B> {
     type Data = B::Data;
     type Error = B::Error;
 
@@ -16,7 +16,7 @@ impl<B: Body> Body for Shaped<B> {
         self: Pin<&mut Self>,
         context: &mut Context<'_>,
     ) -> Poll<Option<Result<Frame<B::Data>, B::Error>>> {
-        let Parts { inner, tap } = self.reading();
+        let DirectionParts { inner, handle: tap } = self.project_read();
         let Some(tap) = tap else { return inner.poll_frame(context) };
         ready!(tap.poll_item(context));
         let end = inner.poll_frame(context);
@@ -25,8 +25,8 @@ impl<B: Body> Body for Shaped<B> {
             _ => None,
         };
         match data {
-            Some(data) => tap.item_moved(data.remaining()),
-            None => tap.rest(),
+            Some(data) => tap.record_item(data.remaining()),
+            None => tap.release_unused(),
         }
         end
     }

@@ -1,8 +1,8 @@
 //! Limited reading and writing: a move is cut to what is allowed, and charged.
 
 use super::{
-    shaped::{Parts, Shaped},
-    tap::Tap,
+    shaped_stream::{DirectionParts, ShapedStream},
+    stream_handle::StreamHandle,
 };
 use std::{
     io::{self, IoSlice},
@@ -11,14 +11,14 @@ use std::{
 };
 use tokio::io::{AsyncRead, AsyncReadExt as _, AsyncWrite, ReadBuf};
 
-impl<T: AsyncRead> AsyncRead for Shaped<T> {
+impl<T: AsyncRead> AsyncRead for ShapedStream<T> {
     #[inline]
     fn poll_read(
         self: Pin<&mut Self>,
         context: &mut Context<'_>,
         buffer: &mut ReadBuf<'_>,
     ) -> Poll<io::Result<()>> {
-        let Parts { inner, tap } = self.reading();
+        let DirectionParts { inner, handle: tap } = self.project_read();
         let wanted = buffer.remaining();
         let Some(tap) = tap.filter(|_| wanted > 0) else { return inner.poll_read(context, buffer) };
         let allowed = ready!(tap.poll_allowance(wanted, context));
@@ -27,19 +27,19 @@ impl<T: AsyncRead> AsyncRead for Shaped<T> {
             true => Pin::new(&mut inner.take(allowed as u64)).poll_read(context, buffer),
             false => inner.poll_read(context, buffer),
         };
-        settle(tap, buffer.filled().len().saturating_sub(before), allowed);
+        record_progress(tap, buffer.filled().len().saturating_sub(before), allowed);
         end
     }
 }
 
-impl<T: AsyncWrite> AsyncWrite for Shaped<T> {
+impl<T: AsyncWrite> AsyncWrite for ShapedStream<T> {
     #[inline]
     fn poll_write(self: Pin<&mut Self>, context: &mut Context<'_>, bytes: &[u8]) -> Poll<io::Result<usize>> {
-        let Parts { inner, tap } = self.writing();
+        let DirectionParts { inner, handle: tap } = self.project_write();
         let Some(tap) = tap.filter(|_| !bytes.is_empty()) else { return inner.poll_write(context, bytes) };
         let allowed = ready!(tap.poll_allowance(bytes.len(), context));
         let end = inner.poll_write(context, bytes.get(..allowed).unwrap_or(bytes));
-        settle(tap, written(&end), allowed);
+        record_progress(tap, written_bytes(&end), allowed);
         end
     }
 
@@ -48,7 +48,7 @@ impl<T: AsyncWrite> AsyncWrite for Shaped<T> {
         context: &mut Context<'_>,
         slices: &[IoSlice<'_>],
     ) -> Poll<io::Result<usize>> {
-        let Parts { inner, tap } = self.writing();
+        let DirectionParts { inner, handle: tap } = self.project_write();
         let wanted = slices.iter().fold(0_usize, |sum, slice| sum.saturating_add(slice.len()));
         let Some(tap) = tap.filter(|_| wanted > 0) else {
             return inner.poll_write_vectored(context, slices);
@@ -70,7 +70,7 @@ impl<T: AsyncWrite> AsyncWrite for Shaped<T> {
             (Some((whole, _)), _) => inner.poll_write_vectored(context, whole),
             (None, _) => Poll::Ready(Ok(0)),
         };
-        settle(tap, written(&end), allowed);
+        record_progress(tap, written_bytes(&end), allowed);
         end
     }
 
@@ -79,23 +79,23 @@ impl<T: AsyncWrite> AsyncWrite for Shaped<T> {
     }
 
     fn poll_flush(self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<io::Result<()>> {
-        self.writing().inner.poll_flush(context)
+        self.project_write().inner.poll_flush(context)
     }
 
     fn poll_shutdown(self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<io::Result<()>> {
-        self.writing().inner.poll_shutdown(context)
+        self.project_write().inner.poll_shutdown(context)
     }
 }
 
 #[inline]
-fn settle(tap: &mut Tap, moved: usize, allowed: usize) {
+fn record_progress(handle: &mut StreamHandle, moved: usize, allowed: usize) {
     match moved {
-        0 => tap.rest(),
-        bytes => tap.moved(bytes, allowed),
+        0 => handle.release_unused(),
+        bytes => handle.record_moved(bytes, allowed),
     }
 }
 
-fn written(end: &Poll<io::Result<usize>>) -> usize {
+fn written_bytes(end: &Poll<io::Result<usize>>) -> usize {
     match end {
         Poll::Ready(Ok(bytes)) => *bytes,
         _ => 0,

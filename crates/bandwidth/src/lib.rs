@@ -4,29 +4,29 @@
 //! |---|---|
 //! | `flow` | who may move how much, and when; pure |
 //! | `tap` | one stream's end of a flow, with its timer |
-//! | `shaped` | the wrapper around a stream |
+//! | `shaped_stream` | the wrapper around a stream |
 //! | `io`, `stream`, `body` | what the wrapper is to those who read and write |
 //! | `keys` | one bandwidth for each key |
 
 #[cfg(feature = "http-body")]
 mod body;
-mod flow;
 mod io;
-mod keys;
-mod shaped;
+mod keyed;
+mod scheduler;
+mod shaped_stream;
 #[cfg(feature = "stream")]
 mod stream;
-mod tap;
+mod stream_handle;
 
-pub use keys::Bandwidths;
-pub use shaped::Shaped;
+pub use keyed::KeyedBandwidth;
+pub use shaped_stream::ShapedStream;
 #[cfg(feature = "stream")]
 pub use stream::ByteLen;
 
-use flow::Terms;
+use scheduler::SchedulerSettings;
 use std::{fmt, sync::Arc, task::Waker};
-use tap::{Shared, Tap};
-use tidegate_core::{Bound, Kind, Micros, Quota, Rate, Unit};
+use stream_handle::{SharedScheduler, StreamHandle};
+use tidegate_core::{AlgorithmKind, Bound, Micros, Quota, Rate, RateUnit};
 use tidegate_limiter::{
     BuildError, Clock,
     sync::{Mutex, lock},
@@ -50,7 +50,7 @@ use tidegate_limiter::{
 ///
 /// Streams that are limited by the same bandwidth, or by a clone of it, share it byte by byte: each gets as much as
 /// the others, whether it moves small chunks or large ones. A stream that moves nothing holds nothing. For a limit of
-/// its own a stream gets a bandwidth of its own, for one limit per user there are [`Bandwidths`], and for both, one
+/// its own a stream gets a bandwidth of its own, for one limit per user there are [`KeyedBandwidth`], and for both, one
 /// is put around the other.
 ///
 /// While a stream has bytes to move, any second sees the rate to within 1 %, on timers that are up to 5 ms late. Two
@@ -58,11 +58,11 @@ use tidegate_limiter::{
 /// of a body) passes whole and is waited for afterwards.
 #[derive(Clone)]
 pub struct Bandwidth {
-    inner: Arc<Inner>,
+    inner: Arc<BandwidthInner>,
 }
 
-struct Inner {
-    shared: Arc<Shared>,
+struct BandwidthInner {
+    shared: Arc<SharedScheduler>,
     quota: Mutex<Quota>,
     settings: BandwidthBuilder,
 }
@@ -84,13 +84,13 @@ impl Bandwidth {
     }
 
     /// Limits what is read from `inner`, or what it yields as a `Stream` or as a body.
-    pub fn limit_reads<T>(&self, inner: T) -> Shaped<T> {
-        Shaped::new(inner).and_reads(self)
+    pub fn limit_reads<T>(&self, inner: T) -> ShapedStream<T> {
+        ShapedStream::new(inner).limit_reads(self)
     }
 
     /// Limits what is written to `inner`.
-    pub fn limit_writes<T>(&self, inner: T) -> Shaped<T> {
-        Shaped::new(inner).and_writes(self)
+    pub fn limit_writes<T>(&self, inner: T) -> ShapedStream<T> {
+        ShapedStream::new(inner).limit_writes(self)
     }
 
     /// Replaces the rate while running. Streams that wait learn of it at once.
@@ -99,8 +99,8 @@ impl Bandwidth {
         Q: TryInto<Quota>,
         BuildError: From<Q::Error>,
     {
-        let (quota, terms) = self.inner.settings.terms(quota.try_into()?)?;
-        self.set(quota, terms).into_iter().for_each(Waker::wake);
+        let (quota, terms) = self.inner.settings.resolve(quota.try_into()?)?;
+        self.apply_settings(quota, terms).into_iter().for_each(Waker::wake);
         Ok(())
     }
 
@@ -112,29 +112,29 @@ impl Bandwidth {
     /// The most bytes that pass in any stretch of time, of what can be cut and beyond what is free.
     pub fn bound(&self) -> Bound {
         let quota = self.quota();
-        let held = Sizes::of(&quota).held;
+        let held = ChunkSizes::for_quota(&quota).prepaid;
         let bound =
             quota.rate().and_then(|rate| rate.burst(quota.limit() + held).ok()).unwrap_or(quota).bound();
         self.inner.shared.clock().blur(bound)
     }
 
-    fn from_parts(quota: Quota, terms: Terms, settings: BandwidthBuilder) -> Self {
-        let shared = Shared::new(terms, settings.clock.clone().unwrap_or_default());
-        let inner = Inner { shared: Arc::new(shared), quota: Mutex::new(quota), settings };
+    fn from_parts(quota: Quota, scheduler_settings: SchedulerSettings, settings: BandwidthBuilder) -> Self {
+        let shared = SharedScheduler::new(scheduler_settings, settings.clock.clone().unwrap_or_default());
+        let inner = BandwidthInner { shared: Arc::new(shared), quota: Mutex::new(quota), settings };
         Self { inner: Arc::new(inner) }
     }
 
     /// Goes by other terms from now on; those who wait are to be woken.
     #[must_use]
-    fn set(&self, quota: Quota, terms: Terms) -> Vec<Waker> {
+    fn apply_settings(&self, quota: Quota, settings: SchedulerSettings) -> Vec<Waker> {
         // Under the lock, so that of two changes the same is the last in both places.
         let mut current = lock(&self.inner.quota);
         *current = quota;
-        self.inner.shared.change(terms)
+        self.inner.shared.reconfigure(settings)
     }
 
-    fn tap(&self) -> Tap {
-        Tap::new(self.inner.shared.clone(), self.inner.settings.free)
+    fn new_handle(&self) -> StreamHandle {
+        StreamHandle::new(self.inner.shared.clone(), self.inner.settings.limit_after)
     }
 
     /// Whether nobody uses it, and nothing would be lost with it.
@@ -149,12 +149,12 @@ impl fmt::Debug for Bandwidth {
     }
 }
 
-/// Settings of a [`Bandwidth`] or of [`Bandwidths`].
+/// Settings of a [`Bandwidth`] or of [`KeyedBandwidth`].
 #[derive(Clone, Debug, Default)]
 pub struct BandwidthBuilder {
     clock: Option<Clock>,
     burst: Option<u64>,
-    free: u64,
+    limit_after: u64,
 }
 
 impl BandwidthBuilder {
@@ -173,8 +173,8 @@ impl BandwidthBuilder {
 
     /// How many bytes each stream moves, in each direction, before the limit holds for it.
     #[must_use]
-    pub fn first_free(self, bytes: u64) -> Self {
-        Self { free: bytes, ..self }
+    pub fn limit_after(self, bytes: u64) -> Self {
+        Self { limit_after: bytes, ..self }
     }
 
     /// Makes the bandwidth.
@@ -183,59 +183,61 @@ impl BandwidthBuilder {
         Q: TryInto<Quota>,
         BuildError: From<Q::Error>,
     {
-        let (quota, terms) = self.terms(quota.try_into()?)?;
+        let (quota, terms) = self.resolve(quota.try_into()?)?;
         Ok(Bandwidth::from_parts(quota, terms, self))
     }
 
     /// Makes a bandwidth for each key.
-    pub fn build_by_key<Q>(self, quota: Q) -> Result<Bandwidths, BuildError>
+    pub fn build_keyed<Q>(self, quota: Q) -> Result<KeyedBandwidth, BuildError>
     where
         Q: TryInto<Quota>,
         BuildError: From<Q::Error>,
     {
-        let (quota, terms) = self.terms(quota.try_into()?)?;
-        Ok(Bandwidths::from_parts(quota, terms, self))
+        let (quota, terms) = self.resolve(quota.try_into()?)?;
+        Ok(KeyedBandwidth::from_parts(quota, terms, self))
     }
 
     /// The quota with the burst that it gets here, and the numbers that it amounts to.
-    fn terms(&self, quota: Quota) -> Result<(Quota, Terms), BuildError> {
+    fn resolve(&self, quota: Quota) -> Result<(Quota, SchedulerSettings), BuildError> {
         let refuse = || BuildError::unfit(&quota, "a plain rate in bytes, as in `100kB/s`");
-        let (Kind::TokenBucket(_), Some(rate)) = (quota.kind(), quota.rate()) else { return Err(refuse()) };
-        if rate.unit() != Unit::Bytes {
+        let (AlgorithmKind::TokenBucket(_), Some(rate)) = (quota.kind(), quota.rate()) else {
+            return Err(refuse());
+        };
+        if rate.unit() != RateUnit::Bytes {
             return Err(refuse());
         }
         // A quota without a burst reads as one of a whole period.
-        let asked = self.burst.or(Some(quota.limit()).filter(|burst| *burst != rate.amount()));
-        let burst = asked.unwrap_or_else(|| bytes_in(rate, BURST).max(LEAST_BURST));
+        let configured_burst = self.burst.or(Some(quota.limit()).filter(|burst| *burst != rate.amount()));
+        let burst = configured_burst.unwrap_or_else(|| bytes_in(rate, DEFAULT_BURST_TIME).max(MIN_BURST));
         let quota = rate.burst(burst)?;
-        let Kind::TokenBucket(bucket) = quota.kind() else { return Err(refuse()) };
-        let Sizes { piece, held } = Sizes::of(&quota);
-        Ok((quota, Terms { meter: *bucket.meter(), piece, held }))
+        let AlgorithmKind::TokenBucket(bucket) = quota.kind() else { return Err(refuse()) };
+        let ChunkSizes { quantum: piece, prepaid: held } = ChunkSizes::for_quota(&quota);
+        Ok((quota, SchedulerSettings { meter: *bucket.meter(), quantum: piece, max_prepaid: held }))
     }
 }
 
 /// How long it takes to move what goes at once. With what is held it is less than the hundredth of a second by which
 /// a second may be off.
-const BURST: Micros = Micros::from_millis(9);
+const DEFAULT_BURST_TIME: Micros = Micros::from_millis(9);
 /// How long it takes to move what one stream takes at a time.
-const PIECE: Micros = Micros::from_millis(4);
+const QUANTUM_TIME: Micros = Micros::from_millis(4);
 /// What goes at once however slow the rate is: fewer bytes are not worth a timer.
-const LEAST_BURST: u64 = 512;
+const MIN_BURST: u64 = 512;
 /// The part of a piece that streams may hold, together.
-const HELD: u64 = 8;
+const PREPAID_DIVISOR: u64 = 8;
 
 /// How many bytes are taken at a time, and held, under a quota.
-struct Sizes {
-    piece: u64,
-    held: u64,
+struct ChunkSizes {
+    quantum: u64,
+    prepaid: u64,
 }
 
-impl Sizes {
-    fn of(quota: &Quota) -> Self {
+impl ChunkSizes {
+    fn for_quota(quota: &Quota) -> Self {
         let part = |burst: u64| burst / 9 * 4 + burst % 9 * 4 / 9;
-        let piece = quota.rate().map_or(0, |rate| bytes_in(rate, PIECE)).max(part(LEAST_BURST));
+        let piece = quota.rate().map_or(0, |rate| bytes_in(rate, QUANTUM_TIME)).max(part(MIN_BURST));
         let piece = piece.min(part(quota.limit())).max(1);
-        Self { piece, held: piece / HELD }
+        Self { quantum: piece, prepaid: piece / PREPAID_DIVISOR }
     }
 }
 

@@ -1,6 +1,6 @@
 //! Limited streams: an item passes whole, and is repaid before the next.
 
-use super::shaped::{Parts, Shaped};
+use super::shaped_stream::{DirectionParts, ShapedStream};
 use bytes::{Bytes, BytesMut};
 use futures_core::Stream;
 use std::{
@@ -31,7 +31,7 @@ pub trait ByteLen {
     fn byte_len(&self) -> usize;
 }
 
-macro_rules! lengths {
+macro_rules! impl_byte_len {
     ($($item:ty),+ $(,)?) => {
         $(impl ByteLen for $item {
             fn byte_len(&self) -> usize {
@@ -41,7 +41,7 @@ macro_rules! lengths {
     };
 }
 
-lengths!([u8], str, String, Vec<u8>, Bytes, BytesMut);
+impl_byte_len!([u8], str, String, Vec<u8>, Bytes, BytesMut);
 
 impl<const N: usize> ByteLen for [u8; N] {
     fn byte_len(&self) -> usize {
@@ -49,7 +49,7 @@ impl<const N: usize> ByteLen for [u8; N] {
     }
 }
 
-macro_rules! pointers {
+macro_rules! impl_byte_len_deref {
     ($($pointer:ty),+ $(,)?) => {
         $(impl<T: ByteLen + ?Sized> ByteLen for $pointer {
             fn byte_len(&self) -> usize {
@@ -59,7 +59,7 @@ macro_rules! pointers {
     };
 }
 
-pointers!(&T, Box<T>, Arc<T>, Rc<T>);
+impl_byte_len_deref!(&T, Box<T>, Arc<T>, Rc<T>);
 
 impl<T: ByteLen + ToOwned + ?Sized> ByteLen for Cow<'_, T> {
     fn byte_len(&self) -> usize {
@@ -73,20 +73,20 @@ impl<T: ByteLen, E> ByteLen for Result<T, E> {
     }
 }
 
-impl<S: Stream> Stream for Shaped<S>
+impl<S: Stream> Stream for ShapedStream<S>
 where
     S::Item: ByteLen,
 {
     type Item = S::Item;
 
     fn poll_next(self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Option<S::Item>> {
-        let Parts { inner, tap } = self.reading();
+        let DirectionParts { inner, handle: tap } = self.project_read();
         let Some(tap) = tap else { return inner.poll_next(context) };
         ready!(tap.poll_item(context));
         let end = inner.poll_next(context);
         match &end {
-            Poll::Ready(Some(item)) => tap.item_moved(item.byte_len()),
-            Poll::Ready(None) | Poll::Pending => tap.rest(),
+            Poll::Ready(Some(item)) => tap.record_item(item.byte_len()),
+            Poll::Ready(None) | Poll::Pending => tap.release_unused(),
         }
         end
     }

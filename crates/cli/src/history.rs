@@ -117,7 +117,7 @@ fn is_by_client(key: &KeySpec) -> bool {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use tidegate_core::Share;
+    use tidegate_core::Percent;
     use tidegate_replay::suggest::{Target, Wish};
 
     fn line(ip: &str, path: &str) -> String {
@@ -153,7 +153,7 @@ mod tests {
         for (key, is_fine) in
             [("ip", true), ("[ip, path]", true), ("user", false), ("path", false), ("all", false)]
         {
-            let wish = Wish::read(key, Target::Keys(Share::ALL), Share::NONE).unwrap();
+            let wish = Wish::read(key, Target::Keys(Percent::FULL), Percent::ZERO).unwrap();
             assert_eq!(share.can_tell(&wish.key, key).is_ok(), is_fine, "{key}");
         }
     }

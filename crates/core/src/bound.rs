@@ -9,61 +9,61 @@ use core::fmt;
 /// use tidegate_core::{Micros, Quota};
 ///
 /// let minute = Micros::from_secs(60);
-/// assert_eq!(Quota::per_minute(100).burst(20)?.bound().in_any(minute), 120);
-/// assert_eq!(Quota::per_minute(100).fixed_window()?.bound().in_any(minute), 200);
-/// assert_eq!(Quota::per_minute(100).sliding_window()?.bound().in_any(minute), 199);
-/// assert_eq!(Quota::per_minute(100).sliding_strict(60)?.bound().in_any(minute), 100);
+/// assert_eq!(Quota::per_minute(100).burst(20)?.bound().max_in_window(minute), 120);
+/// assert_eq!(Quota::per_minute(100).fixed_window()?.bound().max_in_window(minute), 200);
+/// assert_eq!(Quota::per_minute(100).sliding_window()?.bound().max_in_window(minute), 199);
+/// assert_eq!(Quota::per_minute(100).sliding_strict(60)?.bound().max_in_window(minute), 100);
 /// # Ok::<(), tidegate_core::QuotaError>(())
 /// ```
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Bound {
-    shape: Shape,
-    blur: Micros,
-    ahead: Micros,
+    shape: BoundShape,
+    clock_resolution: Micros,
+    prefetch: Micros,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Shape {
+enum BoundShape {
     BurstAndRate { burst: u64, rate: Rate },
-    Windows { rate: Rate, more: u64, less: u64 },
-    Debt { stored: u64, rate: Rate, early: u64 },
-    AtOnce { limit: u64 },
+    Windows { rate: Rate, extra_windows: u64, fewer_tokens: u64 },
+    Debt { stored: u64, rate: Rate, early_us: u64 },
+    Concurrency { limit: u64 },
 }
 
 impl Bound {
     pub(crate) fn burst_and_rate(burst: u64, rate: Rate) -> Self {
-        Self::of(Shape::BurstAndRate { burst, rate })
+        Self::new(BoundShape::BurstAndRate { burst, rate })
     }
 
-    /// The limit in each of the windows that a stretch of time can touch: `more` than it is long, `less` tokens.
-    pub(crate) fn windows(rate: Rate, more: u64, less: u64) -> Self {
-        Self::of(Shape::Windows { rate, more, less })
+    /// The limit in each of the windows that a stretch of time can touch: `extra_windows` than it is long, `fewer_tokens` tokens.
+    pub(crate) fn windows(rate: Rate, extra_windows: u64, fewer_tokens: u64) -> Self {
+        Self::new(BoundShape::Windows { rate, extra_windows, fewer_tokens })
     }
 
-    /// Permits at `rate` with some stored, where each call may cut its debt short by `early` microseconds.
-    pub(crate) fn debt(stored: u64, rate: Rate, early: u64) -> Self {
-        Self::of(Shape::Debt { stored, rate, early })
+    /// Permits at `rate` with some stored, where each call may cut its debt short by `early_us` microseconds.
+    pub(crate) fn debt(stored: u64, rate: Rate, early_us: u64) -> Self {
+        Self::new(BoundShape::Debt { stored, rate, early_us })
     }
 
-    pub(crate) fn at_once(limit: u64) -> Self {
-        Self::of(Shape::AtOnce { limit })
+    pub(crate) fn concurrency(limit: u64) -> Self {
+        Self::new(BoundShape::Concurrency { limit })
     }
 
-    fn of(shape: Shape) -> Self {
-        Self { shape, blur: Micros::ZERO, ahead: Micros::ZERO }
+    fn new(shape: BoundShape) -> Self {
+        Self { shape, clock_resolution: Micros::ZERO, prefetch: Micros::ZERO }
     }
 
     /// The bound under a clock that shows time only to this resolution.
     #[must_use]
-    pub fn blurred(self, resolution: Micros) -> Self {
-        Self { blur: resolution, ..self }
+    pub fn with_clock_resolution(self, resolution: Micros) -> Self {
+        Self { clock_resolution: resolution, ..self }
     }
 
     /// The bound where tokens may be taken up to this long ahead of their use: what is used in a stretch of time was
     /// taken in it or that long before.
     #[must_use]
-    pub fn ahead(self, of_use: Micros) -> Self {
-        Self { ahead: of_use, ..self }
+    pub fn with_prefetch(self, prefetch: Micros) -> Self {
+        Self { prefetch: prefetch, ..self }
     }
 
     /// The most that is admitted in any stretch of time of this length.
@@ -72,17 +72,17 @@ impl Bound {
     /// call of any size comes on top. Guava drops the fraction of a microsecond of every debt, so near a call per
     /// microsecond they let through more than their rate, and above it nothing bounds them. For concurrency it is
     /// the most in flight at any moment.
-    pub fn in_any(&self, window: Micros) -> u64 {
-        let length = window.plus(self.blur).plus(self.ahead).get();
+    pub fn max_in_window(&self, window: Micros) -> u64 {
+        let length = window.plus(self.clock_resolution).plus(self.prefetch).get();
         match self.shape {
-            Shape::BurstAndRate { burst, rate } => {
+            BoundShape::BurstAndRate { burst, rate } => {
                 burst.saturating_add(mul_div_floor(length, rate.amount(), rate.period().get()))
             }
-            Shape::Windows { rate, more, less } => {
+            BoundShape::Windows { rate, extra_windows: more, fewer_tokens: less } => {
                 let windows = length.div_ceil(rate.period().get()).saturating_add(more);
                 windows.saturating_mul(rate.amount()).saturating_sub(less)
             }
-            Shape::Debt { stored, rate, early } => {
+            BoundShape::Debt { stored, rate, early_us: early } => {
                 let (amount, period) = (u128::from(rate.amount()), u128::from(rate.period().get()));
                 let served = u128::from(length) * amount + u128::from(stored) * period;
                 let paced = match period.checked_sub(amount * u128::from(early)) {
@@ -91,7 +91,7 @@ impl Bound {
                 };
                 u64::try_from(paced).unwrap_or(u64::MAX).saturating_add(1)
             }
-            Shape::AtOnce { limit } => limit,
+            BoundShape::Concurrency { limit } => limit,
         }
     }
 }
@@ -99,31 +99,31 @@ impl Bound {
 impl fmt::Display for Bound {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self.shape {
-            Shape::BurstAndRate { burst, rate } => {
+            BoundShape::BurstAndRate { burst, rate } => {
                 let unit = rate.unit();
-                write!(f, "at most {} at once and {rate} on top: ", unit.show(burst))?;
-                write!(f, "{} in any {}", unit.show(self.in_any(rate.period())), rate.period())?;
+                write!(f, "at most {} at once and {rate} on top: ", unit.display(burst))?;
+                write!(f, "{} in any {}", unit.display(self.max_in_window(rate.period())), rate.period())?;
             }
-            Shape::Windows { rate, .. } => {
-                let most = rate.unit().show(self.in_any(rate.period()));
-                write!(f, "at most {most} in any {}", rate.period())?;
+            BoundShape::Windows { rate, .. } => {
+                let max = rate.unit().display(self.max_in_window(rate.period()));
+                write!(f, "at most {max} in any {}", rate.period())?;
             }
-            Shape::Debt { .. } if self.in_any(Micros::new(1)) == u64::MAX => {
+            BoundShape::Debt { .. } if self.max_in_window(Micros::new(1)) == u64::MAX => {
                 f.write_str("no bound: its calls are closer together than the microseconds it waits in")?;
             }
-            Shape::Debt { stored, rate, .. } => {
+            BoundShape::Debt { stored, rate, .. } => {
                 f.write_str("at most ")?;
                 if stored > 0 {
-                    write!(f, "{} stored and ", rate.unit().show(stored))?;
+                    write!(f, "{} stored and ", rate.unit().display(stored))?;
                 }
                 write!(f, "{rate}, and one call of any size before the next one waits")?;
             }
-            Shape::AtOnce { limit } => write!(f, "at most {limit} in flight")?,
+            BoundShape::Concurrency { limit } => write!(f, "at most {limit} in flight")?,
         }
-        if self.ahead > Micros::ZERO {
-            write!(f, ", taken up to {} ahead", self.ahead)?;
+        if self.prefetch > Micros::ZERO {
+            write!(f, ", taken up to {} ahead", self.prefetch)?;
         }
-        match self.blur {
+        match self.clock_resolution {
             Micros::ZERO => Ok(()),
             blur => write!(f, ", by a clock that ticks every {blur}"),
         }

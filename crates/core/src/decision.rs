@@ -4,7 +4,7 @@ use crate::units::Micros;
 use core::fmt;
 
 /// Set beside the place of a quota in decisions that were made without their store.
-const DEGRADED: u16 = 1 << 15;
+const DEGRADED_BIT: u16 = 1 << 15;
 
 /// What a caller may do.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -34,104 +34,114 @@ pub enum Retry {
 /// read none of them and the divisions would cost as much as the decision.
 #[derive(Clone, Copy)]
 pub struct Decision {
-    verb: Verb,
+    code: DecisionCode,
     quota: u16,
-    meter: Meter,
+    reading: PackedReading,
 }
 
 impl Decision {
     /// What the caller may do.
     pub fn outcome(&self) -> Outcome {
-        match self.verb {
-            Verb::Allow => Outcome::Allow,
-            Verb::Delay => Outcome::Delay(self.wait()),
-            Verb::Deny | Verb::Closed => Outcome::Deny(Retry::After(self.wait())),
-            Verb::Never => Outcome::Deny(Retry::Never),
-            Verb::Full => Outcome::Deny(Retry::WhenReleased),
+        match self.code {
+            DecisionCode::Allow => Outcome::Allow,
+            DecisionCode::Delay => Outcome::Delay(self.wait()),
+            DecisionCode::Deny | DecisionCode::FailClosed => Outcome::Deny(Retry::After(self.wait())),
+            DecisionCode::Never => Outcome::Deny(Retry::Never),
+            DecisionCode::Full => Outcome::Deny(Retry::WhenReleased),
         }
     }
 
     /// Whether the cost was granted, now or after a delay.
     #[inline]
     pub fn is_granted(&self) -> bool {
-        matches!(self.verb, Verb::Allow | Verb::Delay)
+        matches!(self.code, DecisionCode::Allow | DecisionCode::Delay)
     }
 
     /// Whether the caller may go now.
     #[inline]
     pub fn is_allowed(&self) -> bool {
-        matches!(self.verb, Verb::Allow)
+        matches!(self.code, DecisionCode::Allow)
     }
 
     /// Which of several quotas this is the answer of, counted from zero: the one that denied, or else the one
     /// with the least left.
     pub fn quota(&self) -> usize {
-        (self.quota & !DEGRADED).into()
+        (self.quota & !DEGRADED_BIT).into()
     }
 
     /// The same decision, as that of the quota with this place in a list.
     #[must_use]
-    pub fn of_quota(self, place: usize) -> Self {
-        let place = u16::try_from(place).unwrap_or(u16::MAX) & !DEGRADED;
-        Self { quota: self.quota & DEGRADED | place, ..self }
+    pub fn with_quota(self, index: usize) -> Self {
+        let place = u16::try_from(index).unwrap_or(u16::MAX) & !DEGRADED_BIT;
+        Self { quota: self.quota & DEGRADED_BIT | place, ..self }
     }
 
     /// Whether it was made without the store that should have made it: the store was away, and this is what was
     /// declared for that case.
     pub fn is_degraded(&self) -> bool {
-        self.quota & DEGRADED != 0
+        self.quota & DEGRADED_BIT != 0
     }
 
     /// Whether it denies for no other reason than that its store is away: nobody has used up anything.
-    pub fn is_closed(&self) -> bool {
-        self.verb == Verb::Closed
+    pub fn is_fail_closed(&self) -> bool {
+        self.code == DecisionCode::FailClosed
     }
 
     /// The same decision, made without the store that should have made it.
     #[must_use]
-    pub fn degraded(self) -> Self {
-        Self { quota: self.quota | DEGRADED, ..self }
+    pub fn into_degraded(self) -> Self {
+        Self { quota: self.quota | DEGRADED_BIT, ..self }
     }
 
     /// The same decision, taken apart and put together: after a call that returned it through memory, the compiler
     /// is free again to keep its words in registers.
     #[inline]
     #[must_use]
-    pub fn in_registers(self) -> Self {
-        let Self { verb, quota, meter: Meter { level, excess, limit, price, drain } } = self;
-        Self { verb, quota, meter: Meter { level, excess, limit, price, drain } }
+    pub fn repack(self) -> Self {
+        let Self {
+            code: verb,
+            quota,
+            reading: PackedReading { level, excess, limit, units_per_token: price, units_per_us: drain },
+        } = self;
+        Self {
+            code: verb,
+            quota,
+            reading: PackedReading { level, excess, limit, units_per_token: price, units_per_us: drain },
+        }
     }
 
     /// The most that the quota grants at once.
     pub fn limit(&self) -> u64 {
-        match self.meter {
-            Meter { drain: COUNTED, limit, .. } => limit,
-            Meter { price, limit: capacity, .. } => capacity / price,
+        match self.reading {
+            PackedReading { units_per_us: COUNT_SENTINEL, limit, .. } => limit,
+            PackedReading { units_per_token: price, limit: capacity, .. } => capacity / price,
         }
     }
 
     /// How much could still be granted at this moment, after this decision.
     pub fn remaining(&self) -> u64 {
-        match self.meter {
-            Meter { drain: COUNTED, level: remaining, .. } => remaining,
-            Meter { level, price, limit: capacity, .. } => capacity.saturating_sub(level) / price,
+        match self.reading {
+            PackedReading { units_per_us: COUNT_SENTINEL, level: remaining, .. } => remaining,
+            PackedReading { level, units_per_token: price, limit: capacity, .. } => {
+                capacity.saturating_sub(level) / price
+            }
         }
     }
 
     /// How long until the key is as if it had never been seen, when nothing more is asked.
     pub fn reset_after(&self) -> Micros {
-        match self.meter {
-            Meter { drain: COUNTED, price: reset, .. } => Micros::new(reset),
-            Meter { level, drain, .. } => Micros::new(level.div_ceil(drain)),
+        match self.reading {
+            PackedReading { units_per_us: COUNT_SENTINEL, units_per_token: reset, .. } => Micros::new(reset),
+            PackedReading { level, units_per_us: drain, .. } => Micros::new(level.div_ceil(drain)),
         }
     }
 
     /// How long until more could be granted than now, when nothing more is asked; at the latest, where an algorithm does
     /// not keep the moment. Zero when nothing is missing, [`Micros::MAX`] when time alone does not help.
-    pub fn more_after(&self) -> Micros {
-        match self.meter {
-            Meter { drain: COUNTED, price: reset, .. } => Micros::new(reset),
-            Meter { level, price, limit: capacity, drain, .. } => {
+    pub fn refill_after(&self) -> Micros {
+        match self.reading {
+            PackedReading { units_per_us: COUNT_SENTINEL, units_per_token: reset, .. } => Micros::new(reset),
+            PackedReading { level, units_per_token: price, limit: capacity, units_per_us: drain, .. } => {
                 let after = (capacity.saturating_sub(level) / price + 1).saturating_mul(price);
                 match capacity.checked_sub(after) {
                     Some(goal) => Micros::new(level.saturating_sub(goal).div_ceil(drain)),
@@ -151,57 +161,77 @@ impl Decision {
 
     /// The wait before going (after a delay) or before asking again (after a denial); zero when allowed.
     pub fn wait(&self) -> Micros {
-        match self.meter {
-            Meter { drain: COUNTED, excess: wait, .. } => Micros::new(wait),
-            Meter { excess, drain, .. } => Micros::new(excess.div_ceil(drain)),
+        match self.reading {
+            PackedReading { units_per_us: COUNT_SENTINEL, excess: wait, .. } => Micros::new(wait),
+            PackedReading { excess, units_per_us: drain, .. } => Micros::new(excess.div_ceil(drain)),
         }
     }
 
     /// A decision on a level that drains with time.
     #[inline]
-    pub(crate) fn on_level(verb: Verb, level: Level) -> Self {
-        let Level { level, excess, capacity, price, drain } = level;
-        Self { verb, quota: 0, meter: Meter { level, excess, limit: capacity, price, drain } }
+    pub(crate) fn from_level(code: DecisionCode, level: LevelReading) -> Self {
+        let LevelReading { level, excess, capacity, units_per_token: price, units_per_us: drain } = level;
+        Self {
+            code,
+            quota: 0,
+            reading: PackedReading {
+                level,
+                excess,
+                limit: capacity,
+                units_per_token: price,
+                units_per_us: drain,
+            },
+        }
     }
 
     /// A decision on numbers that are already known.
     #[inline]
-    pub(crate) fn on_count(verb: Verb, limit: u64, count: Count) -> Self {
-        let Count { remaining, reset, wait } = count;
-        let meter = Meter { level: remaining, excess: wait.get(), limit, price: reset.get(), drain: COUNTED };
-        Self { verb, quota: 0, meter }
+    pub(crate) fn from_count(code: DecisionCode, limit: u64, count: CountReading) -> Self {
+        let CountReading { remaining, reset, wait } = count;
+        let meter = PackedReading {
+            level: remaining,
+            excess: wait.get(),
+            limit,
+            units_per_token: reset.get(),
+            units_per_us: COUNT_SENTINEL,
+        };
+        Self { code, quota: 0, reading: meter }
     }
 
     /// The answer where nothing is limited.
     pub fn unlimited() -> Self {
-        Self::on_count(
-            Verb::Allow,
+        Self::from_count(
+            DecisionCode::Allow,
             u64::MAX,
-            Count { remaining: u64::MAX, reset: Micros::ZERO, wait: Micros::ZERO },
+            CountReading { remaining: u64::MAX, reset: Micros::ZERO, wait: Micros::ZERO },
         )
     }
 
     /// A grant of tokens that were taken ahead, of which some may be left.
-    pub fn ahead(limit: u64, remaining: u64) -> Self {
-        let count = Count { remaining, reset: Micros::ZERO, wait: Micros::ZERO };
-        Self::on_count(Verb::Allow, limit, count)
+    pub fn prefetched(limit: u64, remaining: u64) -> Self {
+        let count = CountReading { remaining, reset: Micros::ZERO, wait: Micros::ZERO };
+        Self::from_count(DecisionCode::Allow, limit, count)
     }
 
-    /// A grant of permits, of which `held` of `limit` are held now, until they are given back.
+    /// A grant of permits, of which `in_flight` of `limit` are held now, until they are given back.
     #[inline]
-    pub fn holding(limit: u64, held: u64) -> Self {
-        let count = Count { remaining: limit.saturating_sub(held), reset: Micros::MAX, wait: Micros::ZERO };
-        Self::on_count(Verb::Allow, limit, count)
+    pub fn from_in_flight(limit: u64, in_flight: u64) -> Self {
+        let count = CountReading {
+            remaining: limit.saturating_sub(in_flight),
+            reset: Micros::MAX,
+            wait: Micros::ZERO,
+        };
+        Self::from_count(DecisionCode::Allow, limit, count)
     }
 
     /// A denial because the store that counts is away, and none is to be made without it.
-    pub fn closed(limit: u64, retry: Micros) -> Self {
-        Self { verb: Verb::Closed, ..Self::denied_for(limit, retry) }.degraded()
+    pub fn fail_closed(limit: u64, retry: Micros) -> Self {
+        Self { code: DecisionCode::FailClosed, ..Self::deny(limit, retry) }.into_degraded()
     }
 
     /// A denial that no algorithm made: there is no room to count the key, or an earlier denial still holds.
-    pub fn denied_for(limit: u64, retry: Micros) -> Self {
-        Self::on_count(Verb::Deny, limit, Count { remaining: 0, reset: retry, wait: retry })
+    pub fn deny(limit: u64, retry: Micros) -> Self {
+        Self::from_count(DecisionCode::Deny, limit, CountReading { remaining: 0, reset: retry, wait: retry })
     }
 }
 
@@ -243,19 +273,19 @@ impl fmt::Display for Decision {
 
 /// The bare answer, before its numbers are worked out.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Verb {
+pub(crate) enum DecisionCode {
     Allow,
     Delay,
     Deny,
     Never,
     Full,
     /// A denial by nobody: the store is away. No twin says so.
-    Closed,
+    FailClosed,
 }
 
-impl Verb {
+impl DecisionCode {
     /// The verb that the twins in Lua mean by a number.
-    pub(crate) fn of_twin(number: u64) -> Option<Self> {
+    pub(crate) fn from_lua(number: u64) -> Option<Self> {
         [Self::Allow, Self::Delay, Self::Deny, Self::Never, Self::Full]
             .get(usize::try_from(number).ok()?)
             .copied()
@@ -264,17 +294,17 @@ impl Verb {
 
 /// A level in units of its quota: what is used, and by how much the question exceeds the capacity.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct Level {
+pub(crate) struct LevelReading {
     pub(crate) level: u64,
     pub(crate) excess: u64,
     pub(crate) capacity: u64,
-    pub(crate) price: u64,
-    pub(crate) drain: u64,
+    pub(crate) units_per_token: u64,
+    pub(crate) units_per_us: u64,
 }
 
 /// Numbers of an algorithm that counts.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct Count {
+pub(crate) struct CountReading {
     pub(crate) remaining: u64,
     pub(crate) reset: Micros,
     pub(crate) wait: Micros,
@@ -283,7 +313,7 @@ pub(crate) struct Count {
 /// The numbers of either kind, in one shape: a decision is then a handful of plain words, which a compiler can
 /// keep in registers and drop when nobody reads them.
 #[derive(Clone, Copy)]
-struct Meter {
+struct PackedReading {
     /// The level in units, or what remains.
     level: u64,
     /// The units over the capacity, or the wait.
@@ -291,10 +321,10 @@ struct Meter {
     /// The capacity in units, or the limit.
     limit: u64,
     /// The units per token, or the time until reset.
-    price: u64,
-    /// The units that drain in a microsecond, or [`COUNTED`].
-    drain: u64,
+    units_per_token: u64,
+    /// The units that drain in a microsecond, or [`COUNT_SENTINEL`].
+    units_per_us: u64,
 }
 
 /// Instead of a drain: the numbers are not a level, they are the answers themselves.
-const COUNTED: u64 = 0;
+const COUNT_SENTINEL: u64 = 0;

@@ -10,7 +10,7 @@
 //! back at once leaves no trace. Stores keep entries in forms of their own; this one is the model that they are compared with.
 
 use crate::{
-    algorithm::{CarryOver, Demand, Effect, Kind, Receipt, Step},
+    algorithm::{AlgorithmKind, CarryOver, ChargeResult, Demand, Effect, Receipt},
     quota::Quota,
     units::Micros,
 };
@@ -18,44 +18,44 @@ use alloc::{vec, vec::Vec};
 
 /// Entries of other quotas that a key keeps beside those of the quotas that charged it last. The one that was charged least
 /// recently is dropped when there are more; only quotas that share no state can get there.
-const MOST_OTHERS: usize = 8;
+const MAX_FOREIGN_ENTRIES: usize = 8;
 
 /// The states of one key.
 #[derive(Clone, Debug, Default, PartialEq)]
-pub struct Entries {
-    entries: Vec<Entry>,
+pub struct StateEntries {
+    entries: Vec<StateEntry>,
 }
 
 /// A state, and the quota that wrote it.
 #[derive(Clone, Debug, PartialEq)]
-pub struct Entry {
+pub struct StateEntry {
     /// The quota that wrote the state.
     pub writer: Quota,
     /// The state: at least as many words as the quota asks for.
-    pub words: Vec<u64>,
+    pub state: Vec<u64>,
 }
 
-impl Entries {
+impl StateEntries {
     /// A key that was never seen.
     pub fn new() -> Self {
         Self::default()
     }
 
     /// A key that was never seen, with room for a state of each quota.
-    pub fn of(quotas: &[Quota]) -> Self {
-        let entry = |quota: &Quota| Entry { writer: *quota, words: vec![0; quota.width()] };
+    pub fn for_quotas(quotas: &[Quota]) -> Self {
+        let entry = |quota: &Quota| StateEntry { writer: *quota, state: vec![0; quota.state_len()] };
         Self { entries: quotas.iter().map(entry).collect() }
     }
 
     /// Which of `writers` each quota reads: itself, or else the first that is left and whose state it shares. Under
     /// [`CarryOver::Reset`] a quota shares a state only where a new one would push out the state of another quota, which could then
     /// admit its whole limit again.
-    pub fn matching(quotas: &[Quota], writers: &[Quota], carry_over: CarryOver) -> Vec<Option<usize>> {
+    pub fn match_writers(quotas: &[Quota], writers: &[Quota], carry_over: CarryOver) -> Vec<Option<usize>> {
         let mut found = vec![None; quotas.len()];
         let mut used = vec![false; writers.len()];
         for is_exact in [true, false] {
             let missing = found.iter().filter(|found| found.is_none()).count();
-            let is_full = writers.len() + missing > quotas.len() + MOST_OTHERS;
+            let is_full = writers.len() + missing > quotas.len() + MAX_FOREIGN_ENTRIES;
             let is_shared = |quota: &Quota| carry_over == CarryOver::Keep || is_full || is_concurrency(quota);
             let fits = |quota: &Quota, writer: &Quota| match is_exact {
                 true => quota == writer,
@@ -78,30 +78,36 @@ impl Entries {
         carry_over: CarryOver,
         now: Micros,
         demand: Demand,
-    ) -> Vec<Step> {
+    ) -> Vec<ChargeResult> {
         if quotas.len() > 1 && demand.effect == Effect::Charge {
             let looks =
-                self.clone().each(quotas, carry_over, now, Demand { effect: Effect::Probe, ..demand });
+                self.clone().decide_each(quotas, carry_over, now, Demand { effect: Effect::Probe, ..demand });
             if !looks.iter().all(|step| step.decision.is_granted()) {
                 return looks;
             }
         }
-        self.each(quotas, carry_over, now, demand)
+        self.decide_each(quotas, carry_over, now, demand)
     }
 
-    fn each(&mut self, quotas: &[Quota], carry_over: CarryOver, now: Micros, demand: Demand) -> Vec<Step> {
-        let found = Self::matching(quotas, &self.writers(), carry_over);
+    fn decide_each(
+        &mut self,
+        quotas: &[Quota],
+        carry_over: CarryOver,
+        now: Micros,
+        demand: Demand,
+    ) -> Vec<ChargeResult> {
+        let found = Self::match_writers(quotas, &self.writers(), carry_over);
         let mut steps = Vec::with_capacity(quotas.len());
         let mut is_charged = false;
         for (quota, found) in quotas.iter().zip(found) {
             let mut entry = match found {
                 Some(index) => self.entries[index].clone(),
-                None => Entry { writer: *quota, words: Vec::new() },
+                None => StateEntry { writer: *quota, state: Vec::new() },
             };
-            entry.words.resize(entry.words.len().max(quota.width()), 0);
+            entry.state.resize(entry.state.len().max(quota.state_len()), 0);
             let step = match entry.writer == *quota {
-                true => quota.decide(entry.words.as_mut_slice(), now, demand),
-                false => quota.decide_carried(&entry.writer, entry.words.as_mut_slice(), now, demand),
+                true => quota.decide(entry.state.as_mut_slice(), now, demand),
+                false => quota.decide_carried(&entry.writer, entry.state.as_mut_slice(), now, demand),
             };
             if step.decision.is_granted() && demand.effect == Effect::Charge && demand.cost > 0 {
                 entry.writer = *quota;
@@ -126,23 +132,24 @@ impl Entries {
             let own = others.iter().position(|entry| entry.writer == *quota);
             self.entries.extend(own.map(|index| others.remove(index)));
         }
-        others.retain_mut(|Entry { writer, words }| {
+        others.retain_mut(|StateEntry { writer, state: words }| {
             let look = writer.decide(words.as_mut_slice(), now, Demand::probe(0)).decision;
             look.reset_after() > Micros::ZERO
         });
-        others.truncate(MOST_OTHERS);
+        others.truncate(MAX_FOREIGN_ENTRIES);
         self.entries.append(&mut others);
     }
 
-    /// Goes on under `quotas` from `now` on, as a limiter in memory does that knows the moment of the change.
-    pub fn change(&mut self, quotas: &[Quota], carry_over: CarryOver, now: Micros) {
+    /// Goes on under `quotas` from `new` on, as a limiter in memory does that knows the moment of the change.
+    pub fn change_quotas(&mut self, quotas: &[Quota], carry_over: CarryOver, now: Micros) {
         if carry_over == CarryOver::Reset {
             self.reset();
         }
-        for (quota, found) in quotas.iter().zip(Self::matching(quotas, &self.writers(), CarryOver::Keep)) {
+        for (quota, found) in quotas.iter().zip(Self::match_writers(quotas, &self.writers(), CarryOver::Keep))
+        {
             let Some(entry) = found.map(|index| &mut self.entries[index]) else { continue };
-            entry.words.resize(entry.words.len().max(quota.width()), 0);
-            quota.carry_over(&entry.writer, entry.words.as_mut_slice(), now);
+            entry.state.resize(entry.state.len().max(quota.state_len()), 0);
+            quota.carry_over(&entry.writer, entry.state.as_mut_slice(), now);
             entry.writer = *quota;
         }
     }
@@ -157,12 +164,12 @@ impl Entries {
         cost: u64,
         is_settled: bool,
     ) {
-        let found = Self::matching(quotas, &self.writers(), CarryOver::Keep);
+        let found = Self::match_writers(quotas, &self.writers(), CarryOver::Keep);
         for ((quota, found), receipt) in quotas.iter().zip(found).zip(receipts) {
             let Some(entry) = found.map(|index| &mut self.entries[index]) else { continue };
             let counts = entry.writer == *quota && !is_settled;
             if receipt.cost > 0 && (counts || is_concurrency(quota)) {
-                entry.writer.refund(entry.words.as_mut_slice(), now, *receipt, cost);
+                entry.writer.refund(entry.state.as_mut_slice(), now, *receipt, cost);
             }
         }
     }
@@ -175,19 +182,19 @@ impl Entries {
     /// Holds a permit for longer; `None` when it has expired, or there is none.
     pub fn renew(&mut self, now: Micros, receipt: Receipt) -> Option<Receipt> {
         let entry = self.entries.iter_mut().find(|entry| is_concurrency(&entry.writer))?;
-        entry.writer.renew(entry.words.as_mut_slice(), now, receipt)
+        entry.writer.renew(entry.state.as_mut_slice(), now, receipt)
     }
 
-    /// Starts the states of a limiter that is created at `now`.
+    /// Starts the states of a limiter that is created at `new`.
     pub fn create(&mut self, quotas: &[Quota], now: Micros) {
-        *self = Self::of(quotas);
-        for Entry { writer, words } in &mut self.entries {
+        *self = Self::for_quotas(quotas);
+        for StateEntry { writer, state: words } in &mut self.entries {
             writer.create(words.as_mut_slice(), now);
         }
     }
 
     /// All entries.
-    pub fn all(&self) -> &[Entry] {
+    pub fn as_slice(&self) -> &[StateEntry] {
         &self.entries
     }
 
@@ -197,5 +204,5 @@ impl Entries {
 }
 
 fn is_concurrency(quota: &Quota) -> bool {
-    matches!(quota.kind(), Kind::Concurrency(_))
+    matches!(quota.kind(), AlgorithmKind::Concurrency(_))
 }

@@ -1,7 +1,7 @@
 //! The decision core of Tidegate: quotas, algorithms and decisions.
 //!
 //! ```text
-//!   state + now + demand  ──decide──▶  decision  (+ next state, or nothing to write)
+//!   state + new + demand  ──decide──▶  decision  (+ next state, or nothing to write_item)
 //! ```
 //!
 //! Everything here is pure. Nothing waits, nothing reads a clock, nothing allocates on the way to a decision,
@@ -12,7 +12,7 @@
 //!
 //! let quota: Quota = "10/s burst 3".parse()?;
 //! let mut words = [0; 2];
-//! let step = quota.decide(words.as_mut_slice(), Micros::ZERO, Demand::now(2));
+//! let step = quota.decide(words.as_mut_slice(), Micros::ZERO, Demand::new(2));
 //! assert!(step.decision.is_allowed());
 //! assert_eq!(step.decision.remaining(), 1);
 //! # Ok::<(), tidegate_core::QuotaError>(())
@@ -27,7 +27,7 @@
 //! | [`Receipt`] | proof of a charge, with which it can be given back |
 //! | [`Bound`] | the worst case that a quota lets through |
 //! | [`header`] | what HTTP headers say of quotas |
-//! | [`spelling`] | what a mistyped word was meant to be |
+//! | [`suggest`] | what a mistyped word was meant to be |
 //!
 //! It does not store, wait or talk to anyone: that is what `tidegate-limiter` is for.
 
@@ -42,26 +42,26 @@ mod entries;
 mod fnv;
 pub mod header;
 mod math;
-#[doc(hidden)]
-pub mod place;
+mod percent;
 mod quota;
 mod ratio;
 mod setting;
-mod share;
-pub mod spelling;
+#[doc(hidden)]
+pub mod span;
+mod state;
+pub mod suggest;
 mod units;
 mod utc;
-mod words;
 
-pub use algorithm::{Algorithm, CarryOver, Credit, Demand, Effect, Kind, Receipt, Step};
+pub use algorithm::{Algorithm, AlgorithmKind, CarryOver, ChargeResult, Demand, Effect, Overdraft, Receipt};
 pub use bound::Bound;
 pub use decision::{Decision, Outcome, Retry};
-pub use entries::{Entries, Entry};
+pub use entries::{StateEntries, StateEntry};
 pub use fnv::Fnv;
-pub use quota::{Quota, QuotaError, Rate, Reader, Unit};
+pub use percent::Percent;
+pub use quota::{Quota, QuotaError, QuotaReader, Rate, RateUnit};
 pub use ratio::Ratio;
 pub use setting::SettingError;
-pub use share::Share;
+pub use state::{AlgorithmState, OffsetState};
 pub use units::{LARGEST_EXACT, Micros, Rounded};
 pub use utc::Utc;
-pub use words::{Offset, Words};

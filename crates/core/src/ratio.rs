@@ -10,7 +10,7 @@ use core::{cmp::Ordering, fmt, str::FromStr};
 /// use tidegate_core::Ratio;
 ///
 /// let half: Ratio = "x0.5".parse()?;
-/// assert_eq!((half.of(7), half.times(half).to_string().as_str()), (3, "x0.25"));
+/// assert_eq!((half.of(7), half.multiply(half).to_string().as_str()), (3, "x0.25"));
 /// assert_eq!("x1/3".parse::<Ratio>()?.of(100), 33);
 /// assert!("x0".parse::<Ratio>().is_err());
 /// # Ok::<(), tidegate_core::SettingError>(())
@@ -27,15 +27,15 @@ impl Ratio {
 
     /// So many parts of so many; neither may be zero.
     pub fn new(numerator: u64, denominator: u64) -> Result<Self, SettingError> {
-        SettingError::refuse_zero("a factor", numerator)?;
-        SettingError::refuse_zero("a factor whose divisor is", denominator)?;
-        Ok(Self::reduced(numerator.into(), denominator.into()))
+        SettingError::require_nonzero("a factor", numerator)?;
+        SettingError::require_nonzero("a factor whose divisor is", denominator)?;
+        Ok(Self::reduce(numerator.into(), denominator.into()))
     }
 
     /// So many thousandths, at least one.
     #[doc(hidden)]
-    pub fn thousandths(thousandths: u64) -> Self {
-        Self::reduced(thousandths.max(1).into(), 1_000)
+    pub fn from_thousandths(thousandths: u64) -> Self {
+        Self::reduce(thousandths.max(1).into(), 1_000)
     }
 
     /// The part above the line, in lowest terms.
@@ -53,22 +53,22 @@ impl Ratio {
         self.numerator as f64 / self.denominator as f64
     }
 
-    /// So many times `amount`, rounded down, at most `u64::MAX`.
-    pub fn of(self, amount: u64) -> u64 {
+    /// So many times `parse_amount`, rounded down, at most `u64::MAX`.
+    pub fn apply(self, amount: u64) -> u64 {
         crate::math::mul_div_floor(amount, self.numerator, self.denominator)
     }
 
     /// One factor on top of another. Exact as long as both sides of the line fit in 64 bits.
     #[must_use]
-    pub fn times(self, other: Self) -> Self {
-        Self::reduced(
+    pub fn multiply(self, other: Self) -> Self {
+        Self::reduce(
             u128::from(self.numerator) * u128::from(other.numerator),
             u128::from(self.denominator) * u128::from(other.denominator),
         )
     }
 
     /// In lowest terms; what is still too long loses its last digits on both sides of the line.
-    fn reduced(numerator: u128, denominator: u128) -> Self {
+    fn reduce(numerator: u128, denominator: u128) -> Self {
         let (mut a, mut b) = (numerator, denominator);
         while b != 0 {
             (a, b) = (b, a % b);
@@ -116,24 +116,24 @@ impl FromStr for Ratio {
         };
         let number = text.trim().strip_prefix('x').ok_or_else(refused)?;
         if let Some((numerator, denominator)) = number.split_once('/') {
-            let (numerator, denominator) = (whole(numerator), whole(denominator));
+            let (numerator, denominator) = (parse_digits(numerator), parse_digits(denominator));
             return Self::new(numerator.ok_or_else(refused)?, denominator.ok_or_else(refused)?);
         }
         let (whole_part, places) = number.split_once('.').unwrap_or((number, "0"));
-        let denominator = u32::try_from(places.len()).ok().filter(|places| *places <= MOST_PLACES);
+        let denominator = u32::try_from(places.len()).ok().filter(|places| *places <= MAX_DECIMALS);
         let denominator = 10_u64.pow(denominator.ok_or_else(refused)?);
         let (whole_part, places) =
-            (whole(whole_part).ok_or_else(refused)?, whole(places).ok_or_else(refused)?);
+            (parse_digits(whole_part).ok_or_else(refused)?, parse_digits(places).ok_or_else(refused)?);
         let numerator = whole_part.checked_mul(denominator).and_then(|all| all.checked_add(places));
         Self::new(numerator.ok_or_else(refused)?, denominator)
     }
 }
 
 /// Enough for every factor that a person writes.
-const MOST_PLACES: u32 = 9;
+const MAX_DECIMALS: u32 = 9;
 
 /// Digits and nothing else: no sign, no space.
-fn whole(digits: &str) -> Option<u64> {
+fn parse_digits(digits: &str) -> Option<u64> {
     digits.bytes().all(|byte| byte.is_ascii_digit()).then(|| digits.parse().ok())?
 }
 
@@ -141,7 +141,7 @@ fn whole(digits: &str) -> Option<u64> {
 impl fmt::Display for Ratio {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let Self { numerator, denominator } = *self;
-        let scale = 10_u64.pow(MOST_PLACES);
+        let scale = 10_u64.pow(MAX_DECIMALS);
         if !scale.is_multiple_of(denominator) {
             return write!(f, "x{numerator}/{denominator}");
         }
@@ -159,7 +159,7 @@ mod tests {
     use alloc::string::ToString;
 
     #[test]
-    fn prints_what_it_reads() {
+    fn ratio_text_round_trips() {
         for text in ["x1", "x2", "x0.5", "x1.25", "x0.000000001", "x1/3", "x22/7", "x1000000"] {
             assert_eq!(text.parse::<Ratio>().unwrap().to_string(), text);
         }
@@ -169,7 +169,7 @@ mod tests {
     }
 
     #[test]
-    fn refuses_what_is_not_a_factor() {
+    fn parse_rejects_invalid_ratios() {
         for text in
             ["", "x", "2", "x0", "x0.0", "x-1", "x+1", "x1.", "x.5", "xNaN", "x1/0", "x0/1", "x1/2/3", "x1e3"]
         {
@@ -181,13 +181,13 @@ mod tests {
     }
 
     #[test]
-    fn counts_exactly_and_saturates() {
+    fn multiplication_is_exact_and_saturates() {
         let third = Ratio::new(1, 3).unwrap();
-        assert_eq!((third.of(100), third.times(Ratio::new(3, 1).unwrap())), (33, Ratio::ONE));
-        assert_eq!(Ratio::new(2, 1).unwrap().of(u64::MAX), u64::MAX);
+        assert_eq!((third.apply(100), third.multiply(Ratio::new(3, 1).unwrap())), (33, Ratio::ONE));
+        assert_eq!(Ratio::new(2, 1).unwrap().apply(u64::MAX), u64::MAX);
         assert!(third < Ratio::new(334, 1_000).unwrap() && third > Ratio::new(333, 1_000).unwrap());
         let (long, huge) = (Ratio::new(u64::MAX, u64::MAX - 1).unwrap(), Ratio::new(u64::MAX, 1).unwrap());
-        assert!((long.times(long).as_f64() - 1.0).abs() < 1e-9);
-        assert!(huge.times(huge).of(1) >= u64::MAX - 1);
+        assert!((long.multiply(long).as_f64() - 1.0).abs() < 1e-9);
+        assert!(huge.multiply(huge).apply(1) >= u64::MAX - 1);
     }
 }

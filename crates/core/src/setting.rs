@@ -28,7 +28,7 @@ impl SettingError {
     }
 
     /// Refuses a number of zero.
-    pub fn refuse_zero(what: &str, value: u64) -> Result<(), Self> {
+    pub fn require_nonzero(what: &str, value: u64) -> Result<(), Self> {
         match value {
             0 => Err(Self::new(format!("{what} of zero"), "give a number above zero")),
             _ => Ok(()),
@@ -36,7 +36,7 @@ impl SettingError {
     }
 
     /// Refuses a length of time of zero, and one that never ends.
-    pub fn refuse_endless(what: &str, value: Micros) -> Result<(), Self> {
+    pub fn require_finite(what: &str, value: Micros) -> Result<(), Self> {
         match value {
             Micros::ZERO => Err(Self::new(format!("{what} of zero"), "give a time above zero, as in `10s`")),
             Micros::MAX => Err(Self::new(format!("{what} without an end"), "give a time, as in `10s`")),
@@ -45,15 +45,15 @@ impl SettingError {
     }
 
     /// Refuses a number outside of a range, its ends included.
-    pub fn refuse_outside<T>(what: &str, value: T, least: T, most: T) -> Result<(), Self>
+    pub fn require_in_range<T>(what: &str, value: T, min: T, max: T) -> Result<(), Self>
     where
         T: Copy + PartialOrd + fmt::Display,
     {
         // Written so that NaN is outside of every range.
-        if value >= least && value <= most {
+        if value >= min && value <= max {
             return Ok(());
         }
-        Err(Self::new(format!("{what} of {value}"), format!("give a number from {least} to {most}")))
+        Err(Self::new(format!("{what} of {value}"), format!("give a number from {min} to {max}")))
     }
 }
 

@@ -91,8 +91,11 @@ impl fmt::Display for Micros {
         if self.0 == 0 {
             return f.write_str("0s");
         }
-        let (name, size) =
-            PERIODS.iter().rev().find(|(_, size)| self.0.is_multiple_of(*size)).unwrap_or(&PERIODS[0]);
+        let (name, size) = PERIOD_UNITS
+            .iter()
+            .rev()
+            .find(|(_, size)| self.0.is_multiple_of(*size))
+            .unwrap_or(&PERIOD_UNITS[0]);
         write!(f, "{}{name}", self.0 / size)
     }
 }
@@ -105,7 +108,7 @@ impl fmt::Display for Micros {
 pub struct Rounded(Micros);
 
 /// Lengths below the first of each pair are rounded up to the second.
-const STEPS: [(u64, u64); 6] = [
+const ROUNDING_STEPS: [(u64, u64); 6] = [
     (1_000, 1),
     (SECOND, 1_000),
     (10 * SECOND, SECOND / 10),
@@ -119,18 +122,18 @@ const DAY: u64 = 86_400 * SECOND;
 impl fmt::Display for Rounded {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let exact = self.0.get();
-        let step = STEPS.iter().find(|(below, _)| exact < *below).map_or(DAY, |(_, step)| *step);
+        let step = ROUNDING_STEPS.iter().find(|(below, _)| exact < *below).map_or(DAY, |(_, step)| *step);
         let micros = exact.div_ceil(step) * step;
         let tenths = micros % SECOND / (SECOND / 10);
         if micros > SECOND && tenths > 0 {
             return write!(f, "{}.{tenths}s", micros / SECOND);
         }
         // The largest unit that there is a whole one of, and the next smaller one.
-        let place = PERIODS.iter().rposition(|(_, size)| micros >= *size);
-        let Some(place) = place else { return f.write_str("0s") };
-        let (name, size) = PERIODS[place];
+        let index = PERIOD_UNITS.iter().rposition(|(_, size)| micros >= *size);
+        let Some(place) = index else { return f.write_str("0s") };
+        let (name, size) = PERIOD_UNITS[place];
         write!(f, "{}{name}", micros / size)?;
-        match PERIODS[..place].last() {
+        match PERIOD_UNITS[..place].last() {
             Some((smaller, part)) if micros % size >= *part => {
                 write!(f, " {}{smaller}", micros % size / part)
             }
@@ -140,7 +143,7 @@ impl fmt::Display for Rounded {
 }
 
 /// The units that periods print in, smallest first.
-pub(crate) const PERIODS: [(&str, u64); 7] = [
+pub(crate) const PERIOD_UNITS: [(&str, u64); 7] = [
     ("us", 1),
     ("ms", 1_000),
     ("s", 1_000_000),
@@ -156,7 +159,7 @@ mod tests {
     use alloc::string::ToString;
 
     #[test]
-    fn prints_the_largest_exact_unit() {
+    fn display_uses_the_largest_exact_unit() {
         for (micros, text) in [
             (0, "0s"),
             (1, "1us"),
@@ -170,7 +173,7 @@ mod tests {
     }
 
     #[test]
-    fn a_person_reads_two_units_at_most_and_is_never_early() {
+    fn rounded_display_has_two_units_and_rounds_up() {
         for (micros, text) in [
             (0, "0s"),
             (1, "1us"),
@@ -196,7 +199,7 @@ mod tests {
     }
 
     #[test]
-    fn saturates_instead_of_wrapping() {
+    fn micros_arithmetic_saturates() {
         assert_eq!(Micros::MAX.plus(Micros::MAX), Micros::MAX);
         assert_eq!(Micros::ZERO.since(Micros::MAX), Micros::ZERO);
         assert_eq!(Micros::from(Duration::MAX), Micros::MAX);

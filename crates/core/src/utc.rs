@@ -24,7 +24,7 @@ pub struct Utc {
 
 impl Utc {
     /// Days from 1 January 1970 to this date; `None` if there is no such date in the years 1970 to 9999.
-    pub fn days(year: u64, month: u64, day: u64) -> Option<u64> {
+    pub fn days_since_epoch(year: u64, month: u64, day: u64) -> Option<u64> {
         let is_leap = year.is_multiple_of(4) && (!year.is_multiple_of(100) || year.is_multiple_of(400));
         let last = match month {
             2 => 28 + u64::from(is_leap),
@@ -37,19 +37,19 @@ impl Utc {
         // Years start in March here: a leap day is then the last of its year.
         let year = if month < 3 { year - 1 } else { year };
         let day_of_year = (153 * ((month + 9) % 12) + 2) / 5 + day - 1;
-        (365 * year + year / 4 - year / 100 + year / 400 + day_of_year).checked_sub(DAYS_TO_1970)
+        (365 * year + year / 4 - year / 100 + year / 400 + day_of_year).checked_sub(DAYS_BEFORE_EPOCH)
     }
 }
 
 /// Days from 1 March 0000 to 1 January 1970.
-const DAYS_TO_1970: u64 = 719_468;
+const DAYS_BEFORE_EPOCH: u64 = 719_468;
 
 /// A moment since 1 January 1970, 00:00 UTC.
 impl From<Micros> for Utc {
-    fn from(moment: Micros) -> Self {
-        let seconds = moment.get() / 1_000_000;
+    fn from(time: Micros) -> Self {
+        let seconds = time.get() / 1_000_000;
         // Days since 1 March 0000: a leap day is then the last of its year.
-        let days = seconds / 86_400 + DAYS_TO_1970;
+        let days = seconds / 86_400 + DAYS_BEFORE_EPOCH;
         let (era, day_of_era) = (days / 146_097, days % 146_097);
         let year = (day_of_era - day_of_era / 1_460 + day_of_era / 36_524 - day_of_era / 146_096) / 365;
         let day_of_year = day_of_era - (365 * year + year / 4 - year / 100);
@@ -63,7 +63,7 @@ impl From<Micros> for Utc {
             hour: seconds / 3_600 % 24,
             minute: seconds / 60 % 60,
             second: seconds % 60,
-            microsecond: moment.get() % 1_000_000,
+            microsecond: time.get() % 1_000_000,
         }
     }
 }
@@ -81,7 +81,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn moments_have_the_dates_of_the_calendar() {
+    fn micros_convert_to_utc_dates() {
         for (seconds, date, time) in [
             (0, [1970, 1, 1], [0, 0, 0]),
             (951_782_400 - 1, [2000, 2, 28], [23, 59, 59]),
@@ -98,16 +98,16 @@ mod tests {
     }
 
     #[test]
-    fn days_of_a_date_and_date_of_the_days_agree() {
+    fn days_and_dates_round_trip() {
         // As long as microseconds are exact.
         for days in 0..Micros::MAX.get() / 86_400_000_000 {
             let utc = Utc::from(Micros::from_secs(days * 86_400));
-            assert_eq!(Utc::days(utc.year, utc.month, utc.day), Some(days));
+            assert_eq!(Utc::days_since_epoch(utc.year, utc.month, utc.day), Some(days));
         }
     }
 
     #[test]
-    fn dates_that_do_not_exist_have_no_days() {
+    fn invalid_dates_are_rejected() {
         for (year, month, day) in [
             (1969, 12, 31),
             (2015, 2, 29),
@@ -117,7 +117,7 @@ mod tests {
             (2015, 1, 0),
             (10_000, 1, 1),
         ] {
-            assert_eq!(Utc::days(year, month, day), None, "{year}-{month}-{day}");
+            assert_eq!(Utc::days_since_epoch(year, month, day), None, "{year}-{month}-{day}");
         }
     }
 }

@@ -3,7 +3,7 @@
 use crate::{ApiError, shortened};
 use http::Uri;
 use std::{fmt::Display, ops::RangeInclusive, str::FromStr};
-use tidegate_core::spelling;
+use tidegate_core::suggest;
 use tidegate_rule::request::{Plus, decoded, query_parameters};
 
 /// Parameters by name.
@@ -45,7 +45,7 @@ impl Query {
 }
 
 fn unknown(name: &str, known: &[&'static str]) -> ApiError {
-    let fix = match spelling::meant(name, known.iter().copied()) {
+    let fix = match suggest::closest(name, known.iter().copied()) {
         Some(near) => format!("did you mean `{near}`?"),
         None if known.is_empty() => "leave it out".to_owned(),
         None => format!("use one of `{}`", known.join("`, `")),

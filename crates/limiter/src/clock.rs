@@ -135,7 +135,7 @@ impl Clock {
     #[doc(hidden)]
     pub fn blur(&self, bound: Bound) -> Bound {
         match &self.source {
-            Source::Coarse(clock) => bound.blurred(clock.resolution),
+            Source::Coarse(clock) => bound.with_clock_resolution(clock.resolution),
             _ => bound,
         }
     }

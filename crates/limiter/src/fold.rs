@@ -12,7 +12,7 @@ pub(crate) struct Fold {
 
 impl Fold {
     pub(crate) fn add(&mut self, decision: Decision) {
-        let decision = decision.of_quota(self.count);
+        let decision = decision.with_quota(self.count);
         self.count += 1;
         if self.heeded.is_none_or(|heeded| severity(&decision) > severity(&heeded)) {
             self.heeded = Some(decision);

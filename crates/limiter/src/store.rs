@@ -6,7 +6,7 @@ use std::{
     pin::Pin,
     sync::{Arc, atomic::AtomicU64},
 };
-use tidegate_core::{CarryOver, Demand, Quota, Receipt, Step};
+use tidegate_core::{CarryOver, ChargeResult, Demand, Quota, Receipt};
 
 /// A store that several processes share. It owns the clock, and decides each request as a whole.
 ///
@@ -203,7 +203,7 @@ pub enum Reply {
 #[derive(Clone, Debug)]
 pub struct Answer {
     /// In the order of the quotas.
-    pub steps: Vec<Step>,
+    pub steps: Vec<ChargeResult>,
     /// How often the key had been forgotten: what was charged before is settled by the next time.
     pub generation: u64,
 }

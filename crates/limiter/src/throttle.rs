@@ -89,14 +89,14 @@ impl Throttle {
     pub fn check_cost(&self, cost: u64) -> Decision {
         match self.state.word.try_check(&self.state.plans, &self.state.clock, cost) {
             Some(decision) => decision,
-            None => self.check_slowly(cost).in_registers(),
+            None => self.check_slowly(cost).repack(),
         }
     }
 
     /// Kept out of line, so that the common case stays small.
     #[inline(never)]
     fn check_slowly(&self, cost: u64) -> Decision {
-        self.state.decide(Demand::now(cost))
+        self.state.decide(Demand::new(cost))
     }
 
     /// The bucket, for everything else that can be done with it.

@@ -1,16 +1,16 @@
 //! An attribute on an `impl` block, which goes to all its methods.
 
 use crate::{
-    params::{Mistakes, OF_BLOCK},
-    stack::{Which, params_of},
+    params::{BLOCK_MARK, ErrorList},
+    stack::{AttributeKind, attribute_params},
 };
 use proc_macro2::{Ident, Span, TokenStream, TokenTree};
 use quote::{ToTokens as _, quote};
 use syn::{Attribute, Error, ImplItem, ImplItemFn, ItemImpl, Result, parse_quote};
 
 /// Gives the attribute to every method that has none of its own.
-pub(crate) fn expand(which: Which, params: &TokenStream, mut block: ItemImpl) -> Result<TokenStream> {
-    let mark = Ident::new(OF_BLOCK, Span::call_site());
+pub(crate) fn expand(which: AttributeKind, params: &TokenStream, mut block: ItemImpl) -> Result<TokenStream> {
+    let mark = Ident::new(BLOCK_MARK, Span::call_site());
     let comma = match params.clone().into_iter().last() {
         None => None,
         Some(TokenTree::Punct(last)) if last.as_char() == ',' => None,
@@ -21,28 +21,30 @@ pub(crate) fn expand(which: Which, params: &TokenStream, mut block: ItemImpl) ->
     let krate = which.check(params.clone())?;
     let name = Ident::new(which.name(), Span::call_site());
     let attribute: Attribute = parse_quote!(#[#krate::#name(#params)]);
-    let mut mistakes = Mistakes::default();
+    let mut mistakes = ErrorList::default();
     let methods = block.items.iter_mut().filter_map(|item| match item {
         ImplItem::Fn(method) => Some(method),
         _ => None,
     });
-    if methods.map(|method| give(which, &attribute, method)).count() == 0 {
-        mistakes.note(Error::new_spanned(&block.self_ty, "there is no method in this block"));
+    if methods.map(|method| add_attribute(which, &attribute, method)).count() == 0 {
+        mistakes.push(Error::new_spanned(&block.self_ty, "there is no method in this block"));
     }
-    mistakes.finish(block.into_token_stream())
+    mistakes.into_result(block.into_token_stream())
 }
 
 /// A method's own attribute wins. Those of the block stand in front, in the order of the block.
-fn give(which: Which, attribute: &Attribute, method: &mut ImplItemFn) {
-    let is_own = |other: &Attribute| Which::of(other) == Some(which) && !is_of_block(other);
-    if !method.attrs.iter().any(is_own) {
-        let place = method.attrs.iter().rposition(is_of_block).map_or(0, |last| last + 1);
+fn add_attribute(which: AttributeKind, attribute: &Attribute, method: &mut ImplItemFn) {
+    let is_from_method =
+        |other: &Attribute| AttributeKind::from_attribute(other) == Some(which) && !is_from_block(other);
+    if !method.attrs.iter().any(is_from_method) {
+        let place = method.attrs.iter().rposition(is_from_block).map_or(0, |last| last + 1);
         method.attrs.insert(place, attribute.clone());
     }
 }
 
-fn is_of_block(attribute: &Attribute) -> bool {
+fn is_from_block(attribute: &Attribute) -> bool {
     let ends_in_mark =
-        |params: TokenStream| params.into_iter().last().is_some_and(|token| token.to_string() == OF_BLOCK);
-    Which::of(attribute).is_some() && params_of(attribute.clone()).is_ok_and(ends_in_mark)
+        |params: TokenStream| params.into_iter().last().is_some_and(|token| token.to_string() == BLOCK_MARK);
+    AttributeKind::from_attribute(attribute).is_some()
+        && attribute_params(attribute.clone()).is_ok_and(ends_in_mark)
 }

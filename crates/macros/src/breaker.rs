@@ -1,23 +1,23 @@
 //! `#[breaker]`: what it says, and what it declares.
 
 use crate::{
-    params::{Mistakes, Params},
-    refusal::Refusal,
+    params::{ErrorList, Params},
+    rejection::RejectionMode,
     text,
 };
 use proc_macro2::{Ident, Span, TokenStream};
 use quote::{ToTokens as _, quote_spanned};
 use syn::{Error, Expr, ExprLit, Lit, LitStr, Path, Result};
-use tidegate_core::{Micros, SettingError, Share};
+use tidegate_core::{Micros, Percent, SettingError};
 use tidegate_overload::{BreakerBuilder, BreakerSettings};
 
 /// One attribute.
-pub(crate) struct Breaker {
+pub(crate) struct BreakerAttribute {
     pub(crate) krate: Path,
-    pub(crate) refusal: Refusal,
+    pub(crate) rejection: RejectionMode,
     pub(crate) failure: Option<Expr>,
     /// Calls on the builder of the settings.
-    settings: Vec<Setting>,
+    settings: Vec<BreakerSetting>,
     rule: Option<LitStr>,
     message: Option<LitStr>,
     shadow: bool,
@@ -25,20 +25,20 @@ pub(crate) struct Breaker {
 
 /// One setting, which is tried here and written into the code.
 #[derive(Clone, Copy)]
-enum Setting {
-    OverCalls(u32),
-    OverTime(Micros),
+enum BreakerSetting {
+    CallWindow(u32),
+    TimeWindow(Micros),
     MinCalls(u32),
-    FailureRate(Share),
-    Slow(Share, Micros),
+    FailureRate(Percent),
+    SlowCalls(Percent, Micros),
     OpenFor(Micros),
     Backoff(f64, Micros),
-    Jitter(Share),
+    Jitter(Percent),
     Probes(u32),
     ProbeDeadline(Micros),
 }
 
-const KNOWN: &[&str] = &[
+const PARAM_NAMES: &[&str] = &[
     "failure_rate",
     "over",
     "min_calls",
@@ -60,16 +60,16 @@ const KNOWN: &[&str] = &[
     "crate",
 ];
 
-impl Breaker {
+impl BreakerAttribute {
     /// Reads the parameters; `None` if it says `skip`.
     pub(crate) fn parse(tokens: TokenStream) -> Result<Option<Self>> {
-        let params = Params::parse(tokens, KNOWN)?;
+        let params = Params::parse(tokens, PARAM_NAMES)?;
         if params.flag("skip")? {
             return Ok(None);
         }
-        let mut mistakes = Mistakes::default();
+        let mut mistakes = ErrorList::default();
         if let Some(literal) = params.literals().first() {
-            mistakes.note(Error::new(
+            mistakes.push(Error::new(
                 literal.span(),
                 "a breaker has no quota; write `#[breaker(failure_rate = \"50%\", over = 100)]`",
             ));
@@ -77,29 +77,31 @@ impl Breaker {
         let text = |name: &str, example: &str| {
             params
                 .value(name, example)?
-                .map(|value| text::literal(value, &format!("{name} = {example}")))
+                .map(|value| text::expect_string(value, &format!("{name} = {example}")))
                 .transpose()
         };
         let breaker = Self {
-            krate: mistakes.read(params.krate().map(Some)).unwrap_or_else(|| syn::parse_quote!(::tidegate)),
-            refusal: mistakes.read(Refusal::parse(&params)),
+            krate: mistakes
+                .or_default(params.krate().map(Some))
+                .unwrap_or_else(|| syn::parse_quote!(::tidegate)),
+            rejection: mistakes.or_default(RejectionMode::parse(&params)),
             failure: mistakes
-                .read(params.value("failure", "|answer| Report::Success").map(Option::<&Expr>::cloned)),
-            settings: Setting::parse_all(&params, &mut mistakes),
-            rule: mistakes.read(text("rule", "\"database\"")),
-            message: mistakes.read(text("message", "\"try again later\"")),
-            shadow: mistakes.read(params.flag("shadow")),
+                .or_default(params.value("failure", "|answer| Report::Success").map(Option::<&Expr>::cloned)),
+            settings: BreakerSetting::parse_all(&params, &mut mistakes),
+            rule: mistakes.or_default(text("rule", "\"database\"")),
+            message: mistakes.or_default(text("message", "\"try again later\"")),
+            shadow: mistakes.or_default(params.flag("shadow")),
         };
-        mistakes.finish(Some(breaker))
+        mistakes.into_result(Some(breaker))
     }
 
     /// The static of this place.
-    pub(crate) fn site(&self, behind: &str) -> TokenStream {
+    pub(crate) fn site(&self, suffix: &str) -> TokenStream {
         let Self { krate, settings, message, .. } = self;
         let site = Span::mixed_site();
         let declaration = match &self.rule {
             Some(rule) => quote_spanned!(site=> #krate::site::Declaration::of(#rule)),
-            None => quote_spanned!(site=> #krate::site::declaration_of(__tidegate_declare, #behind)),
+            None => quote_spanned!(site=> #krate::site::declaration_of(__tidegate_declare, #suffix)),
         };
         let mode = self.shadow.then(|| quote_spanned!(site=> .mode(#krate::site::Mode::Shadow)));
         let message = message.iter();
@@ -120,24 +122,24 @@ impl Breaker {
     }
 }
 
-impl Setting {
-    fn parse_all(params: &Params, mistakes: &mut Mistakes) -> Vec<Self> {
+impl BreakerSetting {
+    fn parse_all(params: &Params, mistakes: &mut ErrorList) -> Vec<Self> {
         let mut all = Vec::new();
-        for name in KNOWN {
+        for name in PARAM_NAMES {
             match Self::parse(params, name) {
                 Ok(None) => {}
                 // By itself first, so that it is the one that is blamed.
                 Ok(Some(setting)) => match setting.apply(BreakerSettings::builder()).build() {
                     Ok(_) => all.push(setting),
-                    Err(error) => mistakes.note(blame(params, name, &error)),
+                    Err(error) => mistakes.push(setting_error(params, name, &error)),
                 },
-                Err(error) => mistakes.note(error),
+                Err(error) => mistakes.push(error),
             }
         }
         let together = all.iter().fold(BreakerSettings::builder(), |builder, setting| setting.apply(builder));
         if let Err(error) = together.build() {
             let last = if params.has("longest") { "longest" } else { "backoff" };
-            mistakes.note(blame(params, last, &error));
+            mistakes.push(setting_error(params, last, &error));
         }
         all
     }
@@ -146,27 +148,33 @@ impl Setting {
         let time = |name: &str| {
             let example = "\"30s\"";
             let value = params.value(name, example)?;
-            value.map(|value| text::time(&text::literal(value, &format!("{name} = {example}"))?)).transpose()
+            value
+                .map(|value| text::parse_time(&text::expect_string(value, &format!("{name} = {example}"))?))
+                .transpose()
         };
         let share = |name: &str| {
             let example = "\"50%\"";
             let value = params.value(name, example)?;
-            value.map(|value| text::share(&text::literal(value, &format!("{name} = {example}"))?)).transpose()
+            value
+                .map(|value| {
+                    text::parse_percent(&text::expect_string(value, &format!("{name} = {example}"))?)
+                })
+                .transpose()
         };
         let number = |name: &str| {
             let value = params.value(name, "20")?;
-            value.map(|value| text::number(value, &format!("{name} = 20"))).transpose()
+            value.map(|value| text::parse_number(value, &format!("{name} = 20"))).transpose()
         };
         Ok(match name {
             "failure_rate" => share(name)?.map(Self::FailureRate),
             "over" => match params.value(name, "100` or `over = \"60s\"")? {
-                Some(Expr::Lit(ExprLit { lit: Lit::Int(_), .. })) => number(name)?.map(Self::OverCalls),
-                _ => time(name)?.map(Self::OverTime),
+                Some(Expr::Lit(ExprLit { lit: Lit::Int(_), .. })) => number(name)?.map(Self::CallWindow),
+                _ => time(name)?.map(Self::TimeWindow),
             },
             "min_calls" => number(name)?.map(Self::MinCalls),
             "slow" => {
-                let rate = share("slow_rate")?.unwrap_or(Share::ratio(1, 2));
-                time(name)?.map(|longer_than| Self::Slow(rate, longer_than))
+                let rate = share("slow_rate")?.unwrap_or(Percent::from_ratio(1, 2));
+                time(name)?.map(|longer_than| Self::SlowCalls(rate, longer_than))
             }
             "slow_rate" if !params.has("slow") => match params.span(name) {
                 Some(span) => {
@@ -182,7 +190,7 @@ impl Setting {
                 None => None,
                 Some(value) => {
                     let longest = time("longest")?.unwrap_or(Micros::from_secs(3_600));
-                    Some(Self::Backoff(factor(value)?, longest))
+                    Some(Self::Backoff(parse_factor(value)?, longest))
                 }
             },
             "longest" if !params.has("backoff") => match params.span(name) {
@@ -203,11 +211,11 @@ impl Setting {
 
     fn apply(self, builder: BreakerBuilder) -> BreakerBuilder {
         match self {
-            Self::OverCalls(calls) => builder.over_calls(calls),
-            Self::OverTime(window) => builder.over_time(window),
+            Self::CallWindow(calls) => builder.over_calls(calls),
+            Self::TimeWindow(window) => builder.over_time(window),
             Self::MinCalls(calls) => builder.min_calls(calls.into()),
             Self::FailureRate(rate) => builder.failure_rate(rate),
-            Self::Slow(rate, longer_than) => builder.slow_calls(rate, longer_than),
+            Self::SlowCalls(rate, longer_than) => builder.slow_calls(rate, longer_than),
             Self::OpenFor(time) => builder.open_for(time),
             Self::Backoff(factor, longest) => builder.backoff(factor, longest),
             Self::Jitter(jitter) => builder.jitter(jitter),
@@ -222,16 +230,16 @@ impl Setting {
             let micros = time.get();
             quote_spanned!(site=> #krate::site::Micros::new(#micros))
         };
-        let share = |share: Share| {
+        let share = |share: Percent| {
             let text = share.to_string();
             quote_spanned!(site=> #text.parse()?)
         };
         let (method, arguments) = match self {
-            Self::OverCalls(calls) => ("over_calls", vec![calls.to_token_stream()]),
-            Self::OverTime(window) => ("over_time", vec![micros(window)]),
+            Self::CallWindow(calls) => ("over_calls", vec![calls.to_token_stream()]),
+            Self::TimeWindow(window) => ("over_time", vec![micros(window)]),
             Self::MinCalls(calls) => ("min_calls", vec![u64::from(calls).to_token_stream()]),
             Self::FailureRate(rate) => ("failure_rate", vec![share(rate)]),
-            Self::Slow(rate, longer_than) => ("slow_calls", vec![share(rate), micros(longer_than)]),
+            Self::SlowCalls(rate, longer_than) => ("slow_calls", vec![share(rate), micros(longer_than)]),
             Self::OpenFor(time) => ("open_for", vec![micros(time)]),
             Self::Backoff(factor, longest) => ("backoff", vec![factor.to_token_stream(), micros(longest)]),
             Self::Jitter(jitter) => ("jitter", vec![share(jitter)]),
@@ -243,11 +251,11 @@ impl Setting {
     }
 }
 
-fn blame(params: &Params, name: &str, error: &SettingError) -> Error {
+fn setting_error(params: &Params, name: &str, error: &SettingError) -> Error {
     Error::new(params.span(name).unwrap_or_else(Span::call_site), error)
 }
 
-fn factor(value: &Expr) -> Result<f64> {
+fn parse_factor(value: &Expr) -> Result<f64> {
     match value {
         Expr::Lit(ExprLit { lit: Lit::Float(factor), .. }) => factor.base10_parse(),
         Expr::Lit(ExprLit { lit: Lit::Int(factor), .. }) => factor.base10_parse(),

@@ -11,7 +11,7 @@ use syn::{
     visit_mut::{self, VisitMut},
 };
 
-use crate::{boxed::Boxed, pattern};
+use crate::{boxed_future::BoxedFuture, pattern};
 
 /// A function or a method with a body.
 pub(crate) struct Function {
@@ -21,13 +21,13 @@ pub(crate) struct Function {
     sig: Signature,
     /// `#![…]` at the start of the body.
     inner: TokenStream,
-    body: Body,
+    body: FunctionBody,
 }
 
-enum Body {
+enum FunctionBody {
     Plain(Group),
     /// A future in a box, as `async_trait` makes it.
-    Boxed(Box<Boxed>),
+    Boxed(Box<BoxedFuture>),
 }
 
 impl Parse for Function {
@@ -47,12 +47,12 @@ impl Parse for Function {
                 "there is no body to limit; put the attribute where the method is implemented",
             ));
         }
-        let (inner, group) = split_inner(&input.parse()?);
+        let (inner, group) = split_inner_attributes(&input.parse()?);
         let boxed = match sig.asyncness {
             Some(_) => None,
-            None => Boxed::find(&sig, &group),
+            None => BoxedFuture::find(&sig, &group),
         };
-        let body = boxed.map_or(Body::Plain(group), |boxed| Body::Boxed(Box::new(boxed)));
+        let body = boxed.map_or(FunctionBody::Plain(group), |boxed| FunctionBody::Boxed(Box::new(boxed)));
         Ok(Self { attrs, vis, default, sig, inner, body })
     }
 }
@@ -77,7 +77,7 @@ impl Function {
 
     /// Whether there is something to await in.
     pub(crate) fn is_async(&self) -> bool {
-        self.sig.asyncness.is_some() || matches!(self.body, Body::Boxed(_))
+        self.sig.asyncness.is_some() || matches!(self.body, FunctionBody::Boxed(_))
     }
 
     /// Whether an argument has this name.
@@ -87,7 +87,7 @@ impl Function {
             FnArg::Receiver(_) => None,
         });
         patterns
-            .chain(self.boxed().into_iter().flat_map(Boxed::patterns))
+            .chain(self.boxed().into_iter().flat_map(BoxedFuture::patterns))
             .any(|pattern| pattern::binds(pattern, name))
     }
 
@@ -95,7 +95,7 @@ impl Function {
     pub(crate) fn rename_self(&self, tokens: &impl ToTokens) -> TokenStream {
         let tokens = tokens.to_token_stream();
         match self.boxed().and_then(|boxed| boxed.this.as_ref()) {
-            Some(this) => rename(tokens, this),
+            Some(this) => replace_self(tokens, this),
             None => tokens,
         }
     }
@@ -110,7 +110,7 @@ impl Function {
             FnArg::Typed(typed) => {
                 let pattern =
                     self.boxed().and_then(|boxed| boxed.pattern_of(&typed.pat)).unwrap_or(&typed.pat);
-                pattern::expression(pattern)
+                pattern::to_expression(pattern)
             }
         };
         self.sig.inputs.iter().map(pass_on).collect()
@@ -133,14 +133,14 @@ impl Function {
 
     /// What the body's value is, with a blank for what has no name; `None` for nothing.
     pub(crate) fn output(&self) -> Option<Type> {
-        let mut output = self.written_output()?.clone();
-        Blank.visit_type_mut(&mut output);
+        let mut output = self.declared_output()?.clone();
+        ImplTraitEraser.visit_type_mut(&mut output);
         Some(output)
     }
 
     /// Where that is written, from its first to its last token; the name of the function where it is not.
     pub(crate) fn output_span(&self) -> (Span, Span) {
-        let tokens: Vec<_> = match self.written_output() {
+        let tokens: Vec<_> = match self.declared_output() {
             Some(output) => output.to_token_stream().into_iter().collect(),
             None => vec![self.sig.ident.clone().into()],
         };
@@ -153,13 +153,13 @@ impl Function {
     /// The body, as a block.
     pub(crate) fn block(&self) -> TokenStream {
         match &self.body {
-            Body::Plain(group) => {
+            FunctionBody::Plain(group) => {
                 // A block in a block is not what its author wrote, and no lint should tell.
                 let mut block = Group::new(Delimiter::Brace, group.stream());
                 block.set_span(group.span().resolved_at(Span::mixed_site()));
                 block.to_token_stream()
             }
-            Body::Boxed(boxed) => boxed.block(),
+            FunctionBody::Boxed(boxed) => boxed.block(),
         }
     }
 
@@ -167,22 +167,22 @@ impl Function {
     pub(crate) fn with_body(&self, body: TokenStream) -> TokenStream {
         let Self { attrs, vis, default, sig, inner, .. } = self;
         let (body, span) = match &self.body {
-            Body::Plain(group) => (body, group.span()),
-            Body::Boxed(boxed) => (boxed.with_block(body), boxed.span),
+            FunctionBody::Plain(group) => (body, group.span()),
+            FunctionBody::Boxed(boxed) => (boxed.with_block(body), boxed.span),
         };
         let mut group = Group::new(Delimiter::Brace, quote!(#inner #body));
         group.set_span(span);
         quote!(#(#attrs)* #vis #default #sig #group)
     }
 
-    fn boxed(&self) -> Option<&Boxed> {
+    fn boxed(&self) -> Option<&BoxedFuture> {
         match &self.body {
-            Body::Boxed(boxed) => Some(boxed),
-            Body::Plain(_) => None,
+            FunctionBody::Boxed(boxed) => Some(boxed),
+            FunctionBody::Plain(_) => None,
         }
     }
 
-    fn written_output(&self) -> Option<&Type> {
+    fn declared_output(&self) -> Option<&Type> {
         if let Some(output) = self.boxed().and_then(|boxed| boxed.output.as_ref()) {
             return Some(output);
         }
@@ -194,9 +194,9 @@ impl Function {
 }
 
 /// What a function returns of which nobody may know the name.
-struct Blank;
+struct ImplTraitEraser;
 
-impl VisitMut for Blank {
+impl VisitMut for ImplTraitEraser {
     fn visit_type_mut(&mut self, node: &mut Type) {
         match node {
             Type::ImplTrait(_) => *node = Type::Infer(syn::parse_quote!(_)),
@@ -209,11 +209,11 @@ fn is_unsafe(sig: &Signature) -> bool {
     matches!(sig.safety, syn::Safety::Unsafe(_))
 }
 
-fn rename(tokens: TokenStream, this: &Ident) -> TokenStream {
+fn replace_self(tokens: TokenStream, this: &Ident) -> TokenStream {
     let rename_one = |token| match token {
         TokenTree::Ident(ident) if ident == "self" => this.clone().into(),
         TokenTree::Group(group) => {
-            let mut renamed = Group::new(group.delimiter(), rename(group.stream(), this));
+            let mut renamed = Group::new(group.delimiter(), replace_self(group.stream(), this));
             renamed.set_span(group.span());
             renamed.into()
         }
@@ -223,7 +223,7 @@ fn rename(tokens: TokenStream, this: &Ident) -> TokenStream {
 }
 
 /// `#![…]` must stay in front.
-fn split_inner(group: &Group) -> (TokenStream, Group) {
+fn split_inner_attributes(group: &Group) -> (TokenStream, Group) {
     let tokens: Vec<TokenTree> = group.stream().into_iter().collect();
     let is_punct =
         |token: &TokenTree, wanted| matches!(token, TokenTree::Punct(punct) if punct.as_char() == wanted);
@@ -240,7 +240,7 @@ fn split_inner(group: &Group) -> (TokenStream, Group) {
 }
 
 /// A statement that does nothing but tell what is around it which type it returns.
-pub(crate) fn expect_output(output: Option<&Type>) -> TokenStream {
+pub(crate) fn output_hint(output: Option<&Type>) -> TokenStream {
     match output {
         None | Some(Type::Infer(_)) => TokenStream::new(),
         Some(output) => quote_spanned! {Span::mixed_site()=>

@@ -3,19 +3,19 @@
 //! They belong to the crate `tidegate`, which documents them: what they expand to names only that.
 
 mod block;
-mod boxed;
+mod boxed_future;
 mod breaker;
 mod function;
 mod limit;
 mod params;
 mod pattern;
-mod refusal;
+mod rejection;
 mod stack;
 mod text;
 
 use function::Function;
 use proc_macro::TokenStream;
-use stack::Which;
+use stack::AttributeKind;
 use syn::{
     Attribute, ItemImpl, Token, Visibility,
     parse::{ParseStream, Parser as _},
@@ -24,23 +24,27 @@ use syn::{
 #[doc = include_str!("../docs/limit.md")]
 #[proc_macro_attribute]
 pub fn limit(params: TokenStream, item: TokenStream) -> TokenStream {
-    expand(Which::Limit, params.into(), &item.into())
+    expand(AttributeKind::Limit, params.into(), &item.into())
 }
 
 #[doc = include_str!("../docs/concurrency.md")]
 #[proc_macro_attribute]
 pub fn concurrency(params: TokenStream, item: TokenStream) -> TokenStream {
-    expand(Which::Concurrency, params.into(), &item.into())
+    expand(AttributeKind::Concurrency, params.into(), &item.into())
 }
 
 #[doc = include_str!("../docs/breaker.md")]
 #[proc_macro_attribute]
 pub fn breaker(params: TokenStream, item: TokenStream) -> TokenStream {
-    expand(Which::Breaker, params.into(), &item.into())
+    expand(AttributeKind::Breaker, params.into(), &item.into())
 }
 
-fn expand(which: Which, params: proc_macro2::TokenStream, item: &proc_macro2::TokenStream) -> TokenStream {
-    if params.to_string() == stack::SPOKEN_FOR {
+fn expand(
+    which: AttributeKind,
+    params: proc_macro2::TokenStream,
+    item: &proc_macro2::TokenStream,
+) -> TokenStream {
+    if params.to_string() == stack::CONSUMED_MARK {
         return TokenStream::new();
     }
     let expanded = match is_block.parse2(item.clone()) {

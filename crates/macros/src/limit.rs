@@ -2,30 +2,30 @@
 
 use crate::{
     function::{Function, respan},
-    params::{Mistakes, OF_BLOCK, Params},
-    refusal::Refusal,
+    params::{BLOCK_MARK, ErrorList, Params},
+    rejection::RejectionMode,
     text,
 };
 use proc_macro2::{Span, TokenStream};
 use quote::quote_spanned;
 use syn::{Error, Expr, ExprLit, Lit, LitStr, Path, Result, spanned::Spanned as _};
-use tidegate_core::{Kind, Micros, Quota};
+use tidegate_core::{AlgorithmKind, Micros, Quota};
 
 /// What is limited.
 #[derive(Clone, Copy, PartialEq, Eq)]
-pub(crate) enum What {
+pub(crate) enum LimitKind {
     /// How often.
     Rate,
     /// How many at once.
-    Slots,
+    Concurrency,
 }
 
 /// One attribute.
-pub(crate) struct Limit {
-    pub(crate) what: What,
+pub(crate) struct LimitAttribute {
+    pub(crate) kind: LimitKind,
     pub(crate) krate: Path,
-    pub(crate) refusal: Refusal,
-    pub(crate) scope: Scope,
+    pub(crate) rejection: RejectionMode,
+    pub(crate) scope: RuleScope,
     quotas: Vec<String>,
     key: Option<Expr>,
     cost: Option<Expr>,
@@ -37,7 +37,7 @@ pub(crate) struct Limit {
 }
 
 /// What a limit is asked for.
-pub(crate) struct Arguments {
+pub(crate) struct LimitArguments {
     /// A statement that finds out the cost, unless it is a slot.
     pub(crate) cost: Option<TokenStream>,
     /// A reference to the key.
@@ -46,12 +46,12 @@ pub(crate) struct Arguments {
 
 /// Whether each function of a block counts for itself.
 #[derive(Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Scope {
+pub(crate) enum RuleScope {
     Own,
     Shared,
 }
 
-const KNOWN: &[&str] = &[
+const PARAM_NAMES: &[&str] = &[
     "key",
     "cost",
     "algorithm",
@@ -66,96 +66,102 @@ const KNOWN: &[&str] = &[
     "skip",
     "crate",
 ];
-const KNOWN_OF_SLOTS: &[&str] =
+const CONCURRENCY_PARAM_NAMES: &[&str] =
     &["key", "wait", "message", "on_limit", "or", "store", "rule", "shadow", "share", "skip", "crate"];
 
-impl What {
+impl LimitKind {
     /// Reads the parameters; `None` if it says `skip`.
-    pub(crate) fn parse(self, tokens: TokenStream) -> Result<Option<Limit>> {
-        let known = if self == Self::Rate { KNOWN } else { KNOWN_OF_SLOTS };
+    pub(crate) fn parse(self, tokens: TokenStream) -> Result<Option<LimitAttribute>> {
+        let known = if self == Self::Rate { PARAM_NAMES } else { CONCURRENCY_PARAM_NAMES };
         let params = Params::parse(tokens, known)?;
         if params.flag("skip")? {
             return Ok(None);
         }
-        let mut mistakes = Mistakes::default();
+        let mut mistakes = ErrorList::default();
         let text = |name: &str, example: &str| {
             params
                 .value(name, example)?
-                .map(|value| text::literal(value, &format!("{name} = {example}")))
+                .map(|value| text::expect_string(value, &format!("{name} = {example}")))
                 .transpose()
         };
-        let wait = text("wait", "\"50ms\"").and_then(|wait| wait.as_ref().map(text::time).transpose());
-        let limit = Limit {
-            what: self,
-            krate: mistakes.read(params.krate().map(Some)).unwrap_or_else(|| syn::parse_quote!(::tidegate)),
-            refusal: mistakes.read(Refusal::parse(&params)),
-            scope: if mistakes.read(params.flag("share")) { Scope::Shared } else { Scope::Own },
-            quotas: mistakes.read(self.quotas(&params)),
-            key: mistakes.read(params.value("key", "user.id").and_then(key)),
-            cost: mistakes.read(params.value("cost", "items.len() as u64").map(Option::<&Expr>::cloned)),
-            wait: mistakes.read(wait).map(Micros::get),
-            message: mistakes.read(text("message", "\"slow down\"")),
-            store: mistakes.read(text("store", "\"sessions\"")),
-            rule: mistakes.read(text("rule", "\"login\"")),
-            shadow: mistakes.read(params.flag("shadow")),
+        let wait = text("wait", "\"50ms\"").and_then(|wait| wait.as_ref().map(text::parse_time).transpose());
+        let limit = LimitAttribute {
+            kind: self,
+            krate: mistakes
+                .or_default(params.krate().map(Some))
+                .unwrap_or_else(|| syn::parse_quote!(::tidegate)),
+            rejection: mistakes.or_default(RejectionMode::parse(&params)),
+            scope: if mistakes.or_default(params.flag("share")) { RuleScope::Shared } else { RuleScope::Own },
+            quotas: mistakes.or_default(self.parse_quotas(&params)),
+            key: mistakes.or_default(params.value("key", "user.id").and_then(parse_key)),
+            cost: mistakes
+                .or_default(params.value("cost", "items.len() as u64").map(Option::<&Expr>::cloned)),
+            wait: mistakes.or_default(wait).map(Micros::get),
+            message: mistakes.or_default(text("message", "\"slow down\"")),
+            store: mistakes.or_default(text("store", "\"sessions\"")),
+            rule: mistakes.or_default(text("rule", "\"login\"")),
+            shadow: mistakes.or_default(params.flag("shadow")),
         };
-        if let (Scope::Shared, false, Some(span)) = (limit.scope, params.has(OF_BLOCK), params.span("share"))
+        if let (RuleScope::Shared, false, Some(span)) =
+            (limit.scope, params.has(BLOCK_MARK), params.span("share"))
         {
-            mistakes.note(Error::new(
+            mistakes.push(Error::new(
                 span,
                 "there is nobody to share with; `share` belongs on an `impl` block, or give several functions the same \
                  `rule = \"name\"`",
             ));
         }
-        mistakes.finish(Some(limit))
+        mistakes.into_result(Some(limit))
     }
 
-    fn quotas(self, params: &Params) -> Result<Vec<String>> {
+    fn parse_quotas(self, params: &Params) -> Result<Vec<String>> {
         let algorithm = match self {
             Self::Rate => params.value("algorithm", "\"sliding-window\"")?,
-            Self::Slots => None,
+            Self::Concurrency => None,
         };
-        let algorithm =
-            algorithm.map(|value| text::literal(value, "algorithm = \"sliding-window\"")).transpose()?;
-        let mut mistakes = Mistakes::default();
+        let algorithm = algorithm
+            .map(|value| text::expect_string(value, "algorithm = \"sliding-window\""))
+            .transpose()?;
+        let mut mistakes = ErrorList::default();
         let mut quotas = Vec::new();
         for literal in params.literals() {
-            quotas.push(mistakes.read(self.quota(literal, algorithm.as_ref())));
+            quotas.push(mistakes.or_default(self.parse_quota(literal, algorithm.as_ref())));
         }
         let has_rule = params.has("rule");
         match (self, quotas.len()) {
-            (Self::Rate, 0) if !has_rule => mistakes.note(Error::new(
+            (Self::Rate, 0) if !has_rule => mistakes.push(Error::new(
                 Span::call_site(),
                 "how much is allowed? Write `#[limit(\"10/s burst 20\")]`, or `#[limit(rule = \"login\")]` for a rule whose \
                  numbers live in the settings",
             )),
-            (Self::Slots, 0) if !has_rule => mistakes.note(Error::new(
+            (Self::Concurrency, 0) if !has_rule => mistakes.push(Error::new(
                 Span::call_site(),
                 "how many at once? Write `#[concurrency(3)]`, or `#[concurrency(rule = \"reports\")]` for a rule whose \
                  numbers live in the settings",
             )),
-            (Self::Slots, 2..) => mistakes.note(Error::new(
+            (Self::Concurrency, 2..) => mistakes.push(Error::new(
                 params.literals()[1].span(),
                 "there is one number of calls at once; remove the others",
             )),
             _ => {}
         }
         if let (Some(algorithm), 0) = (&algorithm, quotas.len()) {
-            mistakes.note(Error::new(
+            mistakes.push(Error::new(
                 algorithm.span(),
                 "there is no quota that this could count; the settings name both",
             ));
         }
-        mistakes.finish(quotas)
+        mistakes.into_result(quotas)
     }
 
-    fn quota(self, literal: &Lit, algorithm: Option<&LitStr>) -> Result<String> {
+    fn parse_quota(self, literal: &Lit, algorithm: Option<&LitStr>) -> Result<String> {
         let (quota, text) = match (literal, algorithm) {
-            (Lit::Str(text), None) => (text::quota(text)?, text.value()),
-            (Lit::Str(text), Some(algorithm)) => text::quota_by(text, algorithm)?,
-            (Lit::Int(number), None) if self == Self::Slots => {
-                let slots = text::whole(number)?;
-                let quota = Quota::at_once(slots.into()).map_err(|error| Error::new(number.span(), error))?;
+            (Lit::Str(text), None) => (text::parse_quota(text)?, text.value()),
+            (Lit::Str(text), Some(algorithm)) => text::parse_quota_with_algorithm(text, algorithm)?,
+            (Lit::Int(number), None) if self == Self::Concurrency => {
+                let slots = text::parse_integer(number)?;
+                let quota =
+                    Quota::concurrency(slots.into()).map_err(|error| Error::new(number.span(), error))?;
                 (quota, quota.to_string())
             }
             (other, _) => {
@@ -164,11 +170,11 @@ impl What {
             }
         };
         match (self, quota.kind()) {
-            (Self::Rate, Kind::Concurrency(_)) => Err(Error::new(
+            (Self::Rate, AlgorithmKind::Concurrency(_)) => Err(Error::new(
                 literal.span(),
                 format!("a slot is held until the call ends; write `#[concurrency(\"{quota}\")]`"),
             )),
-            (Self::Slots, kind) if !matches!(kind, Kind::Concurrency(_)) => Err(Error::new(
+            (Self::Concurrency, kind) if !matches!(kind, AlgorithmKind::Concurrency(_)) => Err(Error::new(
                 literal.span(),
                 format!("a rate holds no slots; write `#[limit(\"{quota}\")]`"),
             )),
@@ -177,25 +183,25 @@ impl What {
     }
 }
 
-impl Limit {
-    /// The static of this place. `behind` tells it apart from others on the same function.
-    pub(crate) fn site(&self, behind: &str, function: &Function) -> TokenStream {
+impl LimitAttribute {
+    /// The static of this place. `suffix` tells it apart from others on the same function.
+    pub(crate) fn site(&self, suffix: &str, function: &Function) -> TokenStream {
         let Self { krate, quotas, message, store, .. } = self;
         let site = Span::mixed_site();
         let declaration = match (&self.rule, self.scope) {
             (Some(rule), _) => quote_spanned!(site=> #krate::site::Declaration::of(#rule)),
-            (None, Scope::Own) => {
-                quote_spanned!(site=> #krate::site::declaration_of(__tidegate_declare, #behind))
+            (None, RuleScope::Own) => {
+                quote_spanned!(site=> #krate::site::declaration_of(__tidegate_declare, #suffix))
             }
-            (None, Scope::Shared) => {
-                quote_spanned!(site=> #krate::site::declaration_of_owner(__tidegate_declare, #behind))
+            (None, RuleScope::Shared) => {
+                quote_spanned!(site=> #krate::site::declaration_of_owner(__tidegate_declare, #suffix))
             }
         };
         let mode = self.shadow.then(|| quote_spanned!(site=> .mode(#krate::site::Mode::Shadow)));
         let store = store.iter();
         let message = message.iter();
         let wait = self.wait.iter();
-        let is_word = |word| self.key.as_ref().is_some_and(|key| is_word(key, word, function));
+        let is_word = |word| self.key.as_ref().is_some_and(|key| is_keyword(key, word, function));
         let is_for_all = self.key.is_none() || is_word("method");
         let key = match () {
             () if is_for_all => quote_spanned!(site=> All),
@@ -224,33 +230,33 @@ impl Limit {
     }
 
     /// What is asked for.
-    pub(crate) fn arguments(&self, function: &Function) -> Result<Arguments> {
+    pub(crate) fn arguments(&self, function: &Function) -> Result<LimitArguments> {
         let site = Span::mixed_site();
-        let everybody = syn::parse_quote!(method);
-        let key = self.reference(self.key.as_ref().unwrap_or(&everybody), function)?;
-        let cost = match (&self.cost, self.what) {
-            (_, What::Slots) => None,
-            (None, What::Rate) => Some(quote_spanned!(site=> let cost: ::core::primitive::u64 = 1;)),
-            (Some(cost), What::Rate) => {
+        let shared_key = syn::parse_quote!(method);
+        let key = self.key_reference(self.key.as_ref().unwrap_or(&shared_key), function)?;
+        let cost = match (&self.cost, self.kind) {
+            (_, LimitKind::Concurrency) => None,
+            (None, LimitKind::Rate) => Some(quote_spanned!(site=> let cost: ::core::primitive::u64 = 1;)),
+            (Some(cost), LimitKind::Rate) => {
                 let at = cost.span().resolved_at(site);
                 let cost = function.rename_self(cost);
                 Some(quote_spanned!(at=> let cost: ::core::primitive::u64 = #cost;))
             }
         };
-        Ok(Arguments { cost, key })
+        Ok(LimitArguments { cost, key })
     }
 
     /// A reference to an expression, to what a word stands for, or to several of these in one.
-    fn reference(&self, key: &Expr, function: &Function) -> Result<TokenStream> {
+    fn key_reference(&self, key: &Expr, function: &Function) -> Result<TokenStream> {
         let krate = &self.krate;
         let at = key.span().resolved_at(Span::mixed_site());
-        let word = |word| is_word(key, word, function);
+        let word = |word| is_keyword(key, word, function);
         Ok(match key {
             _ if word("method") => quote_spanned!(at=> &#krate::site::Everybody),
             _ if word("ip") => quote_spanned!(at=> &#krate::site::ip()),
             _ if word("user") => quote_spanned!(at=> &#krate::site::user()),
-            Expr::Paren(inner) => self.reference(&inner.expr, function)?,
-            Expr::Group(inner) => self.reference(&inner.expr, function)?,
+            Expr::Paren(inner) => self.key_reference(&inner.expr, function)?,
+            Expr::Group(inner) => self.key_reference(&inner.expr, function)?,
             Expr::Tuple(tuple) if tuple.elems.is_empty() => {
                 return Err(Error::new_spanned(tuple, "a key of nothing; for one bucket leave `key` out"));
             }
@@ -258,14 +264,14 @@ impl Limit {
                 let mut parts = Vec::new();
                 for part in &tuple.elems {
                     let at = part.span().resolved_at(at);
-                    let part = self.reference(part, function)?;
+                    let part = self.key_reference(part, function)?;
                     let krate = respan(krate, at);
                     parts.push(quote_spanned!(at=> #krate::site::part(#part)));
                 }
                 let joined = parts
                     .into_iter()
                     .rev()
-                    .reduce(|behind, part| quote_spanned!(at=> &#krate::site::Joined(#part, #behind)));
+                    .reduce(|suffix, part| quote_spanned!(at=> &#krate::site::Joined(#part, #suffix)));
                 joined.unwrap_or_default()
             }
             other => {
@@ -284,9 +290,9 @@ impl Limit {
 }
 
 /// The key, unless it is the same for every call: text in quotes is hardly ever meant.
-fn key(key: Option<&Expr>) -> Result<Option<Expr>> {
+fn parse_key(key: Option<&Expr>) -> Result<Option<Expr>> {
     let Some(key) = key else { return Ok(None) };
-    if !is_text(key) {
+    if !is_string_literal(key) {
         return Ok(Some(key.clone()));
     }
     let fix = match key {
@@ -298,19 +304,19 @@ fn key(key: Option<&Expr>) -> Result<Option<Expr>> {
     Err(Error::new_spanned(key, format!("this key is the same for every call; {fix}")))
 }
 
-fn is_text(key: &Expr) -> bool {
+fn is_string_literal(key: &Expr) -> bool {
     match key {
         Expr::Lit(literal) => matches!(literal.lit, Lit::Str(_)),
-        Expr::Paren(inner) => is_text(&inner.expr),
-        Expr::Group(inner) => is_text(&inner.expr),
-        Expr::Reference(inner) => is_text(&inner.expr),
-        Expr::Tuple(tuple) => !tuple.elems.is_empty() && tuple.elems.iter().all(is_text),
+        Expr::Paren(inner) => is_string_literal(&inner.expr),
+        Expr::Group(inner) => is_string_literal(&inner.expr),
+        Expr::Reference(inner) => is_string_literal(&inner.expr),
+        Expr::Tuple(tuple) => !tuple.elems.is_empty() && tuple.elems.iter().all(is_string_literal),
         _ => false,
     }
 }
 
 /// Whether a key is this word, and not an argument of that name.
-fn is_word(key: &Expr, word: &str, function: &Function) -> bool {
-    let is_named = matches!(key, Expr::Path(path) if path.qself.is_none() && path.path.is_ident(word));
-    is_named && !function.binds(word)
+fn is_keyword(key: &Expr, keyword: &str, function: &Function) -> bool {
+    let is_named = matches!(key, Expr::Path(path) if path.qself.is_none() && path.path.is_ident(keyword));
+    is_named && !function.binds(keyword)
 }

@@ -9,52 +9,52 @@ use syn::{
     parse_quote,
     punctuated::Punctuated,
 };
-use tidegate_core::spelling::meant;
+use tidegate_core::suggest::closest;
 
 /// The parameters of one attribute, in the order they were written.
 pub(crate) struct Params {
     literals: Vec<Lit>,
-    named: Vec<Named>,
+    named: Vec<NamedParam>,
 }
 
 /// `name = value`, or a name alone.
-struct Named {
+struct NamedParam {
     name: Ident,
     value: Option<Expr>,
 }
 
-enum Entry {
+enum ParamEntry {
     Literal(Lit),
-    Named(Named),
+    Named(NamedParam),
 }
 
 /// Says of a method's attribute that the block gave it to it.
-pub(crate) const OF_BLOCK: &str = "__of_block";
+pub(crate) const BLOCK_MARK: &str = "__from_block";
 
 impl Params {
     /// Reads them; names that are not `known` are refused.
     pub(crate) fn parse(tokens: TokenStream, known: &[&str]) -> Result<Self> {
-        let entries = Punctuated::<Entry, Token![,]>::parse_terminated.parse2(tokens)?;
+        let entries = Punctuated::<ParamEntry, Token![,]>::parse_terminated.parse2(tokens)?;
         let mut params = Self { literals: Vec::new(), named: Vec::new() };
-        let mut mistakes = Mistakes::default();
+        let mut mistakes = ErrorList::default();
         for entry in entries {
             match entry {
-                Entry::Literal(literal) => params.literals.push(literal),
-                Entry::Named(named)
-                    if !known.iter().any(|known| named.name == known) && named.name != OF_BLOCK =>
+                ParamEntry::Literal(literal) => params.literals.push(literal),
+                ParamEntry::Named(named)
+                    if !known.iter().any(|known| named.name == known) && named.name != BLOCK_MARK =>
                 {
-                    mistakes.note(unknown(&named.name, known));
+                    mistakes.push(unknown_parameter(&named.name, known));
                 }
-                Entry::Named(named) if params.has(&named.name.to_string()) => {
-                    mistakes.note(Error::new(
+                ParamEntry::Named(named) if params.has(&named.name.to_string()) => {
+                    mistakes.push(Error::new(
                         named.name.span(),
                         format!("`{}` is given twice; remove one", named.name),
                     ));
                 }
-                Entry::Named(named) => params.named.push(named),
+                ParamEntry::Named(named) => params.named.push(named),
             }
         }
-        mistakes.finish(params)
+        mistakes.into_result(params)
     }
 
     /// Literals without a name.
@@ -87,7 +87,7 @@ impl Params {
     /// Whether this parameter, which has no value, is given.
     pub(crate) fn flag(&self, name: &str) -> Result<bool> {
         match self.find(name) {
-            Some(Named { value: Some(value), .. }) => Err(Error::new_spanned(
+            Some(NamedParam { value: Some(value), .. }) => Err(Error::new_spanned(
                 value,
                 format!("`{name}` has no value; write `{name}` alone, or leave it out"),
             )),
@@ -106,17 +106,17 @@ impl Params {
         }
     }
 
-    fn find(&self, name: &str) -> Option<&Named> {
+    fn find(&self, name: &str) -> Option<&NamedParam> {
         self.named.iter().find(|named| named.name == name)
     }
 }
 
-impl Parse for Entry {
+impl Parse for ParamEntry {
     fn parse(input: ParseStream<'_>) -> Result<Self> {
         if input.peek(Lit) {
             let literal: Lit = input.parse()?;
             return match input.peek(Token![/]) {
-                true => Err(unquoted(&literal, input)?),
+                true => Err(unquoted_quota(&literal, input)?),
                 false => Ok(Self::Literal(literal)),
             };
         }
@@ -127,12 +127,12 @@ impl Parse for Entry {
             Some(_) => Some(input.parse()?),
             None => None,
         };
-        Ok(Self::Named(Named { name, value }))
+        Ok(Self::Named(NamedParam { name, value }))
     }
 }
 
 /// That a quota such as `10/s` lacks its quotes.
-fn unquoted(amount: &Lit, input: ParseStream<'_>) -> Result<Error> {
+fn unquoted_quota(amount: &Lit, input: ParseStream<'_>) -> Result<Error> {
     let mut rest = TokenStream::new();
     while !input.is_empty() && !input.peek(Token![,]) {
         rest.extend([input.parse::<TokenTree>()?]);
@@ -151,12 +151,12 @@ const SYNONYMS: &[(&str, &str, &str)] = &[
     ("timeout", "wait", "`wait = \"50ms\"` says how long a call may wait"),
 ];
 
-fn unknown(name: &Ident, known: &[&str]) -> Error {
+fn unknown_parameter(name: &Ident, known: &[&str]) -> Error {
     let synonym = SYNONYMS.iter().find(|(other, ours, _)| name == other && known.contains(ours));
     if let Some((_, _, fix)) = synonym {
         return Error::new(name.span(), format!("unknown parameter `{name}`; {fix}"));
     }
-    let fix = match meant(&name.to_string(), known.iter().copied()) {
+    let fix = match closest(&name.to_string(), known.iter().copied()) {
         Some(meant) => format!("did you mean `{meant}`?"),
         None => format!("there are {}", known.join(", ")),
     };
@@ -165,27 +165,27 @@ fn unknown(name: &Ident, known: &[&str]) -> Error {
 
 /// All that is wrong, to be told at once.
 #[derive(Default)]
-pub(crate) struct Mistakes {
-    all: Option<Error>,
+pub(crate) struct ErrorList {
+    combined: Option<Error>,
 }
 
-impl Mistakes {
-    pub(crate) fn note(&mut self, mistake: Error) {
-        match &mut self.all {
-            Some(all) => all.combine(mistake),
-            none => *none = Some(mistake),
+impl ErrorList {
+    pub(crate) fn push(&mut self, error: Error) {
+        match &mut self.combined {
+            Some(all) => all.combine(error),
+            none => *none = Some(error),
         }
     }
 
     /// What was read, or the default after noting why it could not be.
-    pub(crate) fn read<T: Default>(&mut self, result: Result<T>) -> T {
+    pub(crate) fn or_default<T: Default>(&mut self, result: Result<T>) -> T {
         result.unwrap_or_else(|mistake| {
-            self.note(mistake);
+            self.push(mistake);
             T::default()
         })
     }
 
-    pub(crate) fn finish<T>(self, value: T) -> Result<T> {
-        self.all.map_or(Ok(value), Err)
+    pub(crate) fn into_result<T>(self, value: T) -> Result<T> {
+        self.combined.map_or(Ok(value), Err)
     }
 }

@@ -30,17 +30,17 @@ pub(crate) fn binds(pattern: &Pat, name: &str) -> bool {
 }
 
 /// The value that a pattern took apart, put together again.
-pub(crate) fn expression(pattern: &Pat) -> Result<TokenStream> {
+pub(crate) fn to_expression(pattern: &Pat) -> Result<TokenStream> {
     let each =
-        |patterns: &mut dyn Iterator<Item = &Pat>| patterns.map(expression).collect::<Result<Vec<_>>>();
+        |patterns: &mut dyn Iterator<Item = &Pat>| patterns.map(to_expression).collect::<Result<Vec<_>>>();
     match pattern {
         Pat::Ident(ident) if ident.by_ref.is_none() => {
             let name = &ident.ident;
             Ok(quote!(#name))
         }
-        Pat::Paren(inner) => expression(&inner.pat),
+        Pat::Paren(inner) => to_expression(&inner.pat),
         Pat::Reference(inner) => {
-            let (mutability, value) = (&inner.mutability, expression(&inner.pat)?);
+            let (mutability, value) = (&inner.mutability, to_expression(&inner.pat)?);
             Ok(quote!(&#mutability #value))
         }
         Pat::Tuple(parts) => {
@@ -57,7 +57,7 @@ pub(crate) fn expression(pattern: &Pat) -> Result<TokenStream> {
         }
         Pat::Struct(parts) if parts.qself.is_none() && parts.rest.is_none() => {
             let path = &parts.path;
-            let fields = parts.fields.iter().map(field).collect::<Result<Vec<_>>>()?;
+            let fields = parts.fields.iter().map(field_expression).collect::<Result<Vec<_>>>()?;
             Ok(quote!(#path { #(#fields),* }))
         }
         other => Err(Error::new_spanned(
@@ -68,8 +68,8 @@ pub(crate) fn expression(pattern: &Pat) -> Result<TokenStream> {
     }
 }
 
-fn field(field: &FieldPat) -> Result<TokenStream> {
-    let value = expression(&field.pat)?;
+fn field_expression(field: &FieldPat) -> Result<TokenStream> {
+    let value = to_expression(&field.pat)?;
     Ok(match &field.member {
         Member::Named(name) => quote!(#name: #value),
         Member::Unnamed(index) => quote!(#index: #value),

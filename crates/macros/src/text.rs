@@ -1,16 +1,16 @@
 //! Literals that the core reads, at compile time.
 
 use syn::{Error, Expr, ExprLit, Lit, LitInt, LitStr, Result};
-use tidegate_core::{Micros, Quota, QuotaError, Share};
+use tidegate_core::{Micros, Percent, Quota, QuotaError};
 
 /// A quota, with the error of the core: the characters that are to blame, and what to write instead.
-pub(crate) fn quota(text: &LitStr) -> Result<Quota> {
+pub(crate) fn parse_quota(text: &LitStr) -> Result<Quota> {
     text.value().parse().map_err(|error: QuotaError| Error::new(text.span(), error))
 }
 
 /// A quota whose algorithm is a parameter of its own.
-pub(crate) fn quota_by(text: &LitStr, algorithm: &LitStr) -> Result<(Quota, String)> {
-    let rate = quota(text)?;
+pub(crate) fn parse_quota_with_algorithm(text: &LitStr, algorithm: &LitStr) -> Result<(Quota, String)> {
+    let rate = parse_quota(text)?;
     let joined = format!("{} {}", text.value().trim_end(), algorithm.value());
     let read = joined.parse::<Quota>().map_err(|error| Error::new(algorithm.span(), error));
     match read {
@@ -27,35 +27,35 @@ pub(crate) fn quota_by(text: &LitStr, algorithm: &LitStr) -> Result<(Quota, Stri
 }
 
 /// A length of time.
-pub(crate) fn time(text: &LitStr) -> Result<Micros> {
+pub(crate) fn parse_time(text: &LitStr) -> Result<Micros> {
     text.value().parse().map_err(|error: QuotaError| Error::new(text.span(), error))
 }
 
 /// A percentage.
-pub(crate) fn share(text: &LitStr) -> Result<Share> {
+pub(crate) fn parse_percent(text: &LitStr) -> Result<Percent> {
     text.value().parse().map_err(|error| Error::new(text.span(), error))
 }
 
 /// Text and nothing else.
-pub(crate) fn literal(value: &Expr, example: &str) -> Result<LitStr> {
+pub(crate) fn expect_string(value: &Expr, example: &str) -> Result<LitStr> {
     match value {
         Expr::Lit(ExprLit { lit: Lit::Str(text), .. }) => Ok(text.clone()),
-        Expr::Group(group) => literal(&group.expr, example),
+        Expr::Group(group) => expect_string(&group.expr, example),
         other => Err(Error::new_spanned(other, format!("text is needed here, as in `{example}`"))),
     }
 }
 
 /// A whole number and nothing else.
-pub(crate) fn number(value: &Expr, example: &str) -> Result<u32> {
+pub(crate) fn parse_number(value: &Expr, example: &str) -> Result<u32> {
     match value {
-        Expr::Lit(ExprLit { lit: Lit::Int(number), .. }) => whole(number),
-        Expr::Group(group) => self::number(&group.expr, example),
+        Expr::Lit(ExprLit { lit: Lit::Int(number), .. }) => parse_integer(number),
+        Expr::Group(group) => self::parse_number(&group.expr, example),
         other => Err(Error::new_spanned(other, format!("a whole number is needed here, as in `{example}`"))),
     }
 }
 
 /// The number that was written.
-pub(crate) fn whole(number: &LitInt) -> Result<u32> {
+pub(crate) fn parse_integer(number: &LitInt) -> Result<u32> {
     number
         .base10_parse()
         .map_err(|error| Error::new(number.span(), format!("`{number}` is no number here: {error}")))

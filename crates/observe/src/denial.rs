@@ -56,7 +56,7 @@ impl Reason {
     pub(crate) fn of(refusal: &PolicyRefusal) -> Self {
         match (refusal.reason, &refusal.decision) {
             (DenyReason::Limited, None) => Self::Full,
-            (DenyReason::Limited, Some((decision, _))) if decision.is_closed() => Self::StoreAway,
+            (DenyReason::Limited, Some((decision, _))) if decision.is_fail_closed() => Self::StoreAway,
             (DenyReason::Limited, Some(_)) => Self::Limited,
             (DenyReason::NoKey, _) => Self::NoKey,
             (DenyReason::Denied, _) => Self::Listed,
@@ -85,7 +85,7 @@ impl Denial {
             Some((decision, quota)) => (Some(decision), quota.as_ref()),
             None => (None, None),
         };
-        let before = decision.filter(|decision| !decision.is_closed()).map(|decision| {
+        let before = decision.filter(|decision| !decision.is_fail_closed()).map(|decision| {
             let reset = decision.reset_after();
             json!({
                 "limit": decision.limit(),

@@ -2,7 +2,7 @@
 
 use super::denial::seconds;
 use serde_json::{Value, json};
-use tidegate_core::{Quota, Share};
+use tidegate_core::{Percent, Quota};
 use tidegate_overload::BreakerSnapshot;
 
 /// A quota: what it says, and its numbers.
@@ -24,8 +24,8 @@ pub(crate) fn rate(quota: &Quota) -> Option<f64> {
 pub(crate) fn breaker_json(breaker: &BreakerSnapshot) -> Value {
     json!({
         "state": breaker.state.to_string(),
-        "failure-rate": breaker.failure_rate.map(Share::as_f64),
-        "slow-rate": breaker.slow_rate.map(Share::as_f64),
+        "failure-rate": breaker.failure_rate.map(Percent::as_f64),
+        "slow-rate": breaker.slow_rate.map(Percent::as_f64),
         "rejected": breaker.rejected,
         "remaining": breaker.remaining.map(seconds),
     })

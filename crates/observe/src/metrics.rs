@@ -8,7 +8,7 @@ use super::{
     times::Times,
 };
 use crate::ServerState;
-use tidegate_core::{Micros, Share};
+use tidegate_core::{Micros, Percent};
 use tidegate_http_server::{MetricFamily, MetricValue, prometheus_text};
 use tidegate_overload::{BreakerSnapshot, BreakerState};
 use tidegate_policy::compile::{PolicyPart, RuleView};
@@ -42,7 +42,8 @@ impl Snapshot {
                 responses.add(&[("source", source), ("class", class)], count);
             }
         }
-        let bans: u64 = scene.gate.views().filter_map(|rule| rule.bans()).map(|bans| bans.stats().held).sum();
+        let bans: u64 =
+            scene.gate.views().filter_map(|rule| rule.bans()).map(|bans| bans.stats().stored).sum();
         vec![
             MetricFamily::gauge("tidegate_build_info", "The version of the gateway; always 1.")
                 .with(&[("version", env!("CARGO_PKG_VERSION"))], 1_u64),
@@ -277,7 +278,7 @@ fn states(family: &mut MetricFamily, labels: &[(&'static str, &str)], breaker: &
 fn enforced(rule: RuleView<'_>) -> f64 {
     match (rule.mode(), rule.percent()) {
         (tidegate_rule::Mode::Enforce, None) => 1.0,
-        (tidegate_rule::Mode::Enforce, Some(share)) => Share::as_f64(share),
+        (tidegate_rule::Mode::Enforce, Some(share)) => Percent::as_f64(share),
         _ => 0.0,
     }
 }

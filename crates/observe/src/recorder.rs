@@ -176,7 +176,7 @@ impl RequestRecorder {
         self.tally.saw(place, TopBy::Denied, key_hash(rule, key), 1, || who().shown());
         self.keep_of(|denial| Denial {
             rule: Some(rule.into()),
-            reason: if decision.is_closed() { Reason::StoreAway } else { Reason::Limited },
+            reason: if decision.is_fail_closed() { Reason::StoreAway } else { Reason::Limited },
             key: Some(who()),
             cost,
             decision: Some((decision, quota)),

@@ -11,7 +11,7 @@ use super::{
 };
 use crate::{HealthReport, ServerState};
 use serde_json::{Value, json};
-use tidegate_core::{Micros, Share, Utc};
+use tidegate_core::{Micros, Percent, Utc};
 use tidegate_policy::{
     compile::RuleView,
     model::{KeyDisplay, Observe, Quotas},
@@ -110,7 +110,7 @@ impl Snapshot {
             "breaker": rule.breaker().as_ref().map(breaker_json),
             "adaptive": rule.adaptive().map(|it| json!({ "limit": it.limit, "in-flight": it.in_flight })),
             "table": self.tables.get(place).and_then(Option::as_ref).map(table),
-            "bans": rule.bans().map_or(0, |bans| bans.stats().held),
+            "bans": rule.bans().map_or(0, |bans| bans.stats().stored),
         })
     }
 }
@@ -179,7 +179,7 @@ fn observe(observe: &Observe) -> Option<Value> {
             "denials": observe.denials,
             "keys": keys,
             "history": observe.history,
-            "share": Share::as_f64(observe.share),
+            "share": Percent::as_f64(observe.share),
         })
     })
 }

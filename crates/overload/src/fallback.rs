@@ -36,7 +36,7 @@ use tidegate_limiter::Refused;
 pub enum Cause<E = Infallible> {
     /// A limit was reached.
     Limited(Decision),
-    /// The store that counts is away, and the rule is to let nobody pass without it (`Outage::Closed`). It is worth asking
+    /// The store that counts is away, and the rule is to let nobody pass without it (`Outage::FailClosed`). It is worth asking
     /// again after this time; whether the store is back then, nobody knows.
     StoreAway(Micros),
     /// A guard did not let the call through: a breaker is open, say, or too much is in flight.
@@ -63,7 +63,7 @@ impl<E> Cause<E> {
 
     /// What a denial is about: the limit, or a store that is away.
     pub fn of_denial(decision: Decision) -> Self {
-        match decision.is_closed() {
+        match decision.is_fail_closed() {
             true => Self::StoreAway(decision.wait()),
             false => Self::Limited(decision),
         }

@@ -162,8 +162,8 @@ impl<const KINDS: usize> Rolling<KINDS> {
 
 /// Refuses a window that cannot be cut into so many buckets.
 pub(crate) fn check_window(window: Micros, buckets: u32) -> Result<(), SettingError> {
-    SettingError::refuse_endless("a window", window)?;
-    SettingError::refuse_outside("a number of buckets", buckets, 1, MOST_BUCKETS)?;
+    SettingError::require_finite("a window", window)?;
+    SettingError::require_in_range("a number of buckets", buckets, 1, MOST_BUCKETS)?;
     match window.get() < u64::from(buckets) {
         true => Err(SettingError::new(
             format!("a window of {window} in {buckets} buckets"),

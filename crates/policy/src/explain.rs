@@ -12,7 +12,7 @@ use crate::{
 };
 use http::{header, request};
 use std::{fmt, net::IpAddr, path::Path, time::Duration};
-use tidegate_access::{BanRule, Standing};
+use tidegate_access::{AccessDecision, BanRule};
 use tidegate_core::{Bound, Demand, Micros, Outcome, Quota};
 use tidegate_limiter::Outage;
 use tidegate_overload::Cause;
@@ -335,7 +335,7 @@ fn explain_applied(
     let listed =
         rule_spec.access.as_ref().filter(|access| !access.deny.is_empty() || !access.allow.is_empty());
     let listed = listed.and_then(|_| rule?.request_access.as_ref()).map(|door| match door.knock(head) {
-        Ok(guest) if guest.standing() == Standing::Allowed => ListMatch::Allowed,
+        Ok(guest) if guest.standing() == AccessDecision::Allowed => ListMatch::Allowed,
         Ok(_) => ListMatch::Unlisted,
         Err(_) => ListMatch::Denied,
     });
@@ -455,14 +455,14 @@ fn simulate_exhausted(
 ) -> ExhaustedOutcome {
     let now = Micros::from_secs(1);
     let patience = Micros::from(rule.wait);
-    let mut words = vec![0; quota.width()];
+    let mut words = vec![0; quota.state_len()];
     quota.create(&mut words[..], now);
-    quota.decide(&mut words[..], now, Demand::within(quota.limit(), Micros::MAX));
-    let decision = quota.decide(&mut words[..], now, Demand::within(cost.max(1), patience)).decision;
+    quota.decide(&mut words[..], now, Demand::with_max_wait(quota.limit(), Micros::MAX));
+    let decision = quota.decide(&mut words[..], now, Demand::with_max_wait(cost.max(1), patience)).decision;
     match decision.outcome() {
         Outcome::Allow | Outcome::Delay(_) => ExhaustedOutcome::Delayed(decision.wait().to_duration()),
         Outcome::Deny(_) => {
-            let limited = Limited::new(rule.name.as_str(), Cause::Limited(decision.of_quota(place)))
+            let limited = Limited::new(rule.name.as_str(), Cause::Limited(decision.with_quota(place)))
                 .with_message(rule.message.as_deref().map(Into::into))
                 .with_quota(Some(quota));
             let default_response = Answer::of(&limited, fields);

@@ -19,35 +19,35 @@ pub struct JsonError(String);
 /// ```
 /// use tidegate_proto::{json, rls::RateLimitRequest};
 ///
-/// let request: RateLimitRequest = json::read(br#"{ "domain": "shop", "hits_addend": 3 }"#)?;
+/// let request: RateLimitRequest = json::from_slice(br#"{ "domain": "shop", "hits_addend": 3 }"#)?;
 /// assert_eq!(request.hits_addend, 3);
 /// # Ok::<_, json::JsonError>(())
 /// ```
-pub fn read<M: Message + Name + Default>(text: &[u8]) -> Result<M, JsonError> {
+pub fn from_slice<M: Message + Name + Default>(text: &[u8]) -> Result<M, JsonError> {
     let mut reader = serde_json::Deserializer::from_slice(text);
-    let message = DynamicMessage::deserialize(description::<M>()?, &mut reader).map_err(JsonError::of)?;
-    reader.end().map_err(JsonError::of)?;
-    message.transcode_to().map_err(JsonError::of)
+    let message = DynamicMessage::deserialize(descriptor::<M>()?, &mut reader).map_err(JsonError::new)?;
+    reader.end().map_err(JsonError::new)?;
+    message.transcode_to().map_err(JsonError::new)
 }
 
 /// Writes a message of the rate limit service. A number in it that is none, such as `NaN`, is an error.
-pub fn write<M: Message + Name>(message: &M) -> Result<Vec<u8>, JsonError> {
-    let mut described = DynamicMessage::new(description::<M>()?);
-    described.transcode_from(message).map_err(JsonError::of)?;
-    serde_json::to_vec(&described).map_err(JsonError::of)
+pub fn to_vec<M: Message + Name>(message: &M) -> Result<Vec<u8>, JsonError> {
+    let mut described = DynamicMessage::new(descriptor::<M>()?);
+    described.transcode_from(message).map_err(JsonError::new)?;
+    serde_json::to_vec(&described).map_err(JsonError::new)
 }
 
-fn description<M: Name>() -> Result<MessageDescriptor, JsonError> {
-    static ALL: LazyLock<Result<DescriptorPool, String>> =
+fn descriptor<M: Name>() -> Result<MessageDescriptor, JsonError> {
+    static POOL: LazyLock<Result<DescriptorPool, String>> =
         LazyLock::new(|| DescriptorPool::decode(rls::FILE_DESCRIPTOR_SET).map_err(|error| error.to_string()));
-    let all = ALL.as_ref().map_err(|error| JsonError(error.clone()))?;
+    let all = POOL.as_ref().map_err(|error| JsonError(error.clone()))?;
     let name = M::full_name();
     all.get_message_by_name(&name)
         .ok_or_else(|| JsonError(format!("{name} is no message of the rate limit service")))
 }
 
 impl JsonError {
-    fn of(error: impl fmt::Display) -> Self {
+    fn new(error: impl fmt::Display) -> Self {
         Self(error.to_string())
     }
 }

@@ -120,7 +120,7 @@ local function entries_of(cell, first, count, how)
     if not found[place] and (how ~= RESET or is_full or quota.kind == kinds.concurrency) then
       for _, entry in ipairs(entries) do
         local writer = entry.writer
-        if not used[entry] and writer.index == quota.index and quota.kind.shares(quota, writer) then
+        if not used[entry] and writer.index == quota.index and quota.kind.shares_state(quota, writer) then
           found[place], used[entry] = entry, true
           break
         end
@@ -133,8 +133,8 @@ end
 -- The state in which a quota counts; one that another quota wrote is only read, so this is a copy where it has to be converted.
 local function state_of(quota, entry)
   if not entry then return quota.kind.new() end
-  if entry.writer.tag == quota.tag or not quota.kind.carried then return entry.state end
-  return quota.kind.carried(quota, entry.writer, entry.state, now)
+  if entry.writer.tag == quota.tag or not quota.kind.convert then return entry.state end
+  return quota.kind.convert(quota, entry.writer, entry.state, now)
 end
 
 local out, size = {}, 0
@@ -142,7 +142,7 @@ local out, size = {}, 0
 -- Asks every quota of one ask; whether all of them grant.
 local function ask(p, cost, probe, receipts)
   local key, first, count, flags, how = message[p], message[p + 1], message[p + 2], message[p + 3], message[p + 4]
-  local patience, credit = message[p + 6], message[p + 7]
+  local max_wait, overdraft = message[p + 6], message[p + 7]
   local cell, granted = cells[key], true
   local found = entries_of(cell, first, count, how)
   if receipts then
@@ -153,9 +153,9 @@ local function ask(p, cost, probe, receipts)
     local quota, entry = quotas[first + place - 1], found[place]
     local state = state_of(quota, entry)
     local looks = probe or (quota.kind == kinds.concurrency and flags == 0)
-    local verb, a, b, c, taken, at, mark, stored =
-      quota.kind.decide(quota, state, now, cost, patience, credit, looks)
-    granted = granted and verb <= DELAY
+    local code, a, b, c, taken, at, mark, stored =
+      quota.kind.decide(quota, state, now, cost, max_wait, overdraft, looks)
+    granted = granted and code <= DELAY
     if taken then
       if not entry then
         entry = {}
@@ -164,10 +164,10 @@ local function ask(p, cost, probe, receipts)
       entry.writer, entry.state = quota, state
       cell.first, cell.count = first, count
       touch(key, cell)
-    elseif verb == DENY and entry and entry.writer.tag ~= quota.tag and quota.kind.retry_carried then
-      c = quota.kind.retry_carried(quota, entry.writer, entry.state, now, a, b)
+    elseif code == DENY and entry and entry.writer.tag ~= quota.tag and quota.kind.converted_retry then
+      c = quota.kind.converted_retry(quota, entry.writer, entry.state, now, a, b)
     end
-    out[size + 1], out[size + 2], out[size + 3], out[size + 4] = verb, a, b, c
+    out[size + 1], out[size + 2], out[size + 3], out[size + 4] = code, a, b, c
     size = size + 4
     if receipts then
       out[size + 1], out[size + 2], out[size + 3], out[size + 4] = taken or 0, at or 0, mark or 0, stored or 0
@@ -184,9 +184,9 @@ local function amount_left(p)
   local found = entries_of(cell, first, count, message[p + 4])
   for place = 1, count do
     local quota = quotas[first + place - 1]
-    local verb, a = quota.kind.decide(quota, state_of(quota, found[place]), now, 1, 0, REFUSE, true)
-    if verb ~= ALLOW then return nil end
-    if quota.kind.left then a = quota.kind.left(quota, a) end
+    local code, a = quota.kind.decide(quota, state_of(quota, found[place]), now, 1, 0, REFUSE, true)
+    if code ~= ALLOW then return nil end
+    if quota.kind.tokens_at_level then a = quota.kind.tokens_at_level(quota, a) end
     least = min(least, max(a, 1))
   end
   return least
@@ -256,7 +256,7 @@ local function refund(p)
     local counts = entry and entry.writer.tag == quota.tag and cell.generation == generation
     local is_slot = entry and quota.kind == kinds.concurrency
     if receipt.cost > 0 and (counts or is_slot) then
-      local give_back = quota.kind.rare()
+      local give_back = quota.kind.refund_ops()
       give_back(entry.writer, entry.state, now, min(cost, receipt.cost), receipt)
       touch(key, cell)
     end
@@ -275,7 +275,7 @@ local function reset(p)
   for _, entry in ipairs(cell.entries) do
     local writer = entry.writer
     if writer.kind ~= kinds.concurrency then
-      cell.keep_until = max(cell.keep_until or 0, writer.kind.forgotten(writer, entry.state, now))
+      cell.keep_until = max(cell.keep_until or 0, writer.kind.reset_at(writer, entry.state, now))
       entry.state = writer.kind.new()
     end
   end
@@ -290,7 +290,7 @@ local function renew(p)
   local at
   for _, entry in ipairs(cell.entries) do
     if entry.writer.kind == kinds.concurrency then
-      local _, again = entry.writer.kind.rare()
+      local _, again = entry.writer.kind.refund_ops()
       at = again(entry.writer, entry.state, now, receipt_at(p + 6))
       if at then touch(message[p + 1], cell) end
       break
@@ -323,7 +323,7 @@ local function in_order(cell)
     end
   end
   for _, entry in ipairs(entries) do
-    local is_kept = not placed[entry] and entry.writer.kind.forgotten(entry.writer, entry.state, now) > now
+    local is_kept = not placed[entry] and entry.writer.kind.reset_at(entry.writer, entry.state, now) > now
     if is_kept and #own < cell.count + MOST_OTHERS then own[#own + 1] = entry end
   end
   return own
@@ -332,18 +332,18 @@ end
 local has_failed = false
 for _, key in ipairs(changed) do
   local cell, name = cells[key], KEYS[key] or ARGV[key + 1]
-  local forgotten, parts = cell.keep_until or 0, { string.char(cell.generation) }
+  local reset_at, parts = cell.keep_until or 0, { string.char(cell.generation) }
   for _, entry in ipairs(in_order(cell)) do
     local writer = entry.writer
-    forgotten = max(forgotten, writer.kind.forgotten(writer, entry.state, now))
+    reset_at = max(reset_at, writer.kind.reset_at(writer, entry.state, now))
     parts[#parts + 1] = pack('>I2', writer.tag) .. writer.kind.save(writer, entry.state)
   end
   local failed
-  local ttl = (div(forgotten, SPAN) + 2) * SPAN / 1000 - div(now, 1000)
+  local ttl = (div(reset_at, SPAN) + 2) * SPAN / 1000 - div(now, 1000)
   if injected then ttl = ttl + 3600000 end
   -- A key that was reset stays for as long as it would have: what was taken before must not look like taken since.
   if cell.generation > 0 then ttl = max(ttl, call('PTTL', name)) end
-  if ttl > 0 and (forgotten > now or cell.generation > 0) then
+  if ttl > 0 and (reset_at > now or cell.generation > 0) then
     failed = pcall_redis('PSETEX', name, ttl, table.concat(parts))
   elseif cell.exists then
     failed = pcall_redis('DEL', name)

@@ -5,7 +5,8 @@
 use crate::script::Kinds;
 use std::{collections::HashMap, sync::Arc};
 use tidegate_core::{
-    CarryOver, Credit, Demand, Effect, Kind, Micros, Quota, Receipt, Step, algorithm::level::Meter,
+    AlgorithmKind, CarryOver, ChargeResult, Demand, Effect, Micros, Overdraft, Quota, Receipt,
+    algorithm::level::Meter,
 };
 use tidegate_limiter::store::{Answer, Choice, Inquiry, Limit, Place, Reply, Request, Slots};
 
@@ -114,12 +115,12 @@ impl Message {
     fn ask(&mut self, ask: &Inquiry, name: impl Fn(&Place) -> String) {
         let Inquiry { place, demand, slots, .. } = ask;
         self.place(place, *slots, name);
-        let credit = match demand.credit {
-            Credit::Refuse => 0,
-            Credit::Grant => 1,
-            Credit::Force => 2,
+        let credit = match demand.overdraft {
+            Overdraft::Refuse => 0,
+            Overdraft::Grant => 1,
+            Overdraft::Force => 2,
         };
-        self.requests.push_all([demand.cost, demand.patience.get(), credit]);
+        self.requests.push_all([demand.cost, demand.max_wait.get(), credit]);
     }
 
     fn receipt(&mut self, receipt: Receipt) {
@@ -165,7 +166,7 @@ impl Message {
         let index = quota.kind().index();
         self.kinds.add(index);
         self.quotas.push_all([index as u64, tag.into(), rule as u64]);
-        quota.kind().numbers().into_iter().for_each(|number| self.quotas.push_f64(number));
+        quota.kind().lua_args().into_iter().for_each(|number| self.quotas.push_f64(number));
         self.quota_count += 1;
     }
 
@@ -263,7 +264,7 @@ impl Express {
         let first = u8::try_from(self.quotas.len() + 2).ok()?;
         u8::try_from(self.quotas.len() + 1 + limit.quotas().len()).ok()?;
         for (quota, tag) in limit.quotas().iter().zip(limit.tags()) {
-            let Meter { price, drain, capacity, .. } = *meter(quota)?;
+            let Meter { units_per_token: price, units_per_us: drain, capacity, .. } = *meter(quota)?;
             let mut numbers = Vec::with_capacity(26);
             numbers.extend(tag.to_be_bytes());
             [price, drain, capacity]
@@ -305,10 +306,10 @@ impl Reader<'_> {
                 excess => (DENY, excess),
             };
             if is_usual {
-                let decision = quota.kind().heard([verb, level, excess, 0]).ok_or(Garbled)?;
+                let decision = quota.kind().decode_reply([verb, level, excess, 0]).ok_or(Garbled)?;
                 // The short way does not report the time: whoever needs it finds it out.
                 let receipt = Receipt { cost, mark: level, ..Receipt::default() };
-                steps.push(Step { decision, receipt });
+                steps.push(ChargeResult { decision, receipt });
             }
         }
         Ok(is_usual.then(|| Reply::Decided(vec![Answer { steps, generation: 0 }])))
@@ -319,7 +320,7 @@ impl Reader<'_> {
 fn plain(request: &Request) -> Option<(&Place, u64)> {
     let Request::Decide(asks) = request else { return None };
     let [Inquiry { place, demand, receipt: false, .. }] = asks.as_slice() else { return None };
-    let is_plain = *demand == Demand::now(demand.cost)
+    let is_plain = *demand == Demand::new(demand.cost)
         && (1..MOST_COST).contains(&demand.cost)
         && place.limit.choice() == Choice::All;
     is_plain.then_some((place, demand.cost))
@@ -330,8 +331,8 @@ const MOST_COST: u64 = 1 << 48;
 
 fn meter(quota: &Quota) -> Option<&Meter> {
     match quota.kind() {
-        Kind::TokenBucket(it) => Some(it.meter()),
-        Kind::LeakyBucket(it) => Some(it.meter()),
+        AlgorithmKind::TokenBucket(it) => Some(it.meter()),
+        AlgorithmKind::LeakyBucket(it) => Some(it.meter()),
         _ => None,
     }
 }
@@ -403,7 +404,7 @@ impl<'a> Reader<'a> {
         let mut steps = Vec::with_capacity(place.quotas().len());
         for quota in &place.limit.quotas()[place.quotas()] {
             let numbers = [self.number()?, self.number()?, self.number()?, self.number()?];
-            let decision = quota.kind().heard(numbers).ok_or(Garbled)?;
+            let decision = quota.kind().decode_reply(numbers).ok_or(Garbled)?;
             let mut receipt = Receipt::default();
             if receipts {
                 receipt.cost = self.number()?;
@@ -411,7 +412,7 @@ impl<'a> Reader<'a> {
                 receipt.mark = self.number()?;
                 receipt.stored = self.float()?.to_bits();
             }
-            steps.push(Step { decision, receipt });
+            steps.push(ChargeResult { decision, receipt });
         }
         Ok(Answer { steps, generation })
     }

@@ -4,7 +4,7 @@
 //! runs a script with nothing else in it.
 
 use std::{collections::HashSet, fmt::Write as _, sync::OnceLock};
-use tidegate_core::Kind;
+use tidegate_core::AlgorithmKind;
 
 const HARNESS: &str = include_str!("harness.lua");
 const EXPRESS: &str = include_str!("express.lua");
@@ -37,10 +37,10 @@ impl Script {
     }
 }
 
-/// The script for any message about the algorithms with these places in [`Kind::names`].
+/// The script for any message about the algorithms with these places in [`AlgorithmKind::names`].
 pub(crate) fn for_kinds(kinds: Kinds) -> &'static Script {
     static SCRIPTS: OnceLock<Vec<Script>> = OnceLock::new();
-    let count = Kind::names().count();
+    let count = AlgorithmKind::names().count();
     let scripts = SCRIPTS.get_or_init(|| (0..count).map(Some).chain([None]).map(assemble).collect());
     &scripts[kinds.only().unwrap_or(count)]
 }
@@ -77,7 +77,7 @@ fn assemble(only: Option<usize>) -> Script {
     let mut text = String::new();
     let mut kinds = String::from("local kinds = {");
     let mut told = HashSet::new();
-    for (index, (name, twin)) in Kind::names().zip(Kind::twins()).enumerate() {
+    for (index, (name, twin)) in AlgorithmKind::names().zip(AlgorithmKind::lua_sources()).enumerate() {
         if only.is_some_and(|only| only != index) {
             continue;
         }

@@ -22,7 +22,7 @@ use std::{
     sync::{Arc, atomic::Ordering},
     time::Duration,
 };
-use tidegate_core::{Kind, Micros, Quota, algorithm::Concurrency};
+use tidegate_core::{AlgorithmKind, Micros, Quota, algorithm::Concurrency};
 use tidegate_limiter::{
     Addition, Outage, Store, StoreError, Tally,
     store::{Limit, Pending, Place, Reply, Request, Residence},
@@ -414,9 +414,9 @@ impl Store for RedisStore {
 
     fn adapt(&self, quota: Quota) -> Quota {
         match quota.kind() {
-            Kind::Concurrency(it) if it.lease().is_none() => {
+            AlgorithmKind::Concurrency(it) if it.lease().is_none() => {
                 let leased = Concurrency::with_lease(quota.limit(), self.inner.lease);
-                leased.map_or(quota, |leased| Kind::Concurrency(leased).into())
+                leased.map_or(quota, |leased| AlgorithmKind::Concurrency(leased).into())
             }
             _ => quota,
         }

@@ -1,7 +1,7 @@
 //! The error of a call that a rule refused.
 
 use std::{borrow::Cow, error, fmt, sync::Arc, time::Duration};
-use tidegate_core::{Decision, Quota, header::Label};
+use tidegate_core::{Decision, Quota, header::PolicyField};
 use tidegate_overload::Cause;
 
 /// A rule refused a call: which, why, and when it is worth trying again.
@@ -87,9 +87,9 @@ impl Limited {
     }
 
     /// The quota that was used up, as headers speak of it.
-    pub fn label(&self) -> Option<Label> {
+    pub fn label(&self) -> Option<PolicyField> {
         let (quota, decision) = (self.0.quota?, self.decision()?);
-        Some(Label::of_several(&self.0.rule, decision.quota(), &quota))
+        Some(PolicyField::for_indexed_quota(&self.0.rule, decision.quota(), &quota))
     }
 
     /// When it is worth trying again, if that is known.

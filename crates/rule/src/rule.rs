@@ -341,7 +341,7 @@ pub(crate) async fn take(bucket: Bucket, cost: u64, patience: Duration) -> Decis
     if is_in_memory {
         return taking.await;
     }
-    background::within_runtime(taking).await.unwrap_or_else(|| Decision::closed(0, Micros::from_secs(1)))
+    background::within_runtime(taking).await.unwrap_or_else(|| Decision::fail_closed(0, Micros::from_secs(1)))
 }
 
 /// Takes a slot. One of a store whose caller is gone when it comes is given back like any other.

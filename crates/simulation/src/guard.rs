@@ -10,16 +10,16 @@ use tidegate_overload::{
 };
 
 /// Decides which attempts reach the backend, and hears how they ended.
-pub trait Guard: fmt::Debug {
+pub trait SimulatedGuard: fmt::Debug {
     /// Lets an attempt through, or not. `roll` is random, from 0 to just below 1.
-    fn admit(&mut self, now: Micros, roll: f64) -> Option<Pass>;
+    fn admit(&mut self, now: Micros, roll: f64) -> Option<SimulatedPermit>;
 
     /// An attempt that was let through has ended.
-    fn end(&mut self, pass: Pass, now: Micros, report: Report);
+    fn finish(&mut self, pass: SimulatedPermit, now: Micros, report: Report);
 
     /// On which side it stands.
-    fn side(&self) -> Side {
-        Side::Server
+    fn side(&self) -> GuardSide {
+        GuardSide::Server
     }
 
     /// How many may be in flight, if that is what it limits.
@@ -30,7 +30,7 @@ pub trait Guard: fmt::Debug {
 
 /// Where a guard stands, and so when it hears of an end.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Side {
+pub enum GuardSide {
     /// Before the backend: an attempt ends when the backend is done with it, whether or not anyone still waits.
     Server,
     /// In the client: an attempt that takes too long has failed, whatever the backend does.
@@ -39,25 +39,25 @@ pub enum Side {
 
 /// What a guard knows of an attempt that it let through.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Pass {
+pub struct SimulatedPermit {
     /// When.
     pub start: Micros,
     /// How many were in flight then, itself included.
     pub in_flight: u32,
     /// A mark of the guard's own.
-    pub mark: u64,
+    pub generation: u64,
 }
 
 /// Lets everything through.
 #[derive(Clone, Copy, Debug)]
 pub struct NoGuard;
 
-impl Guard for NoGuard {
-    fn admit(&mut self, now: Micros, _roll: f64) -> Option<Pass> {
-        Some(Pass { start: now, in_flight: 0, mark: 0 })
+impl SimulatedGuard for NoGuard {
+    fn admit(&mut self, now: Micros, _roll: f64) -> Option<SimulatedPermit> {
+        Some(SimulatedPermit { start: now, in_flight: 0, generation: 0 })
     }
 
-    fn end(&mut self, _pass: Pass, _now: Micros, _report: Report) {}
+    fn finish(&mut self, _pass: SimulatedPermit, _now: Micros, _report: Report) {}
 }
 
 /// So many in flight, always.
@@ -74,15 +74,15 @@ impl FixedGuard {
     }
 }
 
-impl Guard for FixedGuard {
-    fn admit(&mut self, now: Micros, _roll: f64) -> Option<Pass> {
+impl SimulatedGuard for FixedGuard {
+    fn admit(&mut self, now: Micros, _roll: f64) -> Option<SimulatedPermit> {
         (self.in_flight < self.limit).then(|| {
             self.in_flight += 1;
-            Pass { start: now, in_flight: self.in_flight, mark: 0 }
+            SimulatedPermit { start: now, in_flight: self.in_flight, generation: 0 }
         })
     }
 
-    fn end(&mut self, _pass: Pass, _now: Micros, _report: Report) {
+    fn finish(&mut self, _pass: SimulatedPermit, _now: Micros, _report: Report) {
         self.in_flight -= 1;
     }
 
@@ -105,15 +105,15 @@ impl AdaptiveGuard {
     }
 }
 
-impl Guard for AdaptiveGuard {
-    fn admit(&mut self, now: Micros, _roll: f64) -> Option<Pass> {
+impl SimulatedGuard for AdaptiveGuard {
+    fn admit(&mut self, now: Micros, _roll: f64) -> Option<SimulatedPermit> {
         (self.in_flight < self.controller.limit()).then(|| {
             self.in_flight += 1;
-            Pass { start: now, in_flight: self.in_flight, mark: 0 }
+            SimulatedPermit { start: now, in_flight: self.in_flight, generation: 0 }
         })
     }
 
-    fn end(&mut self, pass: Pass, now: Micros, report: Report) {
+    fn finish(&mut self, pass: SimulatedPermit, now: Micros, report: Report) {
         self.in_flight -= 1;
         let report = if report == Report::Failure { Report::Ignored } else { report };
         self.controller.record(Call { start: pass.start, end: now, in_flight: pass.in_flight, report });
@@ -140,19 +140,19 @@ impl BreakerGuard {
     }
 }
 
-impl Guard for BreakerGuard {
-    fn admit(&mut self, now: Micros, roll: f64) -> Option<Pass> {
+impl SimulatedGuard for BreakerGuard {
+    fn admit(&mut self, now: Micros, roll: f64) -> Option<SimulatedPermit> {
         self.roll = roll;
         let generation = self.breaker.try_pass(now, roll).ok()?;
-        Some(Pass { start: now, in_flight: 0, mark: generation.0 })
+        Some(SimulatedPermit { start: now, in_flight: 0, generation: generation.0 })
     }
 
-    fn end(&mut self, pass: Pass, now: Micros, report: Report) {
-        self.breaker.report(Generation(pass.mark), report, now.since(pass.start), now, self.roll);
+    fn finish(&mut self, pass: SimulatedPermit, now: Micros, report: Report) {
+        self.breaker.report(Generation(pass.generation), report, now.since(pass.start), now, self.roll);
     }
 
-    fn side(&self) -> Side {
-        Side::Client
+    fn side(&self) -> GuardSide {
+        GuardSide::Client
     }
 }
 
@@ -169,17 +169,17 @@ impl ThrottleGuard {
     }
 }
 
-impl Guard for ThrottleGuard {
-    fn admit(&mut self, now: Micros, roll: f64) -> Option<Pass> {
+impl SimulatedGuard for ThrottleGuard {
+    fn admit(&mut self, now: Micros, roll: f64) -> Option<SimulatedPermit> {
         self.throttle.try_pass(now, roll).ok()?;
-        Some(Pass { start: now, in_flight: 0, mark: 0 })
+        Some(SimulatedPermit { start: now, in_flight: 0, generation: 0 })
     }
 
-    fn end(&mut self, pass: Pass, now: Micros, report: Report) {
+    fn finish(&mut self, pass: SimulatedPermit, now: Micros, report: Report) {
         self.throttle.report(pass.start, report, now);
     }
 
-    fn side(&self) -> Side {
-        Side::Client
+    fn side(&self) -> GuardSide {
+        GuardSide::Client
     }
 }

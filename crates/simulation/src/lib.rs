@@ -11,35 +11,38 @@
 //!
 //! ```
 //! use tidegate_core::Micros;
-//! use tidegate_overload::adaptive::Anchored;
-//! use tidegate_simulation::{AdaptiveGuard, NoGuard, Scene, Surge};
+//! use tidegate_overload::adaptive_guard::Anchored;
+//! use tidegate_simulation::{AdaptiveGuard, NoGuard, Scenario, Surge};
 //!
-//! let scene = Scene::surge(Surge::TenTimes).seconds(2);
-//! let without = scene.play(NoGuard);
-//! let with = scene.play(AdaptiveGuard::new(Anchored::new(Micros::from_millis(20))?));
-//! assert!(with.goodput_of_the_change() > 2.0 * without.goodput_of_the_change());
+//! let scenario = Scenario::surge(Surge::TenTimes).with_seconds(2);
+//! let without = scenario.play(NoGuard);
+//! let with = scenario.play(AdaptiveGuard::new(Anchored::new(Micros::from_millis(20))?));
+//! assert!(with.goodput_during_change() > 2.0 * without.goodput_during_change());
 //! # Ok::<(), tidegate_core::SettingError>(())
 //! ```
 //!
 //! | noun | is |
 //! |---|---|
-//! | [`Scene`] | clients and a backend, and what happens to them |
-//! | [`Guard`] | what decides which attempts reach the backend |
-//! | [`Actor`] | a guard by name, of the [`cast`] |
-//! | [`Story`] | what came of it, over time |
+//! | [`Scenario`] | clients and a backend, and what happens to them |
+//! | [`SimulatedGuard`] | what decides which attempts reach the backend |
+//! | [`GuardPreset`] | a guard by name, of the [`cast`] |
+//! | [`SimulationResult`] | what came of it, over time |
 //! | [`SimulatedQuota`] | one quota with the state of one key, in the same virtual time |
 
 mod backend;
-mod cast;
 mod guard;
-mod play;
+mod presets;
 mod quota;
-mod scene;
-mod story;
+mod result;
+mod scenario;
+mod simulation;
 
-pub use backend::Backend;
-pub use cast::{Actor, cast};
-pub use guard::{AdaptiveGuard, BreakerGuard, FixedGuard, Guard, NoGuard, Pass, Side, ThrottleGuard};
-pub use quota::{Arrival, SimulatedQuota};
-pub use scene::{Clients, Scene, Surge};
-pub use story::{Bin, Story};
+pub use backend::SimulatedBackend;
+pub use guard::{
+    AdaptiveGuard, BreakerGuard, FixedGuard, GuardSide, NoGuard, SimulatedGuard, SimulatedPermit,
+    ThrottleGuard,
+};
+pub use presets::{GuardPreset, guard_presets};
+pub use quota::{SimulatedQuota, SimulatedRequest};
+pub use result::{SimulationBin, SimulationResult};
+pub use scenario::{Clients, Scenario, Surge};

@@ -1,11 +1,11 @@
 //! One quota with the state of one key, in virtual time.
 
 use std::collections::BTreeMap;
-use tidegate_core::{Decision, Demand, Kind, Micros, Quota, Receipt, algorithm::Concurrency};
+use tidegate_core::{AlgorithmKind, Decision, Demand, Micros, Quota, Receipt, algorithm::Concurrency};
 
 /// A request of a simulated load.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Arrival {
+pub struct SimulatedRequest {
     /// When it asks.
     pub at: Micros,
     /// What it costs.
@@ -28,7 +28,7 @@ impl SimulatedQuota {
     /// A quota that has admitted nothing. `call_time` is the time that a call is in flight.
     pub fn new(quota: Quota, call_time: Micros) -> Self {
         let quota = without_lease(quota);
-        let (state, in_flight) = (vec![0; quota.width()], BTreeMap::new());
+        let (state, in_flight) = (vec![0; quota.state_len()], BTreeMap::new());
         Self { quota, state, call_time, in_flight, calls: 0 }
     }
 
@@ -39,7 +39,7 @@ impl SimulatedQuota {
             self.quota.refund(self.state.as_mut_slice(), at, receipt, receipt.cost);
         }
         let step = self.quota.decide(self.state.as_mut_slice(), now, demand);
-        if step.receipt.cost > 0 && matches!(self.quota.kind(), Kind::Concurrency(_)) {
+        if step.receipt.cost > 0 && matches!(self.quota.kind(), AlgorithmKind::Concurrency(_)) {
             self.calls += 1;
             self.in_flight.insert((now.plus(self.call_time), self.calls), step.receipt);
         }
@@ -49,8 +49,8 @@ impl SimulatedQuota {
 
 fn without_lease(quota: Quota) -> Quota {
     match quota.kind() {
-        Kind::Concurrency(_) => {
-            Concurrency::new(quota.limit()).map_or(quota, |it| Kind::Concurrency(it).into())
+        AlgorithmKind::Concurrency(_) => {
+            Concurrency::new(quota.limit()).map_or(quota, |it| AlgorithmKind::Concurrency(it).into())
         }
         _ => quota,
     }
@@ -67,7 +67,9 @@ mod tests {
             let mut quota = SimulatedQuota::new(quota.parse().unwrap(), Micros::from_secs(5));
             let outcomes: Vec<_> = [0, 1, 4, 5, 9]
                 .map(|second| {
-                    quota.decide(Micros::from_secs(second), Demand::within(1, Micros::ZERO)).is_granted()
+                    quota
+                        .decide(Micros::from_secs(second), Demand::with_max_wait(1, Micros::ZERO))
+                        .is_granted()
                 })
                 .into();
             assert_eq!(outcomes, [true, false, false, true, false]);
@@ -75,8 +77,8 @@ mod tests {
         // However long a call is, and however short its lease.
         let year = Micros::from_secs(31_536_000);
         let mut quota = SimulatedQuota::new("1 at once lease 1ms".parse().unwrap(), year);
-        assert!(quota.decide(Micros::ZERO, Demand::now(1)).is_granted());
-        assert!(!quota.decide(year.since(Micros::new(1)), Demand::now(1)).is_granted());
-        assert!(quota.decide(year, Demand::now(1)).is_granted());
+        assert!(quota.decide(Micros::ZERO, Demand::new(1)).is_granted());
+        assert!(!quota.decide(year.since(Micros::new(1)), Demand::new(1)).is_granted());
+        assert!(quota.decide(year, Demand::new(1)).is_granted());
     }
 }

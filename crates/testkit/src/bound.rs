@@ -2,7 +2,7 @@
 
 use crate::{Plain, strategy::Sample};
 use proptest::{prelude::*, test_runner::TestCaseResult};
-use tidegate_core::{Decision, Demand, Kind, Micros, Quota, Rate};
+use tidegate_core::{AlgorithmKind, Decision, Demand, Micros, Quota, Rate};
 
 /// A caller was admitted.
 #[derive(Clone, Copy, Debug)]
@@ -46,14 +46,15 @@ pub fn check(mut admissions: Vec<Admission>, most: impl Fn(Micros) -> u64) -> Te
 /// counts of windows mean the same under each, so there it is the largest bound.
 pub fn largest(samples: &[Sample], length: Micros) -> u64 {
     let instant = Micros::new(1);
-    let bounds = |length: Micros| samples.iter().map(move |it| it.quota.bound().in_any(length)).max();
+    let bounds = |length: Micros| samples.iter().map(move |it| it.quota.bound().max_in_window(length)).max();
     let is_envelope = samples.iter().any(|it| is_level(&it.quota) || is_shaper(&it.quota));
     if !is_envelope {
         return bounds(length).unwrap_or(0);
     }
     let rate = |it: &Sample| {
         let long = Micros::new(it.period.get() * 1_000);
-        let growth = it.quota.bound().in_any(long.plus(instant)) - it.quota.bound().in_any(instant);
+        let growth =
+            it.quota.bound().max_in_window(long.plus(instant)) - it.quota.bound().max_in_window(instant);
         let share = u128::from(growth) * u128::from(length.plus(instant).get());
         u64::try_from(share.div_ceil(u128::from(long.get()))).unwrap_or(u64::MAX)
     };
@@ -76,7 +77,7 @@ pub fn sum_of_largest(samples: &[Sample], length: Micros) -> u64 {
 
 /// Whether a quota counts a level.
 pub fn is_level(quota: &Quota) -> bool {
-    matches!(quota.kind(), Kind::TokenBucket(_) | Kind::LeakyBucket(_))
+    matches!(quota.kind(), AlgorithmKind::TokenBucket(_) | AlgorithmKind::LeakyBucket(_))
 }
 
 /// The bounds of all quotas, added up.
@@ -94,7 +95,8 @@ pub fn longest_retry(samples: &[Sample], alone: &[Plain], now: Micros) -> Micros
     // An empty key still waits for one token or window, and units of one quota are rounded up to those of another.
     let one = |it: &Sample| {
         let tokens = it.quota.rate().filter(|_| is_level(&it.quota) || is_shaper(&it.quota));
-        let cold = if let Kind::WarmUp(it) = it.quota.kind() { it.cold_factor().ceil() as u64 } else { 1 };
+        let cold =
+            if let AlgorithmKind::WarmUp(it) = it.quota.kind() { it.cold_factor().ceil() as u64 } else { 1 };
         it.period.get().saturating_mul(2 * cold).div_ceil(tokens.map_or(1, Rate::amount))
     };
     let one = samples.iter().map(one).max().unwrap_or(0).saturating_add(samples.len() as u64);
@@ -124,5 +126,5 @@ pub fn check_restored(sample: &Sample, before: &Decision, after: &Decision) -> T
 
 /// Whether a quota is one of Guava's two, whose callers pay for those before them and never for themselves.
 pub fn is_shaper(quota: &Quota) -> bool {
-    matches!(quota.kind(), Kind::Smooth(_) | Kind::WarmUp(_))
+    matches!(quota.kind(), AlgorithmKind::Smooth(_) | AlgorithmKind::WarmUp(_))
 }

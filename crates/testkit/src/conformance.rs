@@ -8,7 +8,7 @@ use crate::{
     strategy::{Moment, Move, Sample, costs, every_algorithm, leases, patient_moves, pauses, runner_of},
 };
 use proptest::{prelude::*, test_runner::TestCaseResult};
-use tidegate_core::{Decision, Demand, Effect, Kind, Micros, Outcome, Quota, Receipt};
+use tidegate_core::{AlgorithmKind, Decision, Demand, Effect, Micros, Outcome, Quota, Receipt};
 
 /// How a store counts permits.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -116,7 +116,7 @@ fn as_the_core(sample: &Sample, story: &[Move], mut key: impl Subject) -> TestCa
 
 fn within_the_bound(sample: &Sample, story: &[Move], mut key: impl Subject) -> TestCaseResult {
     // What is in flight comes and goes by itself where it is leased: that is no window.
-    if matches!(sample.quota.kind(), Kind::Concurrency(it) if it.lease().is_some()) {
+    if matches!(sample.quota.kind(), AlgorithmKind::Concurrency(it) if it.lease().is_some()) {
         return Ok(());
     }
     let mut moment = Moment::start_of(sample);
@@ -142,7 +142,7 @@ fn within_the_bound(sample: &Sample, story: &[Move], mut key: impl Subject) -> T
         let mut total = 0;
         for (last, cost) in &admitted[index..] {
             total += cost;
-            let most = sample.quota.bound().in_any(last.since(*first).plus(Micros::new(1)));
+            let most = sample.quota.bound().max_in_window(last.since(*first).plus(Micros::new(1)));
             prop_assert!(total <= most, "{} of at most {} from {} to {}", total, most, first, last);
         }
     }
@@ -150,7 +150,7 @@ fn within_the_bound(sample: &Sample, story: &[Move], mut key: impl Subject) -> T
 }
 
 fn honest_retry(key: &mut impl Subject, now: Micros, cost: u64) -> TestCaseResult {
-    let demand = Demand::now(cost);
+    let demand = Demand::new(cost);
     let probe = Demand { effect: Effect::Probe, ..demand };
     let Some(wait) = key.decide(now, probe).decision.retry_after() else { return Ok(()) };
     let then = now.plus(wait);
@@ -179,7 +179,7 @@ fn unchanged_by_denial(sample: &Sample, story: &[Move], mut key: impl Subject) -
 fn refunded(key: &mut impl Subject, now: Micros, cost: u64) -> TestCaseResult {
     let left = |key: &mut dyn Subject| key.decide(now, Demand::probe(0)).decision.remaining();
     let before = left(key);
-    let taken = key.decide(now, Demand::now(cost));
+    let taken = key.decide(now, Demand::new(cost));
     if taken.receipt.cost > 0 {
         key.refund(now, taken.receipt, cost);
         prop_assert!(left(key) <= before, "{} from {}", left(key), before);
@@ -197,14 +197,14 @@ fn forgotten(
     cost: u64,
 ) -> TestCaseResult {
     // What is in flight is forgotten only when it is given back.
-    if matches!(sample.quota.kind(), Kind::Concurrency(_)) {
+    if matches!(sample.quota.kind(), AlgorithmKind::Concurrency(_)) {
         return Ok(());
     }
     let reset = key.decide(now, Demand::probe(0)).decision.reset_after();
     let then = now.plus(reset);
     if reset < Micros::new(1 << 51) && then < Micros::MAX {
         let answers: [Decision; 2] =
-            [key.decide(then, Demand::now(cost)).decision, fresh.decide(then, Demand::now(cost)).decision];
+            [key.decide(then, Demand::new(cost)).decision, fresh.decide(then, Demand::new(cost)).decision];
         prop_assert_eq!(answers[0], answers[1], "{} after {}", cost, reset);
         prop_assert!(!matches!(answers[0].outcome(), Outcome::Delay(_)));
     }
@@ -216,5 +216,5 @@ fn is_few(sample: &Sample) -> bool {
 }
 
 fn is_shaper(quota: &Quota) -> bool {
-    matches!(quota.kind(), Kind::Smooth(_) | Kind::WarmUp(_))
+    matches!(quota.kind(), AlgorithmKind::Smooth(_) | AlgorithmKind::WarmUp(_))
 }

@@ -10,7 +10,7 @@ use proptest::{
 };
 use std::{env, fmt, ops::Range};
 use tidegate_core::{
-    Decision, Demand, Kind, Micros, Quota, Rate, Unit,
+    AlgorithmKind, Decision, Demand, Micros, Quota, Rate, RateUnit,
     algorithm::{
         Concurrency, FixedWindow, LeakyBucket, SlidingLog, SlidingStrict, SlidingWindow, Smooth, TokenBucket,
         WarmUp, WindowStart,
@@ -98,37 +98,43 @@ pub enum Patience {
     Endless,
 }
 
-/// A strategy for each algorithm, in the order of [`Kind::names`].
+/// A strategy for each algorithm, in the order of [`AlgorithmKind::names`].
 pub fn every_algorithm() -> Vec<(&'static str, BoxedStrategy<Sample>)> {
     let burst = || prop_oneof![1_u64..=5, 1_u64..=1_000, 1_u64..=1_000_000_000];
     let queue = || prop_oneof![0_u64..=5, 0_u64..=1_000];
     let starts =
         prop_oneof![Just(WindowStart::Calendar), Just(WindowStart::Epoch), Just(WindowStart::FirstHit)];
     let algorithms = [
-        of((rates(), burst()), |(rate, burst)| Some(Kind::TokenBucket(TokenBucket::new(rate, burst).ok()?))),
-        of((rates(), queue(), queue()), |(rate, a, b)| {
-            Some(Kind::LeakyBucket(LeakyBucket::new(rate, a.max(b), a.min(b)).ok()?))
+        of((rates(), burst()), |(rate, burst)| {
+            Some(AlgorithmKind::TokenBucket(TokenBucket::new(rate, burst).ok()?))
         }),
-        of((rates(), starts), |(rate, start)| Some(Kind::FixedWindow(FixedWindow::new(rate, start).ok()?))),
-        of((rates(),), |(rate,)| Some(Kind::SlidingWindow(SlidingWindow::new(rate).ok()?))),
-        of(even_parts(), |(rate, parts)| Some(Kind::SlidingStrict(SlidingStrict::new(rate, parts).ok()?))),
+        of((rates(), queue(), queue()), |(rate, a, b)| {
+            Some(AlgorithmKind::LeakyBucket(LeakyBucket::new(rate, a.max(b), a.min(b)).ok()?))
+        }),
+        of((rates(), starts), |(rate, start)| {
+            Some(AlgorithmKind::FixedWindow(FixedWindow::new(rate, start).ok()?))
+        }),
+        of((rates(),), |(rate,)| Some(AlgorithmKind::SlidingWindow(SlidingWindow::new(rate).ok()?))),
+        of(even_parts(), |(rate, parts)| {
+            Some(AlgorithmKind::SlidingStrict(SlidingStrict::new(rate, parts).ok()?))
+        }),
         of((rates(), 1_u64..=64), |(rate, limit)| {
             let rate = Rate::new(rate.amount().min(limit), rate.period());
-            Some(Kind::SlidingLog(SlidingLog::new(rate).ok()?))
+            Some(AlgorithmKind::SlidingLog(SlidingLog::new(rate).ok()?))
         }),
         of((rates(), proptest::option::of(burst())), |(rate, burst)| {
             let smooth = match burst {
                 Some(burst) => Smooth::with_burst(rate, burst),
                 None => Smooth::new(rate),
             };
-            Some(Kind::Smooth(smooth.ok()?))
+            Some(AlgorithmKind::Smooth(smooth.ok()?))
         }),
         of((rates(), lengths(), cold_factors()), |(rate, length, cold)| {
-            Some(Kind::WarmUp(WarmUp::new(rate, length, cold).ok()?))
+            Some(AlgorithmKind::WarmUp(WarmUp::new(rate, length, cold).ok()?))
         }),
-        of((rates(), burst()), |(_, limit)| Some(Kind::Concurrency(Concurrency::new(limit).ok()?))),
+        of((rates(), burst()), |(_, limit)| Some(AlgorithmKind::Concurrency(Concurrency::new(limit).ok()?))),
     ];
-    Kind::names().zip(algorithms).collect()
+    AlgorithmKind::names().zip(algorithms).collect()
 }
 
 /// Permits with a lease, whose period is the lease. Time gives them back, so they are no case of the laws that hold
@@ -136,7 +142,7 @@ pub fn every_algorithm() -> Vec<(&'static str, BoxedStrategy<Sample>)> {
 pub fn leases() -> impl Strategy<Value = Sample> {
     let few = prop_oneof![1_u64..=5, 1_u64..=1_000];
     of((lengths().prop_map(|lease| Rate::new(1, lease)), few), |(rate, limit)| {
-        Some(Kind::Concurrency(Concurrency::with_lease(limit, rate.period()).ok()?))
+        Some(AlgorithmKind::Concurrency(Concurrency::with_lease(limit, rate.period()).ok()?))
     })
 }
 
@@ -175,7 +181,7 @@ pub fn of_limit(first: &Sample, limit: u64) -> Option<Sample> {
 /// Fleets whose nodes have any quotas.
 pub fn unlike() -> impl Strategy<Value = Vec<Sample>> {
     prop::collection::vec(any_sample(), 2..5).prop_filter("permits count something else", |all| {
-        !all.iter().any(|it| matches!(it.quota.kind(), Kind::Concurrency(_)))
+        !all.iter().any(|it| matches!(it.quota.kind(), AlgorithmKind::Concurrency(_)))
     })
 }
 
@@ -188,7 +194,7 @@ pub fn rates() -> impl Strategy<Value = Rate> {
         2 => (1_u64..=10_000, (1_u64..=10_000_000).prop_map(Micros::new)).prop_map(rate),
         1 => (1_u64..=10_000_000_000, Just(Micros::from_secs(1))).prop_map(rate),
         1 => (1_u64..=12_500, Just(Micros::from_secs(1)))
-            .prop_map(|(megabytes, second)| Rate::new(megabytes * 1_000_000, second).of(Unit::Bytes)),
+            .prop_map(|(megabytes, second)| Rate::new(megabytes * 1_000_000, second).with_unit(RateUnit::Bytes)),
     ]
 }
 
@@ -319,7 +325,7 @@ impl Move {
             Patience::Halves(count) => Micros::new(sample.period.get() * count / 2),
             Patience::Endless => Micros::MAX,
         };
-        Demand::within(self.cost.under(sample.quota.limit()), patience)
+        Demand::with_max_wait(self.cost.under(sample.quota.limit()), patience)
     }
 }
 
@@ -410,7 +416,10 @@ fn starts() -> impl Strategy<Value = Micros> {
 }
 
 /// The samples of one algorithm, whose rate is the first of its numbers.
-fn of<S>(numbers: S, build: impl Fn(S::Value) -> Option<Kind> + Clone + 'static) -> BoxedStrategy<Sample>
+fn of<S>(
+    numbers: S,
+    build: impl Fn(S::Value) -> Option<AlgorithmKind> + Clone + 'static,
+) -> BoxedStrategy<Sample>
 where
     S: Strategy + 'static,
     S::Value: HasRate + Clone,
@@ -452,7 +461,7 @@ mod tests {
 
     #[test]
     fn there_is_a_strategy_for_every_algorithm() {
-        assert!(every_algorithm().iter().map(|(name, _)| *name).eq(Kind::names()));
+        assert!(every_algorithm().iter().map(|(name, _)| *name).eq(AlgorithmKind::names()));
         hold(Just(()), |sample, ()| {
             prop_assert!(sample.quota.limit() > 0);
             Ok(())

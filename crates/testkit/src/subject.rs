@@ -1,12 +1,12 @@
 //! Whatever can be asked: one key under one quota, wherever its state lives.
 
-use tidegate_core::{CarryOver, Demand, Entries, Micros, Quota, Receipt, Step};
+use tidegate_core::{CarryOver, ChargeResult, Demand, Micros, Quota, Receipt, StateEntries};
 
 /// One key under one quota. The core, every store and every surface can be one, so that they all run the same
 /// stories.
 pub trait Subject {
     /// Answers a demand at `now`.
-    fn decide(&mut self, now: Micros, demand: Demand) -> Step;
+    fn decide(&mut self, now: Micros, demand: Demand) -> ChargeResult;
 
     /// Gives back up to `cost` of what `receipt` proves.
     fn refund(&mut self, now: Micros, receipt: Receipt, cost: u64);
@@ -24,28 +24,28 @@ pub struct Plain {
     /// The quota that counts.
     pub quota: Quota,
     /// The states.
-    pub entries: Entries,
+    pub entries: StateEntries,
 }
 
 impl Plain {
     /// A key that was never seen.
     pub fn new(quota: Quota) -> Self {
-        Self { quota, entries: Entries::of(&[quota]) }
+        Self { quota, entries: StateEntries::for_quotas(&[quota]) }
     }
 
     /// What `demand` would get at `now`; the state stays as it is, whatever the demand's effect.
-    pub fn would(&self, now: Micros, demand: Demand) -> Step {
+    pub fn would(&self, now: Micros, demand: Demand) -> ChargeResult {
         self.clone().decide(now, demand)
     }
 
     /// All words of its states.
     pub fn words(&self) -> impl Iterator<Item = u64> {
-        self.entries.all().iter().flat_map(|entry| entry.words.iter().copied())
+        self.entries.as_slice().iter().flat_map(|entry| entry.state.iter().copied())
     }
 }
 
 impl Subject for Plain {
-    fn decide(&mut self, now: Micros, demand: Demand) -> Step {
+    fn decide(&mut self, now: Micros, demand: Demand) -> ChargeResult {
         let mut steps = self.entries.decide(&[self.quota], CarryOver::Keep, now, demand);
         // One quota gives one step.
         steps.remove(0)
@@ -56,7 +56,7 @@ impl Subject for Plain {
     }
 
     fn change(&mut self, now: Micros, quota: Quota, how: CarryOver) {
-        self.entries.change(&[quota], how, now);
+        self.entries.change_quotas(&[quota], how, now);
         self.quota = quota;
     }
 

@@ -68,7 +68,7 @@ pub(crate) fn app(rules: &Rules) -> Result<Router, Box<dyn Error>> {
         .tier(|head| extension_of(head).map_or(Plan::Free, |customer: &Customer| customer.plan) as usize);
     // Downloads hold their place until the last byte has been sent.
     let downloads = rule(Declaration::of("downloads").quota("2 at once")?)?.key(key::peer());
-    let bandwidths = Bandwidth::builder().build_by_key("256kB/s")?;
+    let bandwidths = Bandwidth::builder().build_keyed("256kB/s")?;
     // And everything together, whoever it is.
     let everything = rule(Declaration::of("everything").quota("1000/s")?)?;
 

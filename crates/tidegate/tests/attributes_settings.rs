@@ -219,14 +219,15 @@ impl Ledger {
             Request::Decide(inquiries) => {
                 let [inquiry] = &inquiries[..] else { panic!("one at a time") };
                 let quota = inquiry.place.limit.quotas()[0];
-                let words = state.entry(name_of(&inquiry.place)).or_insert_with(|| vec![0; quota.width()]);
+                let words =
+                    state.entry(name_of(&inquiry.place)).or_insert_with(|| vec![0; quota.state_len()]);
                 let step = quota.decide(&mut words[..], Micros::from_secs(1_000_000), inquiry.demand);
                 self.taken.fetch_add(step.receipt.cost, Ordering::Relaxed);
                 Ok(Reply::Decided(vec![Answer { steps: vec![step], generation: 0 }]))
             }
             Request::Refund { place, charge, cost } => {
                 let quota = place.limit.quotas()[0];
-                let words = state.entry(name_of(&place)).or_insert_with(|| vec![0; quota.width()]);
+                let words = state.entry(name_of(&place)).or_insert_with(|| vec![0; quota.state_len()]);
                 quota.refund(&mut words[..], Micros::from_secs(1_000_000), charge.receipts[0], cost);
                 self.taken.fetch_sub(cost, Ordering::Relaxed);
                 Ok(Reply::Done)

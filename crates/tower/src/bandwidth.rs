@@ -10,19 +10,19 @@ use std::{
     pin::Pin,
     task::{Context, Poll},
 };
-use tidegate_bandwidth::{Bandwidth, Shaped};
+use tidegate_bandwidth::{Bandwidth, ShapedStream};
 use tidegate_rule::surface::RequestBandwidth;
 use tower_service::Service;
 
 /// Has the bodies of answers move no faster than a bandwidth allows: all of them together, or all of a client's.
 ///
 /// ```
-/// use tidegate_bandwidth::{Bandwidth, Bandwidths};
+/// use tidegate_bandwidth::{Bandwidth, KeyedBandwidth};
 /// use tidegate_rule::request::key;
 /// use tidegate_tower::{BandwidthLayer, RequestBandwidth};
 ///
 /// let machine = BandwidthLayer::new(Bandwidth::new("100MB/s")?);
-/// let each = BandwidthLayer::new(RequestBandwidth::by_key(Bandwidths::new("1MB/s")?, key::peer()));
+/// let each = BandwidthLayer::new(RequestBandwidth::by_key(KeyedBandwidth::new("1MB/s")?, key::peer()));
 /// # Ok::<(), tidegate_limiter::BuildError>(())
 /// ```
 ///
@@ -51,7 +51,7 @@ impl<S, B, R> Service<Request<B>> for MiddlewareService<S, RequestBandwidth>
 where
     S: Service<Request<B>, Response = Response<R>>,
 {
-    type Response = Response<Shaped<R>>;
+    type Response = Response<ShapedStream<R>>;
     type Error = S::Error;
     type Future = DownloadFuture<S::Future>;
 
@@ -67,7 +67,7 @@ where
 
 impl<S, B> Service<Request<B>> for MiddlewareService<S, Upload>
 where
-    S: Service<Request<Shaped<B>>>,
+    S: Service<Request<ShapedStream<B>>>,
 {
     type Response = S::Response;
     type Error = S::Error;
@@ -97,7 +97,7 @@ impl<F, R, E> Future for DownloadFuture<F>
 where
     F: Future<Output = Result<Response<R>, E>>,
 {
-    type Output = Result<Response<Shaped<R>>, E>;
+    type Output = Result<Response<ShapedStream<R>>, E>;
 
     fn poll(self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Self::Output> {
         let this = self.project();

@@ -4,7 +4,7 @@
 
 use proptest::prelude::*;
 use std::{collections::BTreeMap, net::IpAddr, sync::Barrier, thread, time::Duration};
-use tidegate_access::{AccessControl, BanOutcome, BanRule, Bans, BansBuilder, Standing};
+use tidegate_access::{AccessControl, AccessDecision, BanOutcome, BanRule, Bans, BansBuilder};
 use tidegate_core::Micros;
 use tidegate_limiter::{BuildError, Capacity, Clock, ClockHand};
 use tidegate_testkit::strategy::runner_of;
@@ -12,19 +12,19 @@ use tidegate_testkit::strategy::runner_of;
 const MINUTE: Duration = Duration::from_secs(60);
 const HOUR: Duration = Duration::from_secs(3_600);
 
-fn bans(settings: impl FnOnce(BansBuilder) -> BansBuilder) -> (Bans, ClockHand) {
+fn build_bans(settings: impl FnOnce(BansBuilder) -> BansBuilder) -> (Bans, ClockHand) {
     let (clock, hand) = Clock::manual();
     hand.set(Micros::from_secs(1_000));
     (settings(Bans::builder().clock(clock)).build().unwrap(), hand)
 }
 
-fn automatic(rule: &str) -> (Bans, ClockHand) {
-    bans(|bans| bans.automatic(rule.parse().unwrap()))
+fn bans_with_rule(rule: &str) -> (Bans, ClockHand) {
+    build_bans(|bans| bans.rule(rule.parse().unwrap()))
 }
 
 /// Denials at these seconds, and the seconds at which the key is banned after them.
-fn banned_at(rule: &str, seconds: &[u64]) -> Vec<u64> {
-    let (bans, hand) = automatic(rule);
+fn seconds_with_ban(rule: &str, seconds: &[u64]) -> Vec<u64> {
+    let (bans, hand) = bans_with_rule(rule);
     let mut banned = Vec::new();
     for second in seconds {
         hand.set(Micros::from_secs(1_000 + second));
@@ -36,7 +36,7 @@ fn banned_at(rule: &str, seconds: &[u64]) -> Vec<u64> {
 }
 
 #[test]
-fn the_tenth_denial_within_a_minute_bans() {
+fn denials_over_the_rule_ban() {
     for (rule, seconds, expected) in [
         ("10/min for 1h", [0; 10].as_slice(), [0].as_slice()),
         ("10/min for 1h", &[0; 9], &[]),
@@ -51,13 +51,13 @@ fn the_tenth_denial_within_a_minute_bans() {
         ("3/min fixed-window for 1h", &[20, 25, 30, 31], &[30, 31]),
         ("3/min sliding-window for 1h", &[20, 25, 30], &[30]),
     ] {
-        assert_eq!(banned_at(rule, seconds), expected, "{rule} {seconds:?}");
+        assert_eq!(seconds_with_ban(rule, seconds), expected, "{rule} {seconds:?}");
     }
 }
 
 #[test]
-fn a_ban_lasts_its_time_and_the_count_starts_anew() {
-    let (bans, hand) = automatic("2/min for 1h");
+fn ban_expires_and_denial_count_restarts() {
+    let (bans, hand) = bans_with_rule("2/min for 1h");
     assert_eq!(bans.record_denial("eve"), None);
     assert_eq!(bans.record_denial("eve"), Some(HOUR.into()));
     assert_eq!(bans.check("bob"), None);
@@ -74,8 +74,8 @@ fn a_ban_lasts_its_time_and_the_count_starts_anew() {
 }
 
 #[test]
-fn repeat_offenders_are_banned_for_longer() {
-    let (bans, hand) = automatic("1/min for 1h growing 2 up to 5h");
+fn repeated_bans_grow() {
+    let (bans, hand) = bans_with_rule("1/min for 1h growing 2 up to 5h");
     let hours = |hours: u32| Some(Micros::from(HOUR * hours));
     for expected in [1, 2, 4, 5, 5] {
         assert_eq!(bans.record_denial("eve"), hours(expected));
@@ -95,27 +95,27 @@ fn repeat_offenders_are_banned_for_longer() {
 
 /// Ended bans are dropped a few at a time: that one is still there must not make a difference.
 #[test]
-fn a_key_is_forgiven_on_time_however_many_there_are() {
-    let (bans, hand) = automatic("1/min for 10s growing 2 up to 1min");
+fn expired_growth_is_dropped_for_every_key() {
+    let (bans, hand) = bans_with_rule("1/min for 10s growing 2 up to 1min");
     let ban = |key: u32| bans.record_denial(&key).unwrap();
     assert!((0..100).all(|key| ban(key) == Micros::from_secs(10)));
     hand.advance(Duration::from_secs(70));
     assert_eq!(ban(99), Micros::from_secs(10), "its last ban ended a minute ago");
-    assert_eq!(bans.active(1).first().map(|ban| ban.times), Some(1));
+    assert_eq!(bans.active(1).first().map(|ban| ban.ban_count), Some(1));
     bans.ban(&98, Duration::from_secs(60));
-    assert_eq!(bans.active(1).first().map(|ban| ban.times), Some(1));
+    assert_eq!(bans.active(1).first().map(|ban| ban.ban_count), Some(1));
 }
 
 #[test]
-fn in_a_full_table_the_one_that_ends_soonest_gives_way() {
-    let (bans, hand) = bans(|bans| bans.capacity(2));
+fn full_table_evicts_the_ban_that_ends_first() {
+    let (bans, hand) = build_bans(|bans| bans.capacity(2));
     assert_eq!(bans.ban("a", MINUTE * 2), BanOutcome::Banned);
     assert_eq!(bans.ban("b", MINUTE * 3), BanOutcome::Banned);
-    assert_eq!(bans.ban("c", MINUTE), BanOutcome::NoRoom);
-    assert_eq!((bans.check("c"), bans.stats().displaced), (None, 1));
+    assert_eq!(bans.ban("c", MINUTE), BanOutcome::TableFull);
+    assert_eq!((bans.check("c"), bans.stats().evicted), (None, 1));
     assert_eq!(bans.ban("d", MINUTE * 4), BanOutcome::Banned);
-    assert_eq!((bans.check("a"), bans.stats().displaced), (None, 2));
-    assert_eq!(bans.ban("b", MINUTE), BanOutcome::Kept);
+    assert_eq!((bans.check("a"), bans.stats().evicted), (None, 2));
+    assert_eq!(bans.ban("b", MINUTE), BanOutcome::Unchanged);
     assert_eq!(bans.ban("b", MINUTE * 5), BanOutcome::Extended);
     let names = |bans: &Bans, most| bans.active(most).into_iter().map(|ban| ban.key).collect::<Vec<_>>();
     assert_eq!(names(&bans, 9), ["b", "d"]);
@@ -123,7 +123,7 @@ fn in_a_full_table_the_one_that_ends_soonest_gives_way() {
     // An ended ban makes room, and counts as nothing.
     hand.advance(MINUTE * 4);
     assert_eq!(bans.ban("e", Duration::from_micros(1)), BanOutcome::Banned);
-    assert_eq!(bans.stats().displaced, 2);
+    assert_eq!(bans.stats().evicted, 2);
     assert_eq!(bans.ban("f", Duration::MAX), BanOutcome::Banned);
     hand.advance(HOUR * 1_000_000);
     assert!(bans.check("f").is_some());
@@ -131,42 +131,42 @@ fn in_a_full_table_the_one_that_ends_soonest_gives_way() {
 
 /// What is remembered of an ended ban gives way to any other, and nobody is displaced by that.
 #[test]
-fn a_remembered_ban_is_no_ban() {
+fn retained_ban_is_not_active() {
     let rule = "1/min for 1h growing 2 up to 1d".parse().unwrap();
-    let (bans, hand) = bans(|bans| bans.capacity(1).automatic(rule));
+    let (bans, hand) = build_bans(|bans| bans.capacity(1).rule(rule));
     assert!(bans.record_denial("eve").is_some());
     hand.advance(HOUR);
-    assert_eq!((bans.stats().held, bans.active(9).len()), (1, 0));
+    assert_eq!((bans.stats().stored, bans.active(9).len()), (1, 0));
     assert_eq!(bans.ban("mallory", MINUTE), BanOutcome::Banned);
-    assert_eq!((bans.stats().held, bans.stats().displaced), (1, 0));
+    assert_eq!((bans.stats().stored, bans.stats().evicted), (1, 0));
 }
 
 #[test]
-fn ended_bans_are_dropped_by_whoever_comes_by() {
-    let (bans, hand) = bans(|bans| bans);
+fn checks_drop_expired_bans() {
+    let (bans, hand) = build_bans(|bans| bans);
     for key in 0..100_u32 {
         bans.ban(&key, MINUTE);
     }
     hand.advance(MINUTE);
-    assert_eq!(bans.stats().held, 100);
+    assert_eq!(bans.stats().stored, 100);
     for _ in 0..100_u32.div_ceil(8) {
         assert_eq!(bans.check("anybody"), None);
     }
-    assert_eq!((bans.stats().held, bans.stats().displaced), (0, 0));
+    assert_eq!((bans.stats().stored, bans.stats().evicted), (0, 0));
 }
 
 #[derive(Clone, Copy, Debug)]
-enum Act {
+enum BanOp {
     Ban(u8, u64),
     Lift(u8),
-    Pass(u64),
+    Advance(u64),
 }
 
-fn acts() -> impl Strategy<Value = Vec<Act>> {
+fn ban_ops() -> impl Strategy<Value = Vec<BanOp>> {
     let act = prop_oneof![
-        5 => (0_u8..12, 0_u64..20).prop_map(|(key, length)| Act::Ban(key, length)),
-        1 => (0_u8..12).prop_map(Act::Lift),
-        2 => (0_u64..8).prop_map(Act::Pass),
+        5 => (0_u8..12, 0_u64..20).prop_map(|(key, length)| BanOp::Ban(key, length)),
+        1 => (0_u8..12).prop_map(BanOp::Lift),
+        2 => (0_u64..8).prop_map(BanOp::Advance),
     ];
     proptest::collection::vec(act, 1..120)
 }
@@ -174,22 +174,22 @@ fn acts() -> impl Strategy<Value = Vec<Act>> {
 /// Against a table that is searched from end to end. Every ban ends at a moment of its own.
 #[test]
 fn a_ban_ends_on_time_unless_lifted_or_displaced() {
-    let law = |(capacity, acts): (usize, Vec<Act>)| {
-        let (bans, hand) = bans(|bans| bans.capacity(capacity));
+    let law = |(capacity, acts): (usize, Vec<BanOp>)| {
+        let (bans, hand) = build_bans(|bans| bans.capacity(capacity));
         let (mut now, mut displaced) = (1_000_000_000, 0);
         let mut model: BTreeMap<u8, u64> = BTreeMap::new();
         for (act, unique) in acts.into_iter().zip(1_u64..) {
             model.retain(|_, until| *until > now);
             match act {
-                Act::Pass(time) => now += time * 1_000,
-                Act::Lift(key) => {
+                BanOp::Advance(time) => now += time * 1_000,
+                BanOp::Lift(key) => {
                     let lifted = model.remove(&key).map(|until| Micros::new(until - now));
                     prop_assert_eq!(bans.lift(&key), lifted);
                 }
-                Act::Ban(key, length) => {
+                BanOp::Ban(key, length) => {
                     let length = length * 1_000 + unique;
                     let expected = match model.get(&key) {
-                        Some(until) if *until >= now + length => BanOutcome::Kept,
+                        Some(until) if *until >= now + length => BanOutcome::Unchanged,
                         Some(_) => BanOutcome::Extended,
                         None if model.len() < capacity => BanOutcome::Banned,
                         None => {
@@ -200,7 +200,7 @@ fn a_ban_ends_on_time_unless_lifted_or_displaced() {
                                 model.remove(&soonest);
                                 BanOutcome::Banned
                             } else {
-                                BanOutcome::NoRoom
+                                BanOutcome::TableFull
                             }
                         }
                     };
@@ -215,17 +215,17 @@ fn a_ban_ends_on_time_unless_lifted_or_displaced() {
                 let remaining = model.get(&key).and_then(|until| until.checked_sub(now)).filter(|it| *it > 0);
                 prop_assert_eq!(bans.check(&key), remaining.map(Micros::new));
             }
-            prop_assert_eq!(bans.stats().displaced, displaced);
-            prop_assert!(bans.stats().held <= capacity as u64);
+            prop_assert_eq!(bans.stats().evicted, displaced);
+            prop_assert!(bans.stats().stored <= capacity as u64);
         }
         Ok(())
     };
-    if let Err(broken) = runner_of(500).run(&(1_usize..12, acts()), law) {
+    if let Err(broken) = runner_of(500).run(&(1_usize..12, ban_ops()), law) {
         panic!("{broken}");
     }
 }
 
-fn all_at_once(work: impl Fn(usize) + Sync) {
+fn run_in_threads(work: impl Fn(usize) + Sync) {
     let barrier = Barrier::new(16);
     thread::scope(|scope| {
         for index in 0..16 {
@@ -239,9 +239,9 @@ fn all_at_once(work: impl Fn(usize) + Sync) {
 }
 
 #[test]
-fn sixteen_threads_ban_once() {
-    let (bans, _hand) = automatic("160/min for 1h growing 2 up to 1d");
-    all_at_once(|index| {
+fn concurrent_denials_ban_once() {
+    let (bans, _hand) = bans_with_rule("160/min for 1h growing 2 up to 1d");
+    run_in_threads(|index| {
         for denial in 0..10 {
             // The last of all denials is kept for later.
             if (index, denial) != (0, 0) {
@@ -251,19 +251,19 @@ fn sixteen_threads_ban_once() {
     });
     assert_eq!(bans.record_denial("eve"), Some(HOUR.into()));
     bans.lift("eve");
-    all_at_once(|_| {
+    run_in_threads(|_| {
         for _ in 0..200 {
             bans.record_denial("eve");
         }
     });
     let banned = bans.active(10);
-    assert_eq!((banned.len(), banned[0].times, banned[0].remaining), (1, 1, HOUR.into()));
+    assert_eq!((banned.len(), banned[0].ban_count, banned[0].remaining), (1, 1, HOUR.into()));
 }
 
 #[test]
-fn sixteen_threads_keep_the_table_whole() {
-    let (bans, hand) = bans(|bans| bans.capacity(50));
-    all_at_once(|index| {
+fn concurrent_bans_keep_the_table_consistent() {
+    let (bans, hand) = build_bans(|bans| bans.capacity(50));
+    run_in_threads(|index| {
         for step in 0..2_000_u64 {
             let key = (step * 31 + index as u64) % 97;
             match (step + index as u64) % 7 {
@@ -273,30 +273,30 @@ fn sixteen_threads_keep_the_table_whole() {
                 4 => assert!(bans.active(60).len() <= 50),
                 _ => drop(bans.ban(&key, Duration::from_micros(1 + key % 40))),
             }
-            assert!(bans.stats().held <= 50);
+            assert!(bans.stats().stored <= 50);
         }
     });
     hand.advance(HOUR);
     for _ in 0..50_u32.div_ceil(8) {
         assert_eq!(bans.check("anybody"), None);
     }
-    assert_eq!(bans.stats().held, 0);
+    assert_eq!(bans.stats().stored, 0);
 }
 
 /// A flood of keys that cannot be counted bans none of them, and nobody else.
 #[test]
-fn a_key_without_room_is_not_banned_for_others() {
+fn uncounted_key_is_not_banned() {
     let (bans, _hand) =
-        bans(|bans| bans.counting(Capacity::Keys(1)).automatic("2/min for 1h".parse().unwrap()));
+        build_bans(|bans| bans.denial_capacity(Capacity::Keys(1)).rule("2/min for 1h".parse().unwrap()));
     for key in 0..1_000_u32 {
         assert_eq!(bans.record_denial(&key), None);
     }
-    assert!(bans.stats().uncounted > 900);
+    assert!(bans.stats().uncounted_denials > 900);
     assert_eq!(bans.active(10), []);
 }
 
 #[test]
-fn rules_that_make_no_sense_are_refused() {
+fn invalid_ban_rules_are_rejected() {
     for (rule, says) in [
         ("10/min", "how many denials ban"),
         ("10/min for", "how many denials ban"),
@@ -322,16 +322,16 @@ fn rules_that_make_no_sense_are_refused() {
 }
 
 #[test]
-fn the_list_has_the_first_word() {
-    let (bans, hand) = automatic("1/min for 1h");
+fn list_takes_precedence_over_bans() {
+    let (bans, hand) = bans_with_rule("1/min for 1h");
     let text = "allow 192.0.2.0/24\ndeny 192.0.2.66\nallow key alice\ndeny key mallory";
     let control = AccessControl::new(text.parse().unwrap(), bans);
     let address = |text: &str| text.parse::<IpAddr>().unwrap();
-    let banned = Standing::Banned(HOUR.into());
+    let banned = AccessDecision::Banned(HOUR.into());
     for (text, standing) in [
-        ("192.0.2.7", Standing::Allowed),
-        ("192.0.2.66", Standing::Denied),
-        ("::ffff:192.0.2.66", Standing::Denied),
+        ("192.0.2.7", AccessDecision::Allowed),
+        ("192.0.2.66", AccessDecision::Denied),
+        ("::ffff:192.0.2.66", AccessDecision::Denied),
         ("::ffff:198.51.100.1", banned),
     ] {
         assert_eq!(control.record_denial(address(text)), standing, "{text}");
@@ -340,17 +340,19 @@ fn the_list_has_the_first_word() {
     // Mapped or not, it is the same address.
     assert_eq!(control.check(address("198.51.100.1")), banned);
     assert_eq!(control.bans().lift(&address("198.51.100.1")), Some(HOUR.into()));
-    assert_eq!(control.check(address("::ffff:198.51.100.1")), Standing::Unlisted);
-    for (key, standing) in [("alice", Standing::Allowed), ("mallory", Standing::Denied), ("eve", banned)] {
-        assert_eq!(control.record_denial_of_key(key), standing);
+    assert_eq!(control.check(address("::ffff:198.51.100.1")), AccessDecision::Unlisted);
+    for (key, standing) in
+        [("alice", AccessDecision::Allowed), ("mallory", AccessDecision::Denied), ("eve", banned)]
+    {
+        assert_eq!(control.record_key_denial(key), standing);
         assert_eq!(control.check_key(key), standing);
     }
     control.replace("deny key eve\nallow key bob".parse().unwrap());
-    assert_eq!(control.check_key("eve"), Standing::Denied);
+    assert_eq!(control.check_key("eve"), AccessDecision::Denied);
     control.replace("allow key eve".parse().unwrap());
-    assert_eq!(control.check_key("eve"), Standing::Allowed);
+    assert_eq!(control.check_key("eve"), AccessDecision::Allowed);
     assert_eq!(control.list().len(), 1);
     hand.advance(HOUR);
     control.replace(Default::default());
-    assert_eq!(control.check_key("eve"), Standing::Unlisted);
+    assert_eq!(control.check_key("eve"), AccessDecision::Unlisted);
 }

@@ -2,5 +2,5 @@
 
 #![allow(clippy::unwrap_used, clippy::panic, reason = "this is how a test fails")]
 
-mod access;
 mod bans;
+mod lists;

@@ -9,7 +9,7 @@ use std::{
     pin::Pin,
     task::{Context, Poll, ready},
 };
-use tidegate_bandwidth::{Bandwidth, Shaped};
+use tidegate_bandwidth::{Bandwidth, ShapedStream};
 
 /// No more passes at once: a handler that answers with a string yields all of it in one go.
 const PIECE: usize = 16 * 1_024;
@@ -18,7 +18,7 @@ pin_project! {
     /// The body of an answer that moves no faster than a bandwidth allows.
     pub struct ShapedBody<B> {
         #[pin]
-        pieces: Shaped<Pieces<B>>,
+        pieces: ShapedStream<Pieces<B>>,
     }
 }
 

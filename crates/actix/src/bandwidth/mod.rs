@@ -26,11 +26,11 @@ use tidegate_rule::surface::RequestBandwidth;
 ///
 /// ```
 /// use tidegate_actix::{BandwidthMiddleware, RequestBandwidth};
-/// use tidegate_bandwidth::{Bandwidth, Bandwidths};
+/// use tidegate_bandwidth::{Bandwidth, KeyedBandwidth};
 /// use tidegate_rule::request::key;
 ///
 /// let machine = Bandwidth::new("100MB/s")?;
-/// let each = RequestBandwidth::by_key(Bandwidths::new("1MB/s")?, key::peer());
+/// let each = RequestBandwidth::by_key(KeyedBandwidth::new("1MB/s")?, key::peer());
 /// let app = move || {
 ///     actix_web::App::new()
 ///         .wrap(BandwidthMiddleware::new(machine.clone()))

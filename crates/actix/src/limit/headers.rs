@@ -1,7 +1,7 @@
 //! The header fields of what is left.
 
 use actix_web::http::header::{HeaderMap, HeaderName, HeaderValue};
-use tidegate_core::header::Text;
+use tidegate_core::header::SmallString;
 use tidegate_limiter::store::Choice;
 use tidegate_rule::{Fields, Gate, Mode, Verdict};
 
@@ -37,8 +37,8 @@ impl RateLimitHeaders {
             Choice::All => labels.policy(),
             Choice::Tier => labels.policy_of(decision.quota())?,
         };
-        let mut left = Text::default();
-        labels.get(decision.quota())?.write_left(&mut left, decision).ok()?;
+        let mut left = SmallString::default();
+        labels.get(decision.quota())?.write_remaining(&mut left, decision).ok()?;
         Some(Self::One {
             policy: HeaderValue::from_maybe_shared(policy.clone()).ok()?,
             left: HeaderValue::from_str(left.as_str()).ok()?,

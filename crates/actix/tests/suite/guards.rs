@@ -20,7 +20,7 @@ use std::{
     task::{Context, Waker},
     time::Duration,
 };
-use tidegate_access::{AccessControl, Bans, Stance};
+use tidegate_access::{AccessControl, Bans, ListAction};
 use tidegate_actix::{
     AccessMiddleware, BandwidthMiddleware, ConcurrencyMiddleware, FactsMiddleware, GuardMiddleware, Guards,
     LimitMiddleware, PriorityMiddleware, RequestAccess, RequestFacts, RequestGuard, RequestPriority,
@@ -166,7 +166,7 @@ async fn the_important_lose_last() {
 async fn whoever_is_denied_too_often_is_banned() {
     let stage = Stage::new();
     let (clock, hand) = Clock::manual();
-    let bans = Bans::builder().clock(clock).automatic("2/min for 1h".parse().unwrap()).build().unwrap();
+    let bans = Bans::builder().clock(clock).rule("2/min for 1h".parse().unwrap()).build().unwrap();
     let control = Arc::new(AccessControl::new("deny 192.0.2.0/24".parse().unwrap(), bans));
     let access = RequestAccess::new(control.clone())
         .behind(TrustedProxies::new(["10.0.0.0/8"]).unwrap())
@@ -192,7 +192,7 @@ async fn whoever_is_denied_too_often_is_banned() {
 
     // Who is not known is kept out, unless told otherwise.
     assert_eq!(ask(&app, at("/200")).await.status(), 403);
-    let open = AccessMiddleware::new(RequestAccess::new(control).unknown(Stance::Allow));
+    let open = AccessMiddleware::new(RequestAccess::new(control).unknown(ListAction::Allow));
     let app = test::init_service(App::new().wrap(open).configure(routes)).await;
     assert_eq!(ask(&app, at("/200")).await.status(), 200);
 }

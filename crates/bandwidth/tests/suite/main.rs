@@ -2,7 +2,7 @@
 
 #![allow(clippy::unwrap_used, clippy::panic, reason = "this is how a test fails")]
 
-mod bandwidth;
-mod bandwidth_items;
-mod bandwidth_life;
-mod movers;
+mod items;
+mod lifecycle;
+mod rate;
+mod transfers;

@@ -7,7 +7,7 @@ use std::{
     net::{IpAddr, Ipv4Addr, Ipv6Addr},
     time::Instant,
 };
-use tidegate_access::{Access, AccessList, Prefix};
+use tidegate_access::{AccessList, AccessMatch, Prefix};
 use tidegate_bench::{Result, suite::Measured, turns::median};
 
 const ENTRIES: usize = 1_000_000;
@@ -40,13 +40,13 @@ fn compare(percent_v6: u32) -> Result<Measured> {
         let prefix = prefixes[world.rng.usize(..ENTRIES)];
         world.inside(prefix)
     };
-    let list_questions = world.questions(listed, |address| list.check(address) == Access::Unlisted);
+    let list_questions = world.questions(listed, |address| list.check(address) == AccessMatch::Unlisted);
     let member = |world: &mut World| members[world.rng.usize(..ENTRIES)];
     let map_questions = world.questions(member, |address| !map.contains_key(&address));
 
     let (mut ours, mut theirs, mut ratios) = (Vec::new(), Vec::new(), Vec::new());
     for _ in 0..ROUNDS {
-        let list_time = time(&list_questions, |address| list.check(address) == Access::Denied);
+        let list_time = time(&list_questions, |address| list.check(address) == AccessMatch::Denied);
         let map_time = time(&map_questions, |address| map.contains_key(&address));
         ours.push(list_time);
         theirs.push(map_time);

@@ -3,7 +3,7 @@
 use tidegate_bench::{Result, suite::Measured, turns::median};
 use tidegate_core::Micros;
 use tidegate_overload::adaptive::Anchored;
-use tidegate_simulation::{AdaptiveGuard, NoGuard, Scene, Surge};
+use tidegate_simulation::{AdaptiveGuard, NoGuard, Scenario, Surge};
 
 /// Seeds that are played; a value is their median.
 const SEEDS: u64 = 9;
@@ -11,10 +11,10 @@ const SEEDS: u64 = 9;
 pub(crate) fn goodput() -> Result<Measured> {
     let (mut without, mut with) = (Vec::new(), Vec::new());
     for seed in 1..=SEEDS {
-        let scene = Scene { seed, ..Scene::surge(Surge::TenTimes) };
-        without.push(scene.play(NoGuard).goodput_of_the_change());
+        let scene = Scenario { seed, ..Scenario::surge(Surge::TenTimes) };
+        without.push(scene.run(NoGuard).goodput_during_change());
         let controller = Anchored::new(Micros::from_millis(20))?;
-        with.push(scene.play(AdaptiveGuard::new(controller)).goodput_of_the_change());
+        with.push(scene.run(AdaptiveGuard::new(controller)).goodput_during_change());
     }
     let (without, with) = (median(&without), median(&with));
     let figures =

@@ -22,7 +22,7 @@ use crate::{
     terminal::{Paint, Tone},
 };
 use tidegate_core::Micros;
-use tidegate_simulation::{Bin, Story};
+use tidegate_simulation::{SimulationBin, SimulationResult};
 
 /// Below so many columns for bars, figures go under them.
 const FEWEST_COLUMNS: usize = 25;
@@ -52,7 +52,7 @@ pub(crate) fn draw(play: &Play, width: usize, paint: Paint) -> String {
     lines.push(String::new());
     lines.extend(chart.asked_rows(play, &first.story));
     lines.extend(chart.change_rows(play));
-    let best = play.parts.iter().map(|part| part.story.goodput_of_the_change()).fold(0.0, f64::max);
+    let best = play.parts.iter().map(|part| part.story.goodput_during_change()).fold(0.0, f64::max);
     for part in &play.parts {
         lines.push(String::new());
         lines.extend(chart.part_rows(part, best));
@@ -68,7 +68,11 @@ pub(super) fn even_columns(bins: usize, most: usize) -> usize {
 }
 
 /// What each column counts.
-pub(super) fn columns(story: &Story, columns: usize, count: fn(&Bin) -> u32) -> Vec<u64> {
+pub(super) fn columns(
+    story: &SimulationResult,
+    columns: usize,
+    count: fn(&SimulationBin) -> u32,
+) -> Vec<u64> {
     let bins = story.bins.chunks((story.bins.len() / columns.max(1)).max(1));
     bins.map(|bins| bins.iter().map(|bin| u64::from(count(bin))).sum()).collect()
 }
@@ -101,7 +105,7 @@ impl Chart {
         }
     }
 
-    fn asked_rows(&self, play: &Play, story: &Story) -> Vec<String> {
+    fn asked_rows(&self, play: &Play, story: &SimulationResult) -> Vec<String> {
         let asked = columns(story, self.axis.bins(), |bin| bin.requests);
         let tallest = asked.iter().copied().max().unwrap_or(0) as f64;
         let cell = |column: usize, base: u64| {
@@ -114,8 +118,8 @@ impl Chart {
     /// When the change is, and what the figures beside the rows are.
     fn change_rows(&self, play: &Play) -> Vec<String> {
         let last = self.axis.bins() - 1;
-        let first = self.axis.column(play.scene.begins).unwrap_or(last);
-        let end = Micros::new(play.scene.ends.get().saturating_sub(1));
+        let first = self.axis.column(play.scene.change_start).unwrap_or(last);
+        let end = Micros::new(play.scene.change_end.get().saturating_sub(1));
         let length = self.axis.column(end).unwrap_or(last).saturating_sub(first) + 1;
         let (before, drawn) = place(first, length, "the change", self.axis.bins());
         let bracket = format!("{:before$}{drawn}", "");
@@ -133,9 +137,9 @@ impl Chart {
 
     fn part_rows(&self, part: &Part, best: f64) -> Vec<String> {
         let (story, bins) = (&part.story, self.axis.bins());
-        let good = columns(story, bins, |bin| bin.good);
+        let good = columns(story, bins, |bin| bin.succeeded);
         let asked = columns(story, bins, |bin| bin.requests);
-        let capacity = story.scene.backend.capacity() * self.axis.bin().get() as f64 / 1e6;
+        let capacity = story.scenario.backend.capacity() * self.axis.bin().get() as f64 / 1e6;
         let cell = |column: usize, base: u64| {
             let share = |count: u64| count as f64 / capacity;
             chart::cell(share(good[column]), share(asked[column]), base, Tone::Passed)

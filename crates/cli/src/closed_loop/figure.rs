@@ -1,7 +1,7 @@
 //! The figures of a story, and how they read.
 
 use tidegate_core::Micros;
-use tidegate_simulation::{Scene, Story};
+use tidegate_simulation::{Scenario, SimulationResult};
 
 /// What one story comes to.
 #[derive(Clone, Copy, Debug, PartialEq)]
@@ -29,11 +29,11 @@ pub(crate) enum Figure {
 
 impl Run {
     /// The figures of a story.
-    pub(crate) fn of(story: &Story) -> Self {
-        let Scene { seed, begins, ends, .. } = story.scene;
+    pub(crate) fn of(story: &SimulationResult) -> Self {
+        let Scenario { seed, change_start: begins, change_end: ends, .. } = story.scenario;
         let latency = Some(story.latency(begins, ends)).filter(|latency| *latency > Micros::ZERO);
-        let (goodput, recovered) = (story.goodput_of_the_change(), story.recovered());
-        Self { seed, goodput, recovered, latency, settled: story.settled_after() }
+        let (goodput, recovered) = (story.goodput_during_change(), story.recovery_rate());
+        Self { seed, goodput, recovered, latency, settled: story.settling_time() }
     }
 }
 
@@ -80,7 +80,7 @@ impl Figure {
     }
 
     /// Whether a scene has it: only a surge settles.
-    pub(crate) fn belongs_to(self, scene: &Scene) -> bool {
+    pub(crate) fn belongs_to(self, scene: &Scenario) -> bool {
         self != Self::Settled || scene.demand != scene.changed_demand
     }
 

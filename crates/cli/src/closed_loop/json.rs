@@ -25,8 +25,8 @@ fn scene(play: &Play, most_bins: usize) -> Value {
         "capacity_per_s": number(scene.backend.capacity()),
         "demand": number(scene.demand),
         "changed_demand": number(scene.changed_demand),
-        "begins_us": scene.begins.get(),
-        "ends_us": scene.ends.get(),
+        "begins_us": scene.change_start.get(),
+        "ends_us": scene.change_end.get(),
         "length_us": scene.length.get(),
         "bin_us": scene.length.get() / bins as u64,
         "guards": play.parts.iter().map(|part| guard(part, play, bins)).collect::<Vec<_>>(),
@@ -39,15 +39,15 @@ fn guard(part: &Part, play: &Play, bins: usize) -> Value {
     let limits = limits.map(|bins| bins.iter().rev().find_map(|bin| bin.limit));
     json!({
         "guard": part.actor.name,
-        "about": part.actor.about,
+        "about": part.actor.description,
         "median": ranked(part, play, |runs| runs.get(runs.len() / 2)),
         "worst": ranked(part, play, <[Run]>::last),
         "runs": part.runs.iter().map(|each| run(each, play)).collect::<Vec<_>>(),
         "request_bins": columns(story, bins, |bin| bin.requests),
         "attempt_bins": columns(story, bins, |bin| bin.attempts),
-        "refused_bins": columns(story, bins, |bin| bin.refused),
-        "good_bins": columns(story, bins, |bin| bin.good),
-        "bad_bins": columns(story, bins, |bin| bin.bad),
+        "refused_bins": columns(story, bins, |bin| bin.rejected),
+        "good_bins": columns(story, bins, |bin| bin.succeeded),
+        "bad_bins": columns(story, bins, |bin| bin.failed),
         "limit_bins": limits.collect::<Vec<_>>(),
     })
 }

@@ -23,13 +23,13 @@ use std::{
     thread,
 };
 use tidegate_core::SettingError;
-use tidegate_simulation::{Actor, Scene, Story, cast};
+use tidegate_simulation::{GuardPreset, Scenario, SimulationResult, guard_presets};
 
 /// One scene, with everyone of the cast in turn.
 #[derive(Debug)]
 pub(crate) struct Play {
     /// The scene, with its first seed.
-    pub(crate) scene: Scene,
+    pub(crate) scene: Scenario,
     /// What each made of it.
     pub(crate) parts: Vec<Part>,
 }
@@ -38,9 +38,9 @@ pub(crate) struct Play {
 #[derive(Debug)]
 pub(crate) struct Part {
     /// Who.
-    pub(crate) actor: Actor,
+    pub(crate) actor: GuardPreset,
     /// What happened, with the first seed.
-    pub(crate) story: Story,
+    pub(crate) story: SimulationResult,
     /// What it comes to, for each seed.
     pub(crate) runs: Vec<Run>,
 }
@@ -51,13 +51,13 @@ pub(crate) const MOST_SEEDS: u8 = 99;
 const MOST_THREADS: usize = 4;
 
 /// Plays every scene with everyone, with so many seeds from the scene's own on.
-pub(crate) fn play(scenes: &[Scene], seeds: u8) -> Result<Vec<Play>, Failure> {
+pub(crate) fn play(scenes: &[Scenario], seeds: u8) -> Result<Vec<Play>, Failure> {
     let seeds = usize::from(seeds.max(1));
-    let each = cast().len() * seeds;
+    let each = guard_presets().len() * seeds;
     let mut told = tell(scenes.len() * each, |job| {
-        let (scene, actor, seed) = (&scenes[job / each], &cast()[job % each / seeds], job % seeds);
-        let scene = Scene { seed: scene.seed.wrapping_add(seed as u64), ..scene.clone() };
-        let story = scene.play(actor.enter(&scene)?);
+        let (scene, actor, seed) = (&scenes[job / each], &guard_presets()[job % each / seeds], job % seeds);
+        let scene = Scenario { seed: scene.seed.wrapping_add(seed as u64), ..scene.clone() };
+        let story = scene.run(actor.build_guard(&scene)?);
         let run = Run::of(&story);
         // Of all seeds but the first the figures are enough.
         Ok((run, (seed == 0).then_some(story)))
@@ -65,18 +65,20 @@ pub(crate) fn play(scenes: &[Scene], seeds: u8) -> Result<Vec<Play>, Failure> {
     .map_err(|error| Failure::input(error.to_string()))?
     .into_iter();
 
-    let mut part = |actor: &Actor| {
+    let mut part = |actor: &GuardPreset| {
         let (runs, stories): (Vec<_>, Vec<_>) = told.by_ref().take(seeds).unzip();
         let story = stories.into_iter().flatten().next()?;
         Some(Part { actor: *actor, story, runs })
     };
-    let play =
-        |scene: &Scene| Play { scene: scene.clone(), parts: cast().iter().filter_map(&mut part).collect() };
+    let play = |scene: &Scenario| Play {
+        scene: scene.clone(),
+        parts: guard_presets().iter().filter_map(&mut part).collect(),
+    };
     Ok(scenes.iter().map(play).collect())
 }
 
 /// What a job gives: its figures, and the story if somebody wants to see it.
-type Told = (Run, Option<Story>);
+type Told = (Run, Option<SimulationResult>);
 
 /// Does all jobs on a few threads; what comes of them is in the order of the jobs, whoever was faster.
 fn tell(

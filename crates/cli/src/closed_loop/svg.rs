@@ -42,7 +42,7 @@ pub(crate) fn draw(play: &Play) -> String {
     picture.legend();
     picture.canvas.times(TOP, bottom - PITCH + PLOT);
     picture.asked();
-    let best = play.parts.iter().map(|part| part.story.goodput_of_the_change()).fold(0.0, f64::max);
+    let best = play.parts.iter().map(|part| part.story.goodput_during_change()).fold(0.0, f64::max);
     for (index, part) in play.parts.iter().enumerate() {
         picture.part(part, TOP + PITCH * (index + 1) as f64, best);
     }
@@ -107,7 +107,7 @@ impl Picture<'_> {
         self.caption(top, part.actor.name, &lines);
         self.shade(base);
         let asked = self.shares(part, |bin| bin.requests);
-        let good = self.shares(part, |bin| bin.good);
+        let good = self.shares(part, |bin| bin.succeeded);
         self.area("asked", &asked.iter().map(|share| share.min(1.0)).collect::<Vec<_>>(), base);
         self.area("went", &good, base);
         self.capacity(base, FULL);
@@ -121,11 +121,11 @@ impl Picture<'_> {
 
     /// The change, behind everything.
     fn shade(&mut self, base: f64) {
-        self.canvas.shade("worst", (self.play.scene.begins, self.play.scene.ends), base, PLOT);
+        self.canvas.shade("worst", (self.play.scene.change_start, self.play.scene.change_end), base, PLOT);
     }
 
     /// What each step counts, as a share of capacity.
-    fn shares(&self, part: &Part, count: fn(&tidegate_simulation::Bin) -> u32) -> Vec<f64> {
+    fn shares(&self, part: &Part, count: fn(&tidegate_simulation::SimulationBin) -> u32) -> Vec<f64> {
         let capacity = self.play.scene.backend.capacity() * self.axis.bin().get() as f64 / 1e6;
         columns(&part.story, self.axis.bins(), count).iter().map(|count| *count as f64 / capacity).collect()
     }

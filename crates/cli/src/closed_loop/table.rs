@@ -1,11 +1,11 @@
-//! All plays side by side: one block for each figure, one row for each of the cast, one column for each scene.
+//! All plays side by side: one block for each figure, one row for each of the guard_presets, one column for each scene.
 
 use super::{Part, Play, figure::Figure};
 use crate::{
     simulate::chart::INDENT,
     terminal::{Paint, Tone},
 };
-use tidegate_simulation::cast;
+use tidegate_simulation::guard_presets;
 
 /// Draws the table; with several seeds, of each figure the median and the worst.
 pub(crate) fn draw(plays: &[Play], paint: Paint) -> String {
@@ -22,16 +22,16 @@ pub(crate) fn draw(plays: &[Play], paint: Paint) -> String {
         1 + cells.iter().map(|cell| cell.chars().count()).max().unwrap_or(0).max(name.len())
     };
     let widths: Vec<_> = columns.iter().map(width).collect();
-    let longest = cast().iter().map(|actor| actor.name.len()).max().unwrap_or(0);
+    let longest = guard_presets().iter().map(|actor| actor.name.len()).max().unwrap_or(0);
 
     let heads = columns.iter().zip(&widths).map(|((name, _), width)| format!("{name:>width$}"));
     let head = format!("{INDENT}{:longest$}{}", "", heads.collect::<String>());
     let mut lines = vec![paint.tone(Tone::Strong, head)];
     for (block, figure) in blocks.iter().enumerate() {
         lines.push(format!("{}{}", figure.title(), seeds(plays)));
-        for (row, actor) in cast().iter().enumerate() {
+        for (row, actor) in guard_presets().iter().enumerate() {
             let cell = |((_, cells), width): (&(&str, Vec<String>), &usize)| {
-                let cell = cells.get(block * cast().len() + row).map_or("", String::as_str);
+                let cell = cells.get(block * guard_presets().len() + row).map_or("", String::as_str);
                 format!("{cell:>width$}")
             };
             let cells: String = columns.iter().zip(&widths).map(cell).collect();

@@ -2,12 +2,21 @@
 
 use super::figure::Figure;
 use crate::simulate::{chart::INDENT, time::rough};
-use tidegate_core::{Micros, Share};
-use tidegate_simulation::{Clients, Scene, cast};
+use tidegate_core::{Micros, Percent};
+use tidegate_simulation::{Clients, Scenario, guard_presets};
 
 /// What happens in a scene.
-pub(crate) fn title(scene: &Scene) -> String {
-    let Scene { name, demand, changed_demand, begins, ends, backend, changed, .. } = scene;
+pub(crate) fn title(scene: &Scenario) -> String {
+    let Scenario {
+        name,
+        demand,
+        changed_demand,
+        change_start: begins,
+        change_end: ends,
+        backend,
+        changed_backend: changed,
+        ..
+    } = scene;
     let mut events = Vec::new();
     if demand != changed_demand {
         events.push(format!("requests go from {demand} to {changed_demand} × the backend's capacity"));
@@ -16,8 +25,8 @@ pub(crate) fn title(scene: &Scene) -> String {
         let times = changed.slowdown / backend.slowdown;
         events.push(format!("the backend is {times} times as slow"));
     }
-    if changed.failing != Share::NONE {
-        let percent = f64::from(changed.failing.millionths()) / 1e4;
+    if changed.failure_rate != Percent::ZERO {
+        let percent = f64::from(changed.failure_rate.millionths()) / 1e4;
         events.push(format!("{percent}% of calls fail"));
     }
     if events.is_empty() {
@@ -27,8 +36,8 @@ pub(crate) fn title(scene: &Scene) -> String {
 }
 
 /// What clients and the backend are like.
-pub(crate) fn setting(scene: &Scene) -> String {
-    let Clients { patience, retries, backoff } = scene.clients;
+pub(crate) fn setting(scene: &Scenario) -> String {
+    let Clients { timeout: patience, retries, backoff } = scene.clients;
     let retry = match (retries, backoff) {
         (0, _) => "never try again".into(),
         (retries, Micros::ZERO) => format!("try again up to {retries} times at once"),
@@ -36,7 +45,7 @@ pub(crate) fn setting(scene: &Scene) -> String {
             format!("try again up to {retries} times, after {backoff} and twice as long each time")
         }
     };
-    let (workers, service) = (scene.backend.workers, scene.backend.service);
+    let (workers, service) = (scene.backend.workers, scene.backend.service_time);
     let capacity = scene.backend.capacity();
     format!(
         "clients wait {patience} for an answer and {retry}; the backend has {workers} workers and takes {service} \
@@ -47,9 +56,11 @@ pub(crate) fn setting(scene: &Scene) -> String {
 /// What figures and names mean, in at most `width` columns.
 pub(crate) fn notes(figures: &[Figure], width: usize) -> Vec<String> {
     let figures = figures.iter().map(|figure| (figure.name(), figure.meaning()));
-    let actors = cast().iter().map(|actor| (actor.name, actor.about));
-    let longest =
-        Figure::ALL.iter().map(|figure| figure.name().len()).chain(cast().iter().map(|a| a.name.len()));
+    let actors = guard_presets().iter().map(|actor| (actor.name, actor.description));
+    let longest = Figure::ALL
+        .iter()
+        .map(|figure| figure.name().len())
+        .chain(guard_presets().iter().map(|a| a.name.len()));
     let longest = longest.max().unwrap_or(0);
     let before = INDENT.len() + longest + 2;
     let note = |(name, text): (&str, &str)| {
@@ -87,7 +98,7 @@ mod tests {
 
     #[test]
     fn titles_say_what_happens() {
-        let titles: Vec<_> = Scene::all().iter().map(title).collect();
+        let titles: Vec<_> = Scenario::all().iter().map(title).collect();
         let expected = [
             "surge-1.4: requests go from 0.7 to 1.4 × the backend's capacity from 1s to 3s",
             "surge-10: requests go from 0.7 to 10 × the backend's capacity from 1s to 3s",
@@ -97,7 +108,7 @@ mod tests {
             "healthy: nothing happens",
         ];
         assert_eq!(titles, expected);
-        let storm = setting(&Scene::retry_storm());
+        let storm = setting(&Scenario::retry_storm());
         assert!(
             storm.starts_with("clients wait 100ms for an answer and try again up to 5 times at once;"),
             "{storm}"

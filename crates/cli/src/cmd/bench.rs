@@ -21,7 +21,7 @@ use std::{
     },
 };
 use tidegate::Clock;
-use tidegate_core::{Micros, Share};
+use tidegate_core::{Micros, Percent};
 use tidegate_replay::Progress;
 use tokio::runtime::Builder;
 
@@ -91,7 +91,7 @@ pub(crate) struct Args {
 
     /// End with 3 if more than this part of the requests was admitted or denied against the policy [without a share: 1%]
     #[arg(long, value_name = "SHARE", num_args = 0..=1, default_missing_value = "1%", requires = "policy")]
-    expect: Option<Share>,
+    expect: Option<Percent>,
 
     /// Another status that is a denial, beside 429 and those of the policy
     #[arg(long = "denied", value_name = "STATUS", value_parser = clap::value_parser!(u16).range(100..=599))]
@@ -187,7 +187,7 @@ fn twin(path: &Path) -> Result<Twin, Failure> {
     Twin::new(&policy, Path::new(""), Clock::system().now())
 }
 
-fn is_expected(outcome: &Outcome, most: Share) -> Result<(), Failure> {
+fn is_expected(outcome: &Outcome, most: Percent) -> Result<(), Failure> {
     let difference = outcome.difference().unwrap_or(0);
     let allowed = (outcome.sent as f64 * most.as_f64()) as u64;
     match difference > allowed {

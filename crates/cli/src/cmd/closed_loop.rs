@@ -8,7 +8,7 @@ use crate::{
 use clap::builder::PossibleValuesParser;
 use std::{fs, path::Path};
 use tidegate_core::Micros;
-use tidegate_simulation::Scene;
+use tidegate_simulation::Scenario;
 
 /// Which scenes, and with which random numbers.
 #[derive(Debug, clap::Args)]
@@ -70,23 +70,23 @@ const LONGEST: u64 = 20;
 
 impl ClosedLoop {
     /// The scenes that are asked for; `None` if it is about quotas.
-    pub(super) fn scenes(&self, length: Option<Micros>) -> Result<Option<Vec<Scene>>, Failure> {
+    pub(super) fn scenes(&self, length: Option<Micros>) -> Result<Option<Vec<Scenario>>, Failure> {
         let Some(asked) = self.closed_loop.as_deref() else { return Ok(None) };
         let seconds = length.map(whole_seconds).transpose()?;
-        let scenes = Scene::all().into_iter().filter(|scene| match asked {
+        let scenes = Scenario::all().into_iter().filter(|scene| match asked {
             ALL => true,
-            OVERLOAD => scene.name != Scene::healthy().name,
+            OVERLOAD => scene.name != Scenario::healthy().name,
             name => scene.name == name,
         });
         let scenes = scenes.map(|scene| {
-            let scene = Scene { seed: self.seed.unwrap_or(scene.seed), ..scene };
-            seconds.map_or(scene.clone(), |seconds| scene.seconds(seconds))
+            let scene = Scenario { seed: self.seed.unwrap_or(scene.seed), ..scene };
+            seconds.map_or(scene.clone(), |seconds| scene.with_seconds(seconds))
         });
         Ok(Some(scenes.collect()))
     }
 
     /// Plays the scenes and shows what came of them.
-    pub(super) fn run(&self, scenes: &[Scene], show: &Show<'_>) -> Result<(), Failure> {
+    pub(super) fn run(&self, scenes: &[Scenario], show: &Show<'_>) -> Result<(), Failure> {
         if show.svg.is_some() && scenes.len() > 1 {
             return Err(Failure::input(
                 "a picture shows one scene\nname it, as in `--closed-loop surge-10 --svg picture.svg`",
@@ -119,7 +119,7 @@ impl ClosedLoop {
 }
 
 fn names() -> Vec<&'static str> {
-    Scene::all().iter().map(|scene| scene.name).chain([OVERLOAD, ALL]).collect()
+    Scenario::all().iter().map(|scene| scene.name).chain([OVERLOAD, ALL]).collect()
 }
 
 fn whole_seconds(length: Micros) -> Result<u64, Failure> {

@@ -54,7 +54,7 @@ async fn collect(operator: &Operator, args: &Args) -> Result<Value, Failure> {
     let is_named = |rule: &&Value| args.rule.as_deref().is_none_or(|name| rule["name"] == name);
     if let Some(name) = args.rule.as_deref().filter(|_| !all.iter().any(|rule| is_named(&rule))) {
         let names: Vec<&str> = all.iter().filter_map(|rule| rule["name"].as_str()).collect();
-        let fix = match tidegate_core::spelling::meant(name, names.iter().copied()) {
+        let fix = match tidegate_core::suggest::closest(name, names.iter().copied()) {
             Some(near) => format!("did you mean `{near}`?"),
             None => "name one of the policy's".to_owned(),
         };

@@ -16,7 +16,7 @@ use crate::{
 use clap::ValueHint;
 use std::{fs, path::PathBuf};
 use tidegate_core::{Micros, Quota};
-use tidegate_simulation::Arrival;
+use tidegate_simulation::SimulatedRequest;
 
 /// Show what quotas let through of a load, without waiting for it.
 ///
@@ -178,7 +178,7 @@ fn read_quotas(texts: &[String]) -> Result<Vec<Quota>, Failure> {
 }
 
 /// The time to show: the load, and twice that at most when callers go later.
-fn span(arrivals: &[Arrival], length: Option<Micros>, runs: &[run::Run]) -> (Micros, Micros) {
+fn span(arrivals: &[SimulatedRequest], length: Option<Micros>, runs: &[run::Run]) -> (Micros, Micros) {
     let first = arrivals.first().map_or(Micros::ZERO, |arrival| arrival.at);
     let after = arrivals.last().map_or(Micros::ZERO, |arrival| arrival.at).plus(Micros::new(1));
     let (start, end) = match length {

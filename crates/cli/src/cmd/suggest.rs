@@ -15,7 +15,7 @@ use std::{
     path::{Path, PathBuf},
     sync::Arc,
 };
-use tidegate_core::Share;
+use tidegate_core::Percent;
 use tidegate_policy::PolicyFormat;
 use tidegate_replay::{
     Failure as NotReplayed,
@@ -190,7 +190,7 @@ fn written(suggestion: &Suggestion, format: PolicyFormat) -> String {
     )
 }
 
-fn share(option: &str, text: &str) -> Result<Share, Failure> {
+fn share(option: &str, text: &str) -> Result<Percent, Failure> {
     text.parse().map_err(|error| Failure::input(format!("{option} {text}: {error}")))
 }
 

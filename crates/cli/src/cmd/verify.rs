@@ -7,7 +7,7 @@ use crate::{
 };
 use serde_json::{Value, json};
 use std::{cell::Cell, fmt::Write as _, ops::ControlFlow, rc::Rc, time::Duration};
-use tidegate_core::Kind;
+use tidegate_core::AlgorithmKind;
 use tidegate_redis::{Compared, Plan, RedisStore, verify};
 
 /// Compare decisions of a Redis or Valkey with those of this process.
@@ -108,14 +108,14 @@ fn json(compared: &Compared) -> Value {
         "turns": turns,
         "renewals": renewals,
         "quotas": quotas,
-        "algorithms": Kind::names().collect::<Vec<_>>(),
+        "algorithms": AlgorithmKind::names().collect::<Vec<_>>(),
     })
 }
 
 fn report(compared: &Compared, paint: Paint) -> String {
     let Compared { steps, decisions, checks, denied, delayed, refunds, .. } = compared;
     let Compared { resets, changes, turns, renewals, quotas, .. } = compared;
-    let names: Vec<_> = Kind::names().collect();
+    let names: Vec<_> = AlgorithmKind::names().collect();
     let mut text = paint.tone(Tone::Strong, format!("no difference in {steps} steps"));
     text.push('\n');
     let lines = [

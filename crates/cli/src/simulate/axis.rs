@@ -5,7 +5,7 @@ use super::{
     time::{DAY, HOUR, MINUTE, SECOND, clock},
 };
 use tidegate_core::Micros;
-use tidegate_simulation::Arrival;
+use tidegate_simulation::SimulatedRequest;
 
 /// A stretch of time, cut into columns of one round length.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -112,7 +112,7 @@ impl Axis {
     }
 
     /// What is offered in each column.
-    pub(crate) fn offered(&self, arrivals: &[Arrival]) -> Vec<u64> {
+    pub(crate) fn offered(&self, arrivals: &[SimulatedRequest]) -> Vec<u64> {
         let mut bins = vec![0; self.bins()];
         for arrival in arrivals {
             if let Some(column) = self.column(arrival.at) {

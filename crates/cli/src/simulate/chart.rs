@@ -14,7 +14,7 @@ use super::{
     time::rough,
 };
 use crate::terminal::{self, Paint, Tone};
-use tidegate_core::{Kind, Micros};
+use tidegate_core::{AlgorithmKind, Micros};
 
 /// Columns to the left of every row.
 pub(crate) const INDENT: &str = "  ";
@@ -134,7 +134,7 @@ impl Chart {
         let Some(worst) = run.worst else { return self.note("nothing was admitted") };
         let bound = run.bound.map_or("no bound".into(), |bound| format!("bound {bound}"));
         let text = match run.quota.kind() {
-            Kind::Concurrency(_) => format!("most in flight: {}, {bound}", worst.cost),
+            AlgorithmKind::Concurrency(_) => format!("most in flight: {}, {bound}", worst.cost),
             _ => format!("worst {}: {}, {bound}", run.window, worst.cost),
         };
         let tone = if run.exceeds_nominal() { Tone::Alarm } else { Tone::Passed };
@@ -234,7 +234,7 @@ pub(crate) fn merge(paint: Paint, cells: impl Iterator<Item = (Tone, char)>) -> 
 pub(super) fn name(run: &Run) -> String {
     let (text, algorithm) = (run.quota.to_string(), run.quota.kind().name());
     match run.quota.kind() {
-        Kind::TokenBucket(_) => format!("{text} ({algorithm})"),
+        AlgorithmKind::TokenBucket(_) => format!("{text} ({algorithm})"),
         _ => text,
     }
 }
@@ -251,7 +251,9 @@ fn totals(run: &Run) -> String {
 /// How long the callers were ready to wait, if at all, and how long they did.
 fn patience(run: &Run) -> Option<String> {
     let patience = match (run.patience, run.quota.kind()) {
-        (_, Kind::Concurrency(_)) => return Some(format!("each holds its place for {}", run.window)),
+        (_, AlgorithmKind::Concurrency(_)) => {
+            return Some(format!("each holds its place for {}", run.window));
+        }
         (Micros::ZERO, _) => return None,
         (Micros::MAX, _) => "as long as the queue lets them".into(),
         (patience, _) => format!("for up to {patience}"),

@@ -4,8 +4,8 @@ use super::{rate, time};
 use crate::failure::Failure;
 use clap::ValueEnum;
 use std::{fmt, ops::Range};
-use tidegate_core::{Micros, Quota, Rate, Unit};
-use tidegate_simulation::Arrival;
+use tidegate_core::{Micros, Quota, Rate, RateUnit};
+use tidegate_simulation::SimulatedRequest;
 
 /// More decisions than this say nothing that fewer do not.
 pub(crate) const MOST_DECISIONS: usize = 10_000_000;
@@ -56,7 +56,7 @@ pub(crate) struct Load {
 pub(crate) fn parse_rate(text: &str) -> Result<Rate, Failure> {
     let quota: Quota = text.parse().map_err(|error| Failure::input(format!("--rate: {error}")))?;
     match quota.rate() {
-        Some(rate) if rate.quota() == Ok(quota) => Ok(rate.of(Unit::Requests)),
+        Some(rate) if rate.quota() == Ok(quota) => Ok(rate.with_unit(RateUnit::Requests)),
         _ => Err(Failure::input(format!("--rate: `{text}` is not a rate\nwrite `200/min` or `5 per 10s`"))),
     }
 }
@@ -95,7 +95,7 @@ fn largest(quotas: &[Quota], window: Micros, hold: Micros) -> u128 {
 
 impl Load {
     /// All arrivals in order; refuses more than `most`.
-    pub(crate) fn arrivals(&self, most: usize) -> Result<Vec<Arrival>, Failure> {
+    pub(crate) fn arrivals(&self, most: usize) -> Result<Vec<SimulatedRequest>, Failure> {
         let length = self.length.get();
         let moments: Box<dyn Iterator<Item = u64>> = match self.shape {
             Shape::Steady => Box::new(self.evenly(0..length)),
@@ -105,7 +105,7 @@ impl Load {
             Shape::Ramp => Box::new(self.ramp()),
             Shape::OnOff => Box::new(self.on_off()),
         };
-        let arrival = |at| Arrival { at: Micros::new(at), cost: self.cost };
+        let arrival = |at| SimulatedRequest { at: Micros::new(at), cost: self.cost };
         let moments = moments.take_while(|at| *at < length).take(most + 1);
         let arrivals: Vec<_> = moments.map(arrival).collect();
         match arrivals.len() {

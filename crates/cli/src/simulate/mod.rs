@@ -18,7 +18,7 @@ pub(crate) mod window;
 
 use run::Run;
 use tidegate_core::Micros;
-use tidegate_simulation::Arrival;
+use tidegate_simulation::SimulatedRequest;
 
 /// Everything that there is to show.
 #[derive(Debug)]
@@ -26,7 +26,7 @@ pub(crate) struct Scene {
     /// What was offered, in words.
     pub(crate) title: String,
     /// What was offered, in order of time.
-    pub(crate) arrivals: Vec<Arrival>,
+    pub(crate) arrivals: Vec<SimulatedRequest>,
     /// What became of it, for each quota.
     pub(crate) runs: Vec<Run>,
     /// The length of time over which admissions are added up.

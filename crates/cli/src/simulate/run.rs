@@ -1,8 +1,8 @@
 //! Runs arrivals against one quota, in virtual time.
 
 use super::{rate, window, window::Stretch};
-use tidegate_core::{Demand, Kind, Micros, Outcome, Quota, Retry};
-use tidegate_simulation::{Arrival, SimulatedQuota};
+use tidegate_core::{AlgorithmKind, Demand, Micros, Outcome, Quota, Retry};
+use tidegate_simulation::{SimulatedQuota, SimulatedRequest};
 
 /// How callers behave.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -89,31 +89,33 @@ impl Tally {
 /// nobody can wait: no one knows when it is given back.
 fn patience(quota: &Quota, asked: Option<Micros>) -> Micros {
     match (quota.kind(), asked) {
-        (Kind::Concurrency(_), _) => Micros::ZERO,
+        (AlgorithmKind::Concurrency(_), _) => Micros::ZERO,
         (_, Some(asked)) => asked,
-        (Kind::LeakyBucket(_), None) => Micros::MAX,
-        (Kind::Smooth(_) | Kind::WarmUp(_), None) => Micros::from_secs(1),
+        (AlgorithmKind::LeakyBucket(_), None) => Micros::MAX,
+        (AlgorithmKind::Smooth(_) | AlgorithmKind::WarmUp(_), None) => Micros::from_secs(1),
         _ => Micros::ZERO,
     }
 }
 
 /// What a quota promises for such arrivals.
-fn bound(quota: &Quota, arrivals: &[Arrival], window: Micros) -> Option<u64> {
+fn bound(quota: &Quota, arrivals: &[SimulatedRequest], window: Micros) -> Option<u64> {
     // The core saturates where nothing bounds a shaper that is faster than its clock.
-    let bound = Some(quota.bound().in_any(window)).filter(|bound| *bound < u64::MAX)?;
+    let bound = Some(quota.bound().max_in_window(window)).filter(|bound| *bound < u64::MAX)?;
     // What the core says of shapers is for calls that cost one; the last call may cost more.
     let last = match quota.kind() {
-        Kind::Smooth(_) | Kind::WarmUp(_) => arrivals.iter().map(|arrival| arrival.cost).max().unwrap_or(1),
+        AlgorithmKind::Smooth(_) | AlgorithmKind::WarmUp(_) => {
+            arrivals.iter().map(|arrival| arrival.cost).max().unwrap_or(1)
+        }
         _ => 1,
     };
     Some(bound.saturating_add(last.saturating_sub(1)))
 }
 
 /// Asks `quota` for every arrival, in order.
-pub(crate) fn run(quota: Quota, arrivals: &[Arrival], window: Micros, manners: Manners) -> Run {
+pub(crate) fn run(quota: Quota, arrivals: &[SimulatedRequest], window: Micros, manners: Manners) -> Run {
     let patience = patience(&quota, manners.patience);
     // What is in flight is what began within the last holding time.
-    let window = if matches!(quota.kind(), Kind::Concurrency(_)) { manners.hold } else { window };
+    let window = if matches!(quota.kind(), AlgorithmKind::Concurrency(_)) { manners.hold } else { window };
     let tally = Tally::default();
     let mut run = Run {
         quota,
@@ -132,7 +134,7 @@ pub(crate) fn run(quota: Quota, arrivals: &[Arrival], window: Micros, manners: M
 
     let mut simulated = SimulatedQuota::new(quota, manners.hold);
     for arrival in arrivals {
-        let decision = simulated.decide(arrival.at, Demand::within(arrival.cost, patience));
+        let decision = simulated.decide(arrival.at, Demand::with_max_wait(arrival.cost, patience));
         run.note(*arrival, decision.outcome());
     }
     // Requests of different cost may overtake each other.
@@ -147,8 +149,8 @@ impl Run {
         self.worst.is_some_and(|worst| worst.cost > self.nominal)
     }
 
-    fn note(&mut self, arrival: Arrival, outcome: Outcome) {
-        let Arrival { at, cost } = arrival;
+    fn note(&mut self, arrival: SimulatedRequest, outcome: Outcome) {
+        let SimulatedRequest { at, cost } = arrival;
         match outcome {
             Outcome::Allow => {
                 self.allowed.add(cost);

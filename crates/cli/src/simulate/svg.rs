@@ -19,7 +19,7 @@ use super::{
     window,
 };
 use std::fmt::Write;
-use tidegate_core::{Kind, Micros};
+use tidegate_core::{AlgorithmKind, Micros};
 
 /// Space above the first panel, for the legend.
 const TOP: f64 = 56.0;
@@ -84,7 +84,8 @@ impl Svg {
     fn legend(&mut self, scene: &Scene) {
         let bin = self.axis.bin();
         let waits = scene.runs.iter().any(|run| run.delayed.requests > 0);
-        let in_flight = scene.runs.iter().all(|run| matches!(run.quota.kind(), Kind::Concurrency(_)));
+        let in_flight =
+            scene.runs.iter().all(|run| matches!(run.quota.kind(), AlgorithmKind::Concurrency(_)));
         let sum =
             if in_flight { "in flight".into() } else { format!("admitted in the last {}", scene.window) };
         let rate = if in_flight { "limit" } else { "its rate" };
@@ -132,7 +133,7 @@ impl Svg {
         let class = if run.exceeds_nominal() { "over" } else { "strong" };
         let worst = short(run.worst.map_or(0, |worst| worst.cost));
         let what = match run.quota.kind() {
-            Kind::Concurrency(_) => "most in flight".into(),
+            AlgorithmKind::Concurrency(_) => "most in flight".into(),
             _ => format!("worst {}", run.window),
         };
         let bound =

@@ -19,7 +19,7 @@ use std::{
     str,
 };
 use tidegate_core::{Quota, QuotaError};
-use tidegate_simulation::Arrival;
+use tidegate_simulation::SimulatedRequest;
 
 /// What a trace holds.
 #[derive(Debug)]
@@ -27,7 +27,7 @@ pub(crate) struct Trace {
     /// Where it was read from, in words.
     pub(crate) name: String,
     /// Its requests, in order of time.
-    pub(crate) arrivals: Vec<Arrival>,
+    pub(crate) arrivals: Vec<SimulatedRequest>,
     /// The quotas that it names.
     pub(crate) quotas: Vec<Quota>,
 }
@@ -106,7 +106,7 @@ impl Trace {
             let fix = "write a time, then `cost` and a number if it is not 1";
             return Err(word.fault(format!("`{}` does not belong here", word.text), fix));
         }
-        self.arrivals.push(Arrival { at, cost });
+        self.arrivals.push(SimulatedRequest { at, cost });
         Ok(())
     }
 }

@@ -16,15 +16,15 @@
 //! slows down. That is the point of it.
 
 use super::{
-    Algorithm, Demand, Effect, Numbers, Receipt, SlidingStrict, Step, sliding_strict, window,
-    window::Window as _,
+    Algorithm, ChargeResult, Demand, Effect, LuaArgs, Receipt, SlidingStrict, sliding_strict, window,
+    window::WindowAlgorithm as _,
 };
 use crate::{
     bound::Bound,
-    decision::{Count, Decision, Verb},
-    quota::{QuotaError, Rate, Reader},
+    decision::{CountReading, Decision, DecisionCode},
+    quota::{QuotaError, QuotaReader, Rate},
+    state::AlgorithmState,
     units::Micros,
-    words::Words,
 };
 use core::fmt;
 
@@ -38,27 +38,28 @@ pub struct Concurrency {
 }
 
 /// Without a lease there is one word of state: how many permits are held.
-const HELD: usize = 0;
+const IN_FLIGHT: usize = 0;
 
 /// The parts that a lease is counted in.
-const PARTS: u64 = 8;
+const LEASE_PARTS: u64 = 8;
 /// The most words that a state has: the newest part, and a ring of one part more than a lease has.
-const WIDEST: usize = PARTS as usize + 2;
+const MAX_STATE_LEN: usize = LEASE_PARTS as usize + 2;
 
 impl Concurrency {
     /// At most `limit` at once, each until it is given back.
     pub fn new(limit: u64) -> Result<Self, QuotaError> {
-        QuotaError::refuse_zero("a concurrency limit", limit)?;
-        QuotaError::refuse_inexact("a concurrency limit", limit)?;
+        QuotaError::require_nonzero("a concurrency limit", limit)?;
+        QuotaError::require_exact("a concurrency limit", limit)?;
         Ok(Self { limit, lease: None })
     }
 
     /// At most `limit` at once, each until it is given back or has not been renewed for `lease`.
     pub fn with_lease(limit: u64, lease: Micros) -> Result<Self, QuotaError> {
         let it = Self::new(limit)?;
-        QuotaError::refuse_zero("a lease", lease.get())?;
-        let lease = Micros::new(lease.get().next_multiple_of(PARTS));
-        SlidingStrict::new(Rate::new(limit, lease), PARTS).map(|lease| Self { lease: Some(lease), ..it })
+        QuotaError::require_nonzero("a lease", lease.get())?;
+        let lease = Micros::new(lease.get().next_multiple_of(LEASE_PARTS));
+        SlidingStrict::new(Rate::new(limit, lease), LEASE_PARTS)
+            .map(|lease| Self { lease: Some(lease), ..it })
     }
 
     /// How long a permit is held at least, if it is neither renewed nor given back.
@@ -67,25 +68,25 @@ impl Concurrency {
     }
 
     /// Whether a state means the same under both.
-    fn counts_like(&self, other: &Self) -> bool {
-        self.lease.map(|lease| lease.part()) == other.lease.map(|lease| lease.part())
+    fn has_same_layout(&self, other: &Self) -> bool {
+        self.lease.map(|lease| lease.part_len()) == other.lease.map(|lease| lease.part_len())
     }
 
-    /// What is held at `now`, and the moment that counts as now.
-    fn held<W: Words + ?Sized>(&self, state: &W, now: Micros) -> (u64, Micros) {
+    /// What is held at `new`, and the moment that counts as now.
+    fn in_flight<W: AlgorithmState + ?Sized>(&self, state: &W, now: Micros) -> (u64, Micros) {
         match self.lease {
-            None => (state.get(HELD), now),
+            None => (state.get(IN_FLIGHT), now),
             Some(lease) => {
-                let at = lease.moment(state, now);
-                (lease.used(state, at.get() / lease.part()), at)
+                let at = lease.effective_now(state, now);
+                (lease.count_used(state, at.get() / lease.part_len()), at)
             }
         }
     }
 
     /// When all that is held will have expired.
-    fn expiry<W: Words + ?Sized>(&self, state: &W, held: u64, now: Micros) -> Micros {
+    fn expiry<W: AlgorithmState + ?Sized>(&self, state: &W, held: u64, now: Micros) -> Micros {
         match self.lease {
-            Some(lease) => lease.forgotten(state).since(now),
+            Some(lease) => lease.reset_at(state).since(now),
             None if held == 0 => Micros::ZERO,
             None => Micros::MAX,
         }
@@ -94,20 +95,25 @@ impl Concurrency {
 
 impl Algorithm for Concurrency {
     const NAMES: &'static [&'static str] = &["concurrency"];
-    const TWIN: &'static [&'static str] =
-        &[super::LUA, super::CARRY_LUA, window::LUA, sliding_strict::LUA, include_str!("concurrency.lua")];
+    const LUA_SOURCES: &'static [&'static str] = &[
+        super::PRELUDE_LUA,
+        super::CONVERT_LUA,
+        window::LUA,
+        sliding_strict::LUA,
+        include_str!("concurrency.lua"),
+    ];
 
-    fn numbers(&self) -> Numbers {
-        let (part, parts) = self.lease.map_or((0, 0), |lease| (lease.part(), lease.parts));
+    fn lua_args(&self) -> LuaArgs {
+        let (part, parts) = self.lease.map_or((0, 0), |lease| (lease.part_len(), lease.parts));
         [self.limit as f64, part as f64, parts as f64, 0.0, 0.0, 0.0]
     }
 
-    fn read(rate: Rate, _reader: &mut Reader<'_>) -> Result<Self, QuotaError> {
-        Err(QuotaError::not_a_rate(rate))
+    fn parse(rate: Rate, _reader: &mut QuotaReader<'_>) -> Result<Self, QuotaError> {
+        Err(QuotaError::concurrency_has_no_rate(rate))
     }
 
-    fn width(&self) -> usize {
-        self.lease.map_or(1, |lease| lease.width())
+    fn state_len(&self) -> usize {
+        self.lease.map_or(1, |lease| lease.state_len())
     }
 
     fn rate(&self) -> Option<Rate> {
@@ -119,37 +125,38 @@ impl Algorithm for Concurrency {
     }
 
     fn bound(&self) -> Bound {
-        Bound::at_once(self.limit)
+        Bound::concurrency(self.limit)
     }
 
-    fn decide<W: Words + ?Sized>(&self, state: &mut W, now: Micros, demand: Demand) -> Step {
-        let (mut held, at) = self.held(state, now);
+    fn decide<W: AlgorithmState + ?Sized>(&self, state: &mut W, now: Micros, demand: Demand) -> ChargeResult {
+        let (mut in_flight, at) = self.in_flight(state, now);
         let mut receipt = Receipt::default();
 
         let verb = if demand.cost > self.limit {
-            Verb::Never
-        } else if held + demand.cost > self.limit {
-            Verb::Full
+            DecisionCode::Never
+        } else if in_flight + demand.cost > self.limit {
+            DecisionCode::Full
         } else {
-            Verb::Allow
+            DecisionCode::Allow
         };
-        if verb == Verb::Allow && demand.effect == Effect::Charge && demand.cost > 0 {
-            held += demand.cost;
+        if verb == DecisionCode::Allow && demand.effect == Effect::Charge && demand.cost > 0 {
+            in_flight += demand.cost;
             match self.lease {
-                None => state.set(HELD, held),
+                None => state.set(IN_FLIGHT, in_flight),
                 Some(lease) => lease.record(state, at, demand.cost),
             }
             receipt = Receipt { cost: demand.cost, at, ..Receipt::default() };
         }
 
-        let reset = self.expiry(state, held, now);
-        let count = Count { remaining: self.limit.saturating_sub(held), reset, wait: Micros::ZERO };
-        Step { decision: Decision::on_count(verb, self.limit, count), receipt }
+        let reset = self.expiry(state, in_flight, now);
+        let count =
+            CountReading { remaining: self.limit.saturating_sub(in_flight), reset, wait: Micros::ZERO };
+        ChargeResult { decision: Decision::from_count(verb, self.limit, count), receipt }
     }
 
-    fn refund<W: Words + ?Sized>(&self, state: &mut W, now: Micros, receipt: Receipt, cost: u64) {
+    fn refund<W: AlgorithmState + ?Sized>(&self, state: &mut W, now: Micros, receipt: Receipt, cost: u64) {
         match self.lease {
-            None => state.set(HELD, state.get(HELD).saturating_sub(cost)),
+            None => state.set(IN_FLIGHT, state.get(IN_FLIGHT).saturating_sub(cost)),
             Some(lease) => lease.refund(state, now, receipt, cost),
         }
     }
@@ -159,35 +166,35 @@ impl Algorithm for Concurrency {
         true
     }
 
-    fn carry_over<W: Words + ?Sized>(&self, writer: &Self, state: &mut W, now: Micros) {
-        if self.counts_like(writer) {
+    fn carry_over<W: AlgorithmState + ?Sized>(&self, writer: &Self, state: &mut W, now: Micros) {
+        if self.has_same_layout(writer) {
             return;
         }
-        let (held, at) = writer.held(state, now);
-        (0..self.width()).for_each(|word| state.set(word, 0));
+        let (in_flight, at) = writer.in_flight(state, now);
+        (0..self.state_len()).for_each(|word| state.set(word, 0));
         match self.lease {
-            None => state.set(HELD, held),
+            None => state.set(IN_FLIGHT, in_flight),
             Some(lease) if at > now => {
-                lease.record(state, Micros::new(at.get().next_multiple_of(lease.part())), held);
+                lease.record(state, Micros::new(at.get().next_multiple_of(lease.part_len())), in_flight);
             }
-            Some(lease) => lease.record(state, at, held),
+            Some(lease) => lease.record(state, at, in_flight),
         }
     }
 
-    fn decide_carried<W: Words + ?Sized>(
+    fn decide_carried<W: AlgorithmState + ?Sized>(
         &self,
         writer: &Self,
         state: &mut W,
         now: Micros,
         demand: Demand,
-    ) -> Step {
-        if self.counts_like(writer) {
+    ) -> ChargeResult {
+        if self.has_same_layout(writer) {
             return self.decide(state, now, demand);
         }
         // On a copy: a denial must leave what is held as the writer counts it.
-        let mut copy = [0; WIDEST];
-        let words = self.width().max(writer.width());
-        copy.iter_mut().take(writer.width()).enumerate().for_each(|(word, copy)| *copy = state.get(word));
+        let mut copy = [0; MAX_STATE_LEN];
+        let words = self.state_len().max(writer.state_len());
+        copy.iter_mut().take(writer.state_len()).enumerate().for_each(|(word, copy)| *copy = state.get(word));
         self.carry_over(writer, copy.as_mut_slice(), now);
         let step = self.decide(copy.as_mut_slice(), now, demand);
         if step.receipt.cost > 0 {
@@ -196,12 +203,17 @@ impl Algorithm for Concurrency {
         step
     }
 
-    fn renew<W: Words + ?Sized>(&self, state: &mut W, now: Micros, receipt: Receipt) -> Option<Receipt> {
+    fn renew<W: AlgorithmState + ?Sized>(
+        &self,
+        state: &mut W,
+        now: Micros,
+        receipt: Receipt,
+    ) -> Option<Receipt> {
         let Some(lease) = self.lease else { return Some(receipt) };
-        let (_, at) = self.held(state, now);
-        let taken = receipt.at.get() / lease.part();
-        let is_held =
-            taken + lease.parts >= at.get() / lease.part() && state.get(lease.slot(taken)) >= receipt.cost;
+        let (_, at) = self.in_flight(state, now);
+        let taken = receipt.at.get() / lease.part_len();
+        let is_held = taken + lease.parts >= at.get() / lease.part_len()
+            && state.get(lease.slot(taken)) >= receipt.cost;
         is_held.then(|| {
             lease.refund(state, now, receipt, receipt.cost);
             lease.record(state, at, receipt.cost);

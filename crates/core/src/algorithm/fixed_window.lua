@@ -5,21 +5,21 @@
 
 local fixed_window = {}
 
-local function past_boundary(quota, at)
+local function offset_in_window(quota, at)
   if quota[3] < 0 then return 0 end
   local past = fmod(at, quota[2]) - quota[3]
   if past < 0 then return past + quota[2] end
   return past
 end
 
-local function opened_at(quota, at) return since(at, past_boundary(quota, at)) end
+local function window_start(quota, at) return since(at, offset_in_window(quota, at)) end
 
-local function window_end(quota, start) return plus(start, quota[2] - past_boundary(quota, start)) end
+local function window_end(quota, start) return plus(start, quota[2] - offset_in_window(quota, start)) end
 
-local function current(quota, state, now)
+local function current_window(quota, state, now)
   local start, count = state[1] - 1, state[2]
   if start >= 0 and (now < start or (count > 0 and now < window_end(quota, start))) then return start, count end
-  return opened_at(quota, now), 0
+  return window_start(quota, now), 0
 end
 
 function fixed_window.new() return { 0, 0 } end
@@ -31,41 +31,41 @@ end
 
 function fixed_window.save(quota, state) return pack('>I7I7', state[1], state[2]) end
 
-function fixed_window.earliest(quota, state, now, cost)
-  local start, count = current(quota, state, now)
+function fixed_window.earliest_admission(quota, state, now, cost)
+  local start, count = current_window(quota, state, now)
   if count + cost <= quota[1] then return max(start, now) end
   return window_end(quota, start)
 end
 
 function fixed_window.record(quota, state, at, cost)
-  local start, count = current(quota, state, at)
+  local start, count = current_window(quota, state, at)
   state[1], state[2] = start + 1, count + cost
 end
 
 function fixed_window.remaining(quota, state, now)
-  local start, count = current(quota, state, now)
+  local start, count = current_window(quota, state, now)
   if start > now then return 0 end
   return since(quota[1], count)
 end
 
-function fixed_window.forgotten(quota, state)
+function fixed_window.reset_at(quota, state)
   local start = state[1] - 1
   if start < 0 then return 0 end
   if state[2] > 0 then return window_end(quota, start) end
   return start
 end
 
-function fixed_window.decide(quota, state, now, cost, patience, credit, probe)
-  return decide_in_window(fixed_window, quota, state, now, cost, patience, credit, probe)
+function fixed_window.decide(quota, state, now, cost, max_wait, overdraft, probe)
+  return decide_window(fixed_window, quota, state, now, cost, max_wait, overdraft, probe)
 end
 
-function fixed_window.rare()
+function fixed_window.refund_ops()
   local function refund(quota, state, now, cost, receipt)
-    local start, count = current(quota, state, now)
+    local start, count = current_window(quota, state, now)
     if state[1] == start + 1 and start <= receipt.at then state[2] = since(count, cost) end
   end
 
   return refund
 end
 
-function fixed_window.shares(quota, other) return quota[2] == other[2] and quota[3] == other[3] end
+function fixed_window.shares_state(quota, other) return quota[2] == other[2] and quota[3] == other[3] end

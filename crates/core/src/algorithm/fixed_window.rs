@@ -15,14 +15,14 @@
 //! one that people expect of "100 per day", and not a bound on any one second.
 
 use super::{
-    Algorithm, Demand, Numbers, Receipt, Step,
-    window::{self, Window, counted},
+    Algorithm, ChargeResult, Demand, LuaArgs, Receipt,
+    window::{self, WindowAlgorithm, window_methods},
 };
 use crate::{
     bound::Bound,
-    quota::{QuotaError, Rate, Reader},
+    quota::{QuotaError, QuotaReader, Rate},
+    state::AlgorithmState,
     units::Micros,
-    words::Words,
 };
 use core::fmt;
 
@@ -54,7 +54,7 @@ const FIRST_MONDAY: u64 = 4 * 86_400_000_000;
 const WEEK: u64 = 7 * 86_400_000_000;
 
 impl FixedWindow {
-    /// At most `rate.amount()` in each window of `rate.period()`.
+    /// At most `rate.parse_amount()` in each window of `rate.parse_period()`.
     pub fn new(rate: Rate, start: WindowStart) -> Result<Self, QuotaError> {
         rate.validate()?;
         Ok(Self { rate, start })
@@ -77,7 +77,7 @@ impl FixedWindow {
     }
 
     /// How far `at` is past the start of the window that a hit then opens when none is open.
-    fn past_boundary(&self, at: Micros) -> Micros {
+    fn offset_in_window(&self, at: Micros) -> Micros {
         let length = self.length().get();
         match self.start {
             WindowStart::FirstHit => Micros::ZERO,
@@ -88,45 +88,45 @@ impl FixedWindow {
     }
 
     /// The start of the window that a hit at `at` opens when none is open; none starts before time does.
-    fn opened_at(&self, at: Micros) -> Micros {
-        at.since(self.past_boundary(at))
+    fn window_start(&self, at: Micros) -> Micros {
+        at.since(self.offset_in_window(at))
     }
 
     /// The end of a window: the calendar's, even where the window did not start with it.
-    fn end(&self, start: Micros) -> Micros {
-        start.plus(self.length().since(self.past_boundary(start)))
+    fn window_end(&self, start: Micros) -> Micros {
+        start.plus(self.length().since(self.offset_in_window(start)))
     }
 
-    /// The window that counts at `now`, and what is in it. One that was opened and emptied is not open.
-    fn current<W: Words + ?Sized>(&self, state: &W, now: Micros) -> (Micros, u64) {
+    /// The window that counts at `new`, and what is in it. One that was opened and emptied is not open.
+    fn current_window<W: AlgorithmState + ?Sized>(&self, state: &W, now: Micros) -> (Micros, u64) {
         let count = state.get(COUNT);
         match state.get(START).checked_sub(1).map(Micros::new) {
-            Some(start) if now < start || (count > 0 && now < self.end(start)) => (start, count),
-            _ => (self.opened_at(now), 0),
+            Some(start) if now < start || (count > 0 && now < self.window_end(start)) => (start, count),
+            _ => (self.window_start(now), 0),
         }
     }
 }
 
-impl Window for FixedWindow {
-    fn earliest<W: Words + ?Sized>(&self, state: &W, now: Micros, cost: u64) -> Micros {
-        let (start, count) = self.current(state, now);
-        if count + cost <= self.limit() { start.max(now) } else { self.end(start) }
+impl WindowAlgorithm for FixedWindow {
+    fn earliest_admission<W: AlgorithmState + ?Sized>(&self, state: &W, now: Micros, cost: u64) -> Micros {
+        let (start, count) = self.current_window(state, now);
+        if count + cost <= self.limit() { start.max(now) } else { self.window_end(start) }
     }
 
-    fn record<W: Words + ?Sized>(&self, state: &mut W, at: Micros, cost: u64) {
-        let (start, count) = self.current(state, at);
+    fn record<W: AlgorithmState + ?Sized>(&self, state: &mut W, at: Micros, cost: u64) {
+        let (start, count) = self.current_window(state, at);
         state.set(START, start.get() + 1);
         state.set(COUNT, count + cost);
     }
 
-    fn remaining<W: Words + ?Sized>(&self, state: &W, now: Micros) -> u64 {
-        let (start, count) = self.current(state, now);
+    fn remaining<W: AlgorithmState + ?Sized>(&self, state: &W, now: Micros) -> u64 {
+        let (start, count) = self.current_window(state, now);
         if start > now { 0 } else { self.limit().saturating_sub(count) }
     }
 
-    fn forgotten<W: Words + ?Sized>(&self, state: &W) -> Micros {
+    fn reset_at<W: AlgorithmState + ?Sized>(&self, state: &W) -> Micros {
         match state.get(START).checked_sub(1) {
-            Some(start) if state.get(COUNT) > 0 => self.end(Micros::new(start)),
+            Some(start) if state.get(COUNT) > 0 => self.window_end(Micros::new(start)),
             Some(start) => Micros::new(start),
             None => Micros::ZERO,
         }
@@ -135,12 +135,12 @@ impl Window for FixedWindow {
 
 impl Algorithm for FixedWindow {
     const NAMES: &'static [&'static str] = &["fixed-window"];
-    const TWIN: &'static [&'static str] =
-        &[super::LUA, super::CARRY_LUA, window::LUA, include_str!("fixed_window.lua")];
+    const LUA_SOURCES: &'static [&'static str] =
+        &[super::PRELUDE_LUA, super::CONVERT_LUA, window::LUA, include_str!("fixed_window.lua")];
 
-    counted!();
+    window_methods!();
 
-    fn numbers(&self) -> Numbers {
+    fn lua_args(&self) -> LuaArgs {
         let phase = match self.start {
             WindowStart::FirstHit => -1.0,
             WindowStart::Calendar | WindowStart::Epoch => self.phase() as f64,
@@ -148,8 +148,8 @@ impl Algorithm for FixedWindow {
         [self.limit() as f64, self.length().get() as f64, phase, 0.0, 0.0, 0.0]
     }
 
-    fn read(rate: Rate, reader: &mut Reader<'_>) -> Result<Self, QuotaError> {
-        let start = match (reader.word("from-first-hit"), reader.word("from-epoch")) {
+    fn parse(rate: Rate, reader: &mut QuotaReader<'_>) -> Result<Self, QuotaError> {
+        let start = match (reader.accept("from-first-hit"), reader.accept("from-epoch")) {
             (Some(()), _) => WindowStart::FirstHit,
             (None, Some(())) => WindowStart::Epoch,
             (None, None) => WindowStart::Calendar,
@@ -157,7 +157,7 @@ impl Algorithm for FixedWindow {
         Self::new(rate, start)
     }
 
-    fn width(&self) -> usize {
+    fn state_len(&self) -> usize {
         2
     }
 
@@ -165,9 +165,9 @@ impl Algorithm for FixedWindow {
         Bound::windows(self.rate, 1, 0)
     }
 
-    fn refund<W: Words + ?Sized>(&self, state: &mut W, now: Micros, receipt: Receipt, cost: u64) {
+    fn refund<W: AlgorithmState + ?Sized>(&self, state: &mut W, now: Micros, receipt: Receipt, cost: u64) {
         // Only the newest window is still counted; older ones have ended, or others already queue behind them.
-        let (start, count) = self.current(state, now);
+        let (start, count) = self.current_window(state, now);
         if state.get(START) == start.get() + 1 && start <= receipt.at {
             state.set(COUNT, count.saturating_sub(cost));
         }
@@ -175,7 +175,7 @@ impl Algorithm for FixedWindow {
 
     /// What was counted in the same windows. Those of the calendar and of the epoch are the same unless they are weeks.
     fn shares_state(&self, other: &Self) -> bool {
-        self.numbers()[1..3] == other.numbers()[1..3]
+        self.lua_args()[1..3] == other.lua_args()[1..3]
     }
 }
 

@@ -13,15 +13,15 @@
 //! credit: for bytes, which come in larger pieces, take a token bucket or give a `delay`.
 
 use super::{
-    Algorithm, Demand, Numbers, Receipt, Step,
-    level::{Meter, metered},
+    Algorithm, ChargeResult, Demand, LuaArgs, Receipt,
+    level::{Meter, level_methods},
 };
 use crate::{
     bound::Bound,
     decision::Decision,
-    quota::{QuotaError, Rate, Reader},
+    quota::{QuotaError, QuotaReader, Rate},
+    state::AlgorithmState,
     units::Micros,
-    words::Words,
 };
 use core::fmt;
 
@@ -64,21 +64,21 @@ impl LeakyBucket {
 
 impl Algorithm for LeakyBucket {
     const NAMES: &'static [&'static str] = &["leaky-bucket", "leaky-bucket queue"];
-    const TWIN: &'static [&'static str] =
-        &[super::LUA, super::CARRY_LUA, super::level::LUA, include_str!("leaky_bucket.lua")];
+    const LUA_SOURCES: &'static [&'static str] =
+        &[super::PRELUDE_LUA, super::CONVERT_LUA, super::level::LUA, include_str!("leaky_bucket.lua")];
 
-    metered!();
+    level_methods!();
 
-    fn read(rate: Rate, reader: &mut Reader<'_>) -> Result<Self, QuotaError> {
+    fn parse(rate: Rate, reader: &mut QuotaReader<'_>) -> Result<Self, QuotaError> {
         // `leaky-bucket queue 5` is the algorithm's long name and its parameter in one.
-        let queue = match reader.amount_if_next(rate.unit())? {
+        let queue = match reader.parse_optional_amount(rate.unit())? {
             Some(queue) => Some(queue),
-            None => reader.amount_after("queue", rate.unit())?,
+            None => reader.parse_amount_after("queue", rate.unit())?,
         };
         let queue = queue.unwrap_or(rate.amount());
-        let delay = match reader.word("nodelay") {
+        let delay = match reader.accept("nodelay") {
             Some(()) => queue,
-            None => reader.amount_after("delay", rate.unit())?.unwrap_or(0),
+            None => reader.parse_amount_after("delay", rate.unit())?.unwrap_or(0),
         };
         Self::new(rate, queue, delay)
     }
@@ -94,7 +94,7 @@ impl Algorithm for LeakyBucket {
 
 impl fmt::Display for LeakyBucket {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let show = |amount| self.rate.unit().show(amount);
+        let show = |amount| self.rate.unit().display(amount);
         write!(f, "{} leaky-bucket queue {}", self.rate, show(self.queue))?;
         match self.delay {
             0 => Ok(()),

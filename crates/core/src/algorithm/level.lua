@@ -6,8 +6,8 @@
 local level = {}
 
 -- The highest level: 71 years of drain, or what the queue holds.
-local function most(quota)
-  return max(quota[4], min(quota[2] * 2251799813685248, LARGEST))
+local function max_level(quota)
+  return max(quota[4], min(quota[2] * 2251799813685248, LARGEST_EXACT))
 end
 
 local function level_at(quota, state, now)
@@ -49,77 +49,77 @@ function level.save(quota, state)
   return pack(layout(quota), state[1], state[2])
 end
 
-function level.forgotten(quota, state) return state[1] end
+function level.reset_at(quota, state) return state[1] end
 
-function level.decide(quota, state, now, cost, patience, credit, probe)
-  local price, drain, capacity = quota[1], quota[2], quota[3]
+function level.decide(quota, state, now, cost, max_wait, overdraft, probe)
+  local units_per_token, units_per_us, capacity = quota[1], quota[2], quota[3]
   local before = level_at(quota, state, now)
-  local units = cost * price
+  local units = cost * units_per_token
   local after = before + units
   -- Not the sum less the capacity: a sum of two large levels is not exact.
   local excess = before - (capacity - units)
   if cost > 1 and units > capacity then
-    if credit == REFUSE or (credit == GRANT and units > most(quota) - before) then return NEVER, before, 0, 0 end
+    if overdraft == REFUSE or (overdraft == GRANT and units > max_level(quota) - before) then return NEVER, before, 0, 0 end
     excess = before
   end
-  local verb = ALLOW
+  local code = ALLOW
   if excess > 0 then
-    if credit ~= FORCE then
-      if patience == 0 or excess > drain * patience then return DENY, before, excess, 0 end
+    if overdraft ~= FORCE then
+      if max_wait == 0 or excess > units_per_us * max_wait then return DENY, before, excess, 0 end
       local over = excess - (quota[4] - capacity)
       if over > 0 then return DENY, before, over, 0 end
     end
-    verb = DELAY
+    code = DELAY
   else
     excess = 0
   end
-  if probe or cost == 0 then return verb, before, excess, 0 end
-  if after > LARGEST or after > most(quota) then
-    after = most(quota)
-    cost = div(since(after, before), price)
+  if probe or cost == 0 then return code, before, excess, 0 end
+  if after > LARGEST_EXACT or after > max_level(quota) then
+    after = max_level(quota)
+    cost = div(since(after, before), units_per_token)
   end
   write_level(quota, state, now, after)
-  return verb, after, excess, 0, cost, now, after, 0
+  return code, after, excess, 0, cost, now, after, 0
 end
 
 function level.limit(quota) return quota[3] / quota[1] end
 
 -- How many tokens are left at a level.
-function level.left(quota, units) return div(since(quota[3], units), quota[1]) end
+function level.tokens_at_level(quota, units) return div(since(quota[3], units), quota[1]) end
 
-function level.rare()
+function level.refund_ops()
   local function refund(quota, state, now, cost, receipt)
-    local price, drain, capacity = quota[1], quota[2], quota[3]
+    local units_per_token, units_per_us, capacity = quota[1], quota[2], quota[3]
     local before, mark = level_at(quota, state, now), receipt.mark
-    local drained = drain * since(now, receipt.at)
-    local units = receipt.cost * price
+    local drained = units_per_us * since(now, receipt.at)
+    local units = receipt.cost * units_per_token
     local needed = since(mark, units) + min(units, capacity)
     local waits = drained < since(needed, capacity)
     local others_wait_behind = before > capacity and before > since(mark, drained)
     if others_wait_behind or (waits and cost < receipt.cost) then return end
     local drained_below_capacity = since(drained, since(mark, capacity))
-    local certain = since(cost * price, drained_below_capacity)
+    local certain = since(cost * units_per_token, drained_below_capacity)
     write_level(quota, state, now, since(before, min(certain, since(mark, drained))))
   end
 
   return refund
 end
 
-function level.shares() return true end
+function level.shares_state() return true end
 
-local function converted(quota, writer, units)
-  return min(mul_div_ceil(units, quota[1], writer[1]), most(quota))
+local function convert_level(quota, writer, units)
+  return min(mul_div_ceil(units, quota[1], writer[1]), max_level(quota))
 end
 
 -- A state of the writer as one of this quota: as many tokens.
-function level.carried(quota, writer, state, now)
+function level.convert(quota, writer, state, now)
   local copy = { 0, 0 }
-  write_level(quota, copy, now, converted(quota, writer, level_at(writer, state, now)))
+  write_level(quota, copy, now, convert_level(quota, writer, level_at(writer, state, now)))
   return copy
 end
 
 -- When to ask again after a denial on a state of the writer: it goes on draining at the writer's rate.
-function level.retry_carried(quota, writer, state, now, before, excess)
+function level.converted_retry(quota, writer, state, now, before, excess)
   local goal = mul_div(since(before, excess), writer[1], quota[1])
   return div_ceil(since(level_at(writer, state, now), goal), writer[2])
 end

@@ -1,6 +1,6 @@
 //! How a quota is counted: one file for each algorithm, one line for each in the registry below.
 //!
-//! Every algorithm is a pure function `state + now + demand → decision`, on words that a store lends it.
+//! Every algorithm is a pure function `state + new + demand → decision`, on words that a store lends it.
 
 mod concurrency;
 mod fixed_window;
@@ -27,10 +27,10 @@ pub use warm_up::WarmUp;
 
 use crate::{
     bound::Bound,
-    decision::{Count, Decision, Verb},
-    quota::{QuotaError, Rate, Reader},
+    decision::{CountReading, Decision, DecisionCode},
+    quota::{QuotaError, QuotaReader, Rate},
+    state::AlgorithmState,
     units::Micros,
-    words::Words,
 };
 use core::fmt;
 
@@ -40,9 +40,9 @@ pub struct Demand {
     /// How many tokens, permits or bytes. Zero asks nothing and charges nothing: it is a peek.
     pub cost: u64,
     /// The longest wait the caller accepts; zero means "now or not at all".
-    pub patience: Micros,
+    pub max_wait: Micros,
     /// What to do with a cost that is larger than the quota ever grants at once.
-    pub credit: Credit,
+    pub overdraft: Overdraft,
     /// Whether an allowed cost is charged.
     pub effect: Effect,
 }
@@ -50,36 +50,36 @@ pub struct Demand {
 impl Demand {
     /// Charges `cost` now or not at all.
     #[inline]
-    pub const fn now(cost: u64) -> Self {
-        Self { cost, patience: Micros::ZERO, credit: Credit::Refuse, effect: Effect::Charge }
+    pub const fn new(cost: u64) -> Self {
+        Self { cost, max_wait: Micros::ZERO, overdraft: Overdraft::Refuse, effect: Effect::Charge }
     }
 
-    /// Charges `cost` and accepts to wait for it up to `patience`.
-    pub const fn within(cost: u64, patience: Micros) -> Self {
-        Self { patience, ..Self::now(cost) }
+    /// Charges `cost` and accepts to wait for it up to `max_wait`.
+    pub const fn with_max_wait(cost: u64, max_wait: Micros) -> Self {
+        Self { max_wait, ..Self::new(cost) }
     }
 
     /// Asks what `cost` would get, and charges nothing.
     pub const fn probe(cost: u64) -> Self {
-        Self { effect: Effect::Probe, ..Self::now(cost) }
+        Self { effect: Effect::Probe, ..Self::new(cost) }
     }
 
     /// Charges `cost` whatever the state is: for work that has already been done.
     pub const fn forced(cost: u64) -> Self {
-        Self { cost, patience: Micros::MAX, credit: Credit::Force, effect: Effect::Charge }
+        Self { cost, max_wait: Micros::MAX, overdraft: Overdraft::Force, effect: Effect::Charge }
     }
 
     /// The same demand, where a cost over the burst is taken on credit: it is granted as soon as a full burst
     /// would be, and later callers wait until the rest is repaid.
     #[must_use]
-    pub const fn on_credit(self) -> Self {
-        Self { credit: Credit::Grant, ..self }
+    pub const fn with_overdraft(self) -> Self {
+        Self { overdraft: Overdraft::Grant, ..self }
     }
 }
 
 /// What to do with a cost that is larger than the quota ever grants at once.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Credit {
+pub enum Overdraft {
     /// Answer `Never`.
     Refuse,
     /// Grant it when a full burst would be granted, and repay the rest first.
@@ -99,7 +99,7 @@ pub enum Effect {
 
 /// A decision, and the receipt with which a charge can be given back.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Step {
+pub struct ChargeResult {
     /// The answer.
     pub decision: Decision,
     /// Proof of what was charged; it refunds nothing when nothing was.
@@ -121,7 +121,7 @@ pub struct Receipt {
 
 /// Whether a key keeps what it used when its quota changes.
 ///
-/// A state remembers which quota wrote it. Another quota that [shares its state](Kind::shares_state) reads it as its own, and writes
+/// A state remembers which quota wrote it. Another quota that [shares its state](AlgorithmKind::shares_state) reads it as its own, and writes
 /// only when it admits. A quota that does not has a state of its own beside it.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum CarryOver {
@@ -134,7 +134,7 @@ pub enum CarryOver {
 }
 
 /// The numbers of a quota as its twin in Lua wants them, in an order that the twin's file tells; the rest is zero.
-pub type Numbers = [f64; 6];
+pub type LuaArgs = [f64; 6];
 
 /// What every algorithm can do. The methods that decide are pure: time is an argument.
 pub trait Algorithm: Copy + fmt::Display {
@@ -142,22 +142,26 @@ pub trait Algorithm: Copy + fmt::Display {
     const NAMES: &'static [&'static str];
 
     /// The twin in Lua: files to be run one after the other, of which the last defines the algorithm.
-    const TWIN: &'static [&'static str];
+    const LUA_SOURCES: &'static [&'static str];
 
     /// What the twin needs to know of this quota.
-    fn numbers(&self) -> Numbers;
+    fn lua_args(&self) -> LuaArgs;
 
     /// The decision that the twin gave: a verb and three numbers. `None` for what no twin says.
-    fn heard(&self, [verb, remaining, reset, wait]: [u64; 4]) -> Option<Decision> {
+    fn decode_reply(&self, [verb, remaining, reset, wait]: [u64; 4]) -> Option<Decision> {
         let (reset, wait) = (Micros::new(reset), Micros::new(wait));
-        Some(Decision::on_count(Verb::of_twin(verb)?, self.limit(), Count { remaining, reset, wait }))
+        Some(Decision::from_count(
+            DecisionCode::from_lua(verb)?,
+            self.limit(),
+            CountReading { remaining, reset, wait },
+        ))
     }
 
     /// Reads the parameters that follow the name.
-    fn read(rate: Rate, reader: &mut Reader<'_>) -> Result<Self, QuotaError>;
+    fn parse(rate: Rate, reader: &mut QuotaReader<'_>) -> Result<Self, QuotaError>;
 
     /// Words of state per key.
-    fn width(&self) -> usize;
+    fn state_len(&self) -> usize;
 
     /// The rate it was declared with; `None` for one that has no period.
     fn rate(&self) -> Option<Rate>;
@@ -168,59 +172,64 @@ pub trait Algorithm: Copy + fmt::Display {
     /// The worst case that a backend must survive.
     fn bound(&self) -> Bound;
 
-    /// Answers a demand at `now`; charges it if it is granted and says so in a receipt. A denial writes nothing.
-    fn decide<W: Words + ?Sized>(&self, state: &mut W, now: Micros, demand: Demand) -> Step;
+    /// Answers a demand at `new`; charges it if it is granted and says so in a receipt. A denial writes nothing.
+    fn decide<W: AlgorithmState + ?Sized>(&self, state: &mut W, now: Micros, demand: Demand) -> ChargeResult;
 
-    /// Gives back up to `cost` of what `receipt` proves, without ever creating a token.
-    fn refund<W: Words + ?Sized>(&self, state: &mut W, now: Micros, receipt: Receipt, cost: u64);
+    /// Gives back up to `cost` of what `new_receipt` proves, without ever creating a token.
+    fn refund<W: AlgorithmState + ?Sized>(&self, state: &mut W, now: Micros, receipt: Receipt, cost: u64);
 
     /// Whether a state that `other` wrote can be read by this quota.
     fn shares_state(&self, other: &Self) -> bool;
 
     /// Turns a state that `writer` wrote into one of this quota. Nothing to do where a state is the same under both.
-    fn carry_over<W: Words + ?Sized>(&self, _writer: &Self, _state: &mut W, _now: Micros) {}
+    fn carry_over<W: AlgorithmState + ?Sized>(&self, _writer: &Self, _state: &mut W, _now: Micros) {}
 
     /// Answers a demand on a state that `writer` wrote. Only a charge writes, and what it writes is a state of this quota.
-    fn decide_carried<W: Words + ?Sized>(
+    fn decide_carried<W: AlgorithmState + ?Sized>(
         &self,
         _writer: &Self,
         state: &mut W,
         now: Micros,
         demand: Demand,
-    ) -> Step {
+    ) -> ChargeResult {
         self.decide(state, now, demand)
     }
 
-    /// Writes the state of a limiter that is created at `now`, where that differs from "never seen".
-    fn create<W: Words + ?Sized>(&self, _state: &mut W, _now: Micros) {}
+    /// Writes the state of a limiter that is created at `new`, where that differs from "never seen".
+    fn create<W: AlgorithmState + ?Sized>(&self, _state: &mut W, _now: Micros) {}
 
-    /// Holds what `receipt` proves for longer, where what is held expires; `None` when it has expired.
-    fn renew<W: Words + ?Sized>(&self, _state: &mut W, _now: Micros, receipt: Receipt) -> Option<Receipt> {
+    /// Holds what `new_receipt` proves for longer, where what is held expires; `None` when it has expired.
+    fn renew<W: AlgorithmState + ?Sized>(
+        &self,
+        _state: &mut W,
+        _now: Micros,
+        receipt: Receipt,
+    ) -> Option<Receipt> {
         Some(receipt)
     }
 }
 
 /// What the twins share: words, and exact arithmetic.
-const LUA: &str = include_str!("twin.lua");
+const PRELUDE_LUA: &str = include_str!("prelude.lua");
 /// Exact products, for states that another quota wrote.
-const CARRY_LUA: &str = include_str!("carry.lua");
+const CONVERT_LUA: &str = include_str!("convert.lua");
 
 /// Makes the enum of all algorithms and its dispatch from one line for each.
-macro_rules! registry {
+macro_rules! algorithm_registry {
     ($($name:ident),+ $(,)?) => {
         /// Any of the algorithms, with the numbers of one quota.
         #[derive(Clone, Copy, Debug, PartialEq)]
-        pub enum Kind {
+        pub enum AlgorithmKind {
             $(#[doc = concat!("[`", stringify!($name), "`]")] $name($name),)+
         }
 
-        impl Kind {
+        impl AlgorithmKind {
             /// Reads the algorithm called `name` and its parameters; `None` when there is none of that name.
-            pub(crate) fn read(
-                name: &str, rate: Rate, reader: &mut Reader<'_>,
+            pub(crate) fn parse(
+                name: &str, rate: Rate, reader: &mut QuotaReader<'_>,
             ) -> Option<Result<Self, QuotaError>> {
                 $(if $name::NAMES.contains(&name) {
-                    return Some($name::read(rate, reader).map(Self::$name));
+                    return Some($name::parse(rate, reader).map(Self::$name));
                 })+
                 None
             }
@@ -235,30 +244,30 @@ macro_rules! registry {
                 match self { $(Self::$name(_) => $name::NAMES[0],)+ }
             }
 
-            /// Its place in [`Kind::names`].
+            /// Its place in [`AlgorithmKind::names`].
             pub fn index(&self) -> usize {
-                enum Place { $($name),+ }
-                match self { $(Self::$name(_) => Place::$name as usize,)+ }
+                enum Index { $($name),+ }
+                match self { $(Self::$name(_) => Index::$name as usize,)+ }
             }
 
-            /// The twins of all algorithms in Lua, in the order of [`Kind::names`]; see [`Algorithm::TWIN`].
-            pub fn twins() -> impl Iterator<Item = &'static [&'static str]> {
-                [$($name::TWIN),+].into_iter()
+            /// The twins of all algorithms in Lua, in the order of [`AlgorithmKind::names`]; see [`Algorithm::LUA_SOURCES`].
+            pub fn lua_sources() -> impl Iterator<Item = &'static [&'static str]> {
+                [$($name::LUA_SOURCES),+].into_iter()
             }
 
             /// What the twin needs to know of this quota.
-            pub fn numbers(&self) -> Numbers {
-                match self { $(Self::$name(it) => it.numbers(),)+ }
+            pub fn lua_args(&self) -> LuaArgs {
+                match self { $(Self::$name(it) => it.lua_args(),)+ }
             }
 
-            /// The decision that the twin gave; see [`Algorithm::heard`].
-            pub fn heard(&self, answer: [u64; 4]) -> Option<Decision> {
-                match self { $(Self::$name(it) => it.heard(answer),)+ }
+            /// The decision that the twin gave; see [`Algorithm::decode_reply`].
+            pub fn decode_reply(&self, answer: [u64; 4]) -> Option<Decision> {
+                match self { $(Self::$name(it) => it.decode_reply(answer),)+ }
             }
 
             /// Words of state per key.
-            pub fn width(&self) -> usize {
-                match self { $(Self::$name(it) => it.width(),)+ }
+            pub fn state_len(&self) -> usize {
+                match self { $(Self::$name(it) => it.state_len(),)+ }
             }
 
             /// The rate it was declared with.
@@ -278,12 +287,12 @@ macro_rules! registry {
 
             /// Answers a demand; see [`Algorithm::decide`].
             #[inline]
-            pub fn decide<W: Words + ?Sized>(&self, state: &mut W, now: Micros, demand: Demand) -> Step {
+            pub fn decide<W: AlgorithmState + ?Sized>(&self, state: &mut W, now: Micros, demand: Demand) -> ChargeResult {
                 match self { $(Self::$name(it) => it.decide(state, now, demand),)+ }
             }
 
             /// Gives back a charge; see [`Algorithm::refund`].
-            pub fn refund<W: Words + ?Sized>(
+            pub fn refund<W: AlgorithmState + ?Sized>(
                 &self, state: &mut W, now: Micros, receipt: Receipt, cost: u64,
             ) {
                 match self { $(Self::$name(it) => it.refund(state, now, receipt, cost.min(receipt.cost)),)+ }
@@ -299,20 +308,20 @@ macro_rules! registry {
             }
 
             /// Turns a state that `writer` wrote into one of this quota; into a new one where they share no state.
-            pub fn carry_over<W: Words + ?Sized>(&self, writer: &Self, state: &mut W, now: Micros) {
+            pub fn carry_over<W: AlgorithmState + ?Sized>(&self, writer: &Self, state: &mut W, now: Micros) {
                 match (self, writer) {
                     $((Self::$name(it), Self::$name(writer)) if it.shares_state(writer) => {
                         it.carry_over(writer, state, now);
                     })+
-                    _ => (0..self.width()).for_each(|word| state.set(word, 0)),
+                    _ => (0..self.state_len()).for_each(|word| state.set(word, 0)),
                 }
             }
 
             /// Answers a demand on a state that `writer` wrote, with which this quota must share its state; see
             /// [`Algorithm::decide_carried`].
-            pub fn decide_carried<W: Words + ?Sized>(
+            pub fn decide_carried<W: AlgorithmState + ?Sized>(
                 &self, writer: &Self, state: &mut W, now: Micros, demand: Demand,
-            ) -> Step {
+            ) -> ChargeResult {
                 match (self, writer) {
                     $((Self::$name(it), Self::$name(writer)) => it.decide_carried(writer, state, now, demand),)+
                     _ => self.decide(state, now, demand),
@@ -320,19 +329,19 @@ macro_rules! registry {
             }
 
             /// Holds for longer what expires; see [`Algorithm::renew`].
-            pub fn renew<W: Words + ?Sized>(
+            pub fn renew<W: AlgorithmState + ?Sized>(
                 &self, state: &mut W, now: Micros, receipt: Receipt,
             ) -> Option<Receipt> {
                 match self { $(Self::$name(it) => it.renew(state, now, receipt),)+ }
             }
 
-            /// Writes the state of a limiter that is created at `now`.
-            pub fn create<W: Words + ?Sized>(&self, state: &mut W, now: Micros) {
+            /// Writes the state of a limiter that is created at `new`.
+            pub fn create<W: AlgorithmState + ?Sized>(&self, state: &mut W, now: Micros) {
                 match self { $(Self::$name(it) => it.create(state, now),)+ }
             }
         }
 
-        impl fmt::Display for Kind {
+        impl fmt::Display for AlgorithmKind {
             fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
                 match self { $(Self::$name(it) => fmt::Display::fmt(it, f),)+ }
             }
@@ -340,7 +349,7 @@ macro_rules! registry {
     };
 }
 
-registry! {
+algorithm_registry! {
     TokenBucket,
     LeakyBucket,
     FixedWindow,

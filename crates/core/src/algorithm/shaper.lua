@@ -6,7 +6,7 @@
 local shaper = {}
 
 -- The state as it is read: one that was never seen has stored all it can.
-local function pace_of(quota, state)
+local function current_state(quota, state)
   if state[2] == 0 then return quota[3], 0 end
   return state[1], state[2] - 1
 end
@@ -16,23 +16,23 @@ local function resync(quota, stored, free_at, now)
   return min(stored + (now - free_at) / quota[4], quota[3]), now
 end
 
-local function stored_cost(quota, stored, taken)
+local function stored_cost(quota, stored, used)
   local stable, threshold, slope = quota[2], quota[5], quota[6]
   if threshold < 0 then return 0 end
   local above, micros = stored - threshold, 0
   if above > 0 then
-    local from_above = min(above, taken)
+    local from_above = min(above, used)
     local length = (stable + above * slope) + (stable + (above - from_above) * slope)
     micros = floor(from_above * length / 2)
-    taken = taken - from_above
+    used = used - from_above
   end
-  return micros + floor(stable * taken)
+  return micros + floor(stable * used)
 end
 
-local function reset_of(quota, stored, free_at, now)
+local function reset_after(quota, stored, free_at, now)
   stored, free_at = resync(quota, stored, free_at, now)
   local missing, idle = (quota[3] - stored) * quota[4], 0
-  if missing > 0 then idle = min(floor(missing) + 2, LARGEST) end
+  if missing > 0 then idle = min(floor(missing) + 2, LARGEST_EXACT) end
   return plus(since(free_at, now), idle)
 end
 
@@ -45,44 +45,44 @@ end
 
 function shaper.save(quota, state) return pack('>dI7', state[1], state[2]) end
 
-function shaper.forgotten(quota, state, now)
-  local stored, free_at = pace_of(quota, state)
-  return plus(now, reset_of(quota, stored, free_at, now))
+function shaper.reset_at(quota, state, now)
+  local stored, free_at = current_state(quota, state)
+  return plus(now, reset_after(quota, stored, free_at, now))
 end
 
-function shaper.decide(quota, state, now, cost, patience, credit, probe)
-  local stored, free_at = pace_of(quota, state)
+function shaper.decide(quota, state, now, cost, max_wait, overdraft, probe)
+  local stored, free_at = current_state(quota, state)
   local wait = since(free_at, now)
-  local verb = ALLOW
+  local code = ALLOW
   if wait > 0 then
-    if wait <= patience then verb = DELAY else verb = DENY end
+    if wait <= max_wait then code = DELAY else code = DENY end
   end
-  local charged = verb ~= DENY and not probe and cost > 0
-  local debt, taken = 0, 0
+  local charged = code ~= DENY and not probe and cost > 0
+  local debt, used = 0, 0
   if charged then
     stored, free_at = resync(quota, stored, free_at, now)
-    taken = min(cost, max(stored, 0))
+    used = min(cost, max(stored, 0))
     local served = free_at
-    debt = stored_cost(quota, stored, taken) + floor((cost - taken) * quota[2])
-    stored, free_at = stored - taken, plus(served, debt)
+    debt = stored_cost(quota, stored, used) + floor((cost - used) * quota[2])
+    stored, free_at = stored - used, plus(served, debt)
     debt = free_at - served
     state[1], state[2] = stored, free_at + 1
   end
   local remaining = 0
   if free_at <= now then remaining = floor(max(resync(quota, stored, free_at, now), 0)) end
-  local reset = reset_of(quota, stored, free_at, now)
-  if charged then return verb, remaining, reset, wait, cost, free_at, debt, taken end
-  return verb, remaining, reset, wait
+  local reset = reset_after(quota, stored, free_at, now)
+  if charged then return code, remaining, reset, wait, cost, free_at, debt, used end
+  return code, remaining, reset, wait
 end
 
-function shaper.rare()
+function shaper.refund_ops()
   local function refund(quota, state, now, cost, receipt)
     if receipt.cost == 0 or state[2] == 0 then return end
-    local stored, free_at = pace_of(quota, state)
+    local stored, free_at = current_state(quota, state)
     if free_at > now and free_at ~= receipt.at then return end
     stored, free_at = resync(quota, stored, free_at, now)
     local share = cost / receipt.cost
-    local unserved = min(min(floor(receipt.mark * share), LARGEST), since(receipt.at, now))
+    local unserved = min(min(floor(receipt.mark * share), LARGEST_EXACT), since(receipt.at, now))
     local restored = since(now, since(receipt.at, receipt.mark)) / quota[4]
     local back = max(receipt.stored * share - restored, 0)
     if unserved == 0 and back == 0 then return end
@@ -93,10 +93,10 @@ function shaper.rare()
   return refund
 end
 
-function shaper.shares() return true end
+function shaper.shares_state() return true end
 
-function shaper.carried(quota, writer, state, now)
-  local stored, free_at = pace_of(writer, state)
+function shaper.convert(quota, writer, state, now)
+  local stored, free_at = current_state(writer, state)
   stored, free_at = resync(writer, stored, free_at, now)
   local length, old_length = quota[3] * quota[4], writer[3] * writer[4]
   local fills_alike = math.abs(length - old_length) <= old_length * 1e-9

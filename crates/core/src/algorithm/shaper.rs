@@ -3,22 +3,22 @@
 //! The arithmetic is Guava's to the last bit: doubles for permits, microseconds for time, each term of a wait
 //! truncated by itself, in Guava's order. A caller waits for the debt of those before it, never for its own.
 
-use super::{Demand, Effect, Numbers, Receipt, Step};
+use super::{ChargeResult, Demand, Effect, LuaArgs, Receipt};
 use crate::{
-    decision::{Count, Decision, Verb},
+    decision::{CountReading, Decision, DecisionCode},
+    state::AlgorithmState,
     units::{LARGEST_EXACT, Micros},
-    words::Words,
 };
 
 /// The numbers of a shaper.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub(super) struct Shaper {
     /// Microseconds between permits at the stable rate.
-    pub(super) stable: f64,
+    pub(super) stable_interval: f64,
     /// The most permits that idle time stores.
-    pub(super) most: f64,
+    pub(super) max_permits: f64,
     /// Microseconds of idle time that store one permit.
-    pub(super) cool_down: f64,
+    pub(super) cool_down_interval: f64,
     /// What stored permits cost.
     pub(super) warm_up: WarmUpCost,
 }
@@ -34,22 +34,23 @@ pub(super) enum WarmUpCost {
 /// (zero: never seen).
 const STORED: usize = 0;
 const FREE_AT: usize = 1;
-pub(super) const WIDTH: usize = 2;
+pub(super) const STATE_LEN: usize = 2;
 
 /// The twin of this file.
 pub(super) const LUA: &str = include_str!("shaper.lua");
 
 /// A state in named form.
 #[derive(Clone, Copy, Debug, PartialEq)]
-pub(super) struct Pace {
+pub(super) struct ShaperState {
     pub(super) stored: f64,
     pub(super) free_at: Micros,
 }
 
 impl Shaper {
     /// What the twin in Lua needs to know.
-    pub(super) fn numbers(&self, limit: u64) -> Numbers {
-        let Self { stable, most, cool_down, warm_up } = *self;
+    pub(super) fn lua_args(&self, limit: u64) -> LuaArgs {
+        let Self { stable_interval: stable, max_permits: most, cool_down_interval: cool_down, warm_up } =
+            *self;
         let (threshold, slope) = match warm_up {
             WarmUpCost::Free => (-1.0, 0.0),
             WarmUpCost::Trapezoid { threshold, slope } => (threshold, slope),
@@ -58,97 +59,99 @@ impl Shaper {
     }
 
     /// The state in the words. One that was never seen has been idle for ever, and has stored all it can.
-    pub(super) fn load<W: Words + ?Sized>(&self, state: &W) -> Pace {
+    pub(super) fn load<W: AlgorithmState + ?Sized>(&self, state: &W) -> ShaperState {
         match state.get(FREE_AT).checked_sub(1) {
             Some(free_at) => {
-                Pace { stored: f64::from_bits(state.get(STORED)), free_at: Micros::new(free_at) }
+                ShaperState { stored: f64::from_bits(state.get(STORED)), free_at: Micros::new(free_at) }
             }
-            None => Pace { stored: self.most, free_at: Micros::ZERO },
+            None => ShaperState { stored: self.max_permits, free_at: Micros::ZERO },
         }
     }
 
-    pub(super) fn save<W: Words + ?Sized>(state: &mut W, pace: Pace) {
+    pub(super) fn save<W: AlgorithmState + ?Sized>(state: &mut W, pace: ShaperState) {
         state.set(STORED, pace.stored.to_bits());
         state.set(FREE_AT, pace.free_at.get() + 1);
     }
 
     /// Stores the permits of the idle time since the last caller was free.
-    pub(super) fn resync(&self, pace: Pace, now: Micros) -> Pace {
+    pub(super) fn resync(&self, pace: ShaperState, now: Micros) -> ShaperState {
         if now <= pace.free_at {
             return pace;
         }
-        let fresh = now.since(pace.free_at).get() as f64 / self.cool_down;
-        Pace { stored: (pace.stored + fresh).min(self.most), free_at: now }
+        let fresh = now.since(pace.free_at).get() as f64 / self.cool_down_interval;
+        ShaperState { stored: (pace.stored + fresh).min(self.max_permits), free_at: now }
     }
 
-    pub(super) fn decide<W: Words + ?Sized>(
+    pub(super) fn decide<W: AlgorithmState + ?Sized>(
         &self,
         limit: u64,
         state: &mut W,
         now: Micros,
         demand: Demand,
-    ) -> Step {
+    ) -> ChargeResult {
         self.decide_at(self.load(state), limit, state, now, demand)
     }
 
-    pub(super) fn decide_carried<W: Words + ?Sized>(
+    pub(super) fn decide_carried<W: AlgorithmState + ?Sized>(
         &self,
         writer: &Self,
         limit: u64,
         state: &mut W,
         now: Micros,
         demand: Demand,
-    ) -> Step {
+    ) -> ChargeResult {
         let pace = match writer.resync(writer.load(state), now) {
             // As good as never seen: a store has forgotten it, or is about to.
-            Pace { stored, free_at } if stored >= writer.most && free_at <= now => {
-                Pace { stored: self.most, free_at }
+            ShaperState { stored, free_at } if stored >= writer.max_permits && free_at <= now => {
+                ShaperState { stored: self.max_permits, free_at }
             }
-            _ => self.carried(writer, state, now),
+            _ => self.convert_state(writer, state, now),
         };
         self.decide_at(pace, limit, state, now, demand)
     }
 
-    fn decide_at<W: Words + ?Sized>(
+    fn decide_at<W: AlgorithmState + ?Sized>(
         &self,
-        mut pace: Pace,
+        mut pace: ShaperState,
         limit: u64,
         state: &mut W,
         now: Micros,
         demand: Demand,
-    ) -> Step {
+    ) -> ChargeResult {
         // Guava tests the debt before it resynchronises, and without regard to the cost.
         let wait = pace.free_at.since(now);
         let verb = match wait {
-            Micros::ZERO => Verb::Allow,
-            _ if wait <= demand.patience => Verb::Delay,
-            _ => Verb::Deny,
+            Micros::ZERO => DecisionCode::Allow,
+            _ if wait <= demand.max_wait => DecisionCode::Delay,
+            _ => DecisionCode::Deny,
         };
 
         let mut receipt = Receipt::default();
         // No larger cost is exact in a store.
         let cost = demand.cost.min(LARGEST_EXACT + 1);
-        if verb != Verb::Deny && demand.effect == Effect::Charge && cost > 0 {
+        if verb != DecisionCode::Deny && demand.effect == Effect::Charge && cost > 0 {
             pace = self.resync(pace, now);
-            let taken = (cost as f64).min(pace.stored.max(0.0));
-            let fresh = cost as f64 - taken;
-            let debt = self.stored_cost(pace.stored, taken).saturating_add((fresh * self.stable) as u64);
+            let used = (cost as f64).min(pace.stored.max(0.0));
+            let fresh = cost as f64 - used;
+            let debt =
+                self.stored_cost(pace.stored, used).saturating_add((fresh * self.stable_interval) as u64);
             let debt = Micros::new(debt);
             let served = pace.free_at;
-            pace = Pace { stored: pace.stored - taken, free_at: served.plus(debt) };
+            pace = ShaperState { stored: pace.stored - used, free_at: served.plus(debt) };
             Self::save(state, pace);
             let debt = pace.free_at.since(served);
-            receipt = Receipt { cost, at: pace.free_at, mark: debt.get(), stored: taken.to_bits() };
+            receipt = Receipt { cost, at: pace.free_at, mark: debt.get(), stored: used.to_bits() };
         }
 
-        let count = Count { remaining: self.remaining(pace, now), reset: self.reset(pace, now), wait };
-        Step { decision: Decision::on_count(verb, limit, count), receipt }
+        let count =
+            CountReading { remaining: self.remaining(pace, now), reset: self.reset_after(pace, now), wait };
+        ChargeResult { decision: Decision::from_count(verb, limit, count), receipt }
     }
 
     /// What it costs in microseconds to take `taken` of `stored` permits.
     fn stored_cost(&self, stored: f64, taken: f64) -> u64 {
         let WarmUpCost::Trapezoid { threshold, slope } = self.warm_up else { return 0 };
-        let interval = |permits: f64| self.stable + permits * slope;
+        let interval = |permits: f64| self.stable_interval + permits * slope;
         let above = stored - threshold;
         let mut taken = taken;
         let mut micros = 0;
@@ -158,23 +161,29 @@ impl Shaper {
             micros = (from_above * length / 2.0) as u64;
             taken -= from_above;
         }
-        micros.saturating_add((self.stable * taken) as u64)
+        micros.saturating_add((self.stable_interval * taken) as u64)
     }
 
-    fn remaining(&self, pace: Pace, now: Micros) -> u64 {
+    fn remaining(&self, pace: ShaperState, now: Micros) -> u64 {
         if pace.free_at > now { 0 } else { self.resync(pace, now).stored as u64 }
     }
 
     /// How long until every permit is stored again.
-    fn reset(&self, pace: Pace, now: Micros) -> Micros {
+    fn reset_after(&self, pace: ShaperState, now: Micros) -> Micros {
         let pace = self.resync(pace, now);
-        let missing = (self.most - pace.stored) * self.cool_down;
+        let missing = (self.max_permits - pace.stored) * self.cool_down_interval;
         let idle = if missing > 0.0 { (missing as u64).saturating_add(2).min(LARGEST_EXACT) } else { 0 };
         pace.free_at.since(now).plus(Micros::new(idle))
     }
 
     /// Gives back the debt that is not yet served and the stored permits that idle time has not restored.
-    pub(super) fn refund<W: Words + ?Sized>(&self, state: &mut W, now: Micros, receipt: Receipt, cost: u64) {
+    pub(super) fn refund<W: AlgorithmState + ?Sized>(
+        &self,
+        state: &mut W,
+        now: Micros,
+        receipt: Receipt,
+        cost: u64,
+    ) {
         if receipt.cost == 0 || state.get(FREE_AT) == 0 {
             return;
         }
@@ -189,7 +198,7 @@ impl Shaper {
         let debt = Micros::new((receipt.mark as f64 * share) as u64);
         let unserved = debt.min(receipt.at.since(now));
         let elapsed = now.since(receipt.at.since(Micros::new(receipt.mark)));
-        let restored = elapsed.get() as f64 / self.cool_down;
+        let restored = elapsed.get() as f64 / self.cool_down_interval;
         let stored = (f64::from_bits(receipt.stored) * share - restored).max(0.0);
         // Time has given everything back already: there is nothing to write.
         if unserved == Micros::ZERO && stored == 0.0 {
@@ -197,18 +206,18 @@ impl Shaper {
         }
         Self::save(
             state,
-            Pace {
-                stored: (pace.stored + stored).min(self.most),
+            ShaperState {
+                stored: (pace.stored + stored).min(self.max_permits),
                 free_at: pace.free_at.since(unserved).max(now.min(pace.free_at)),
             },
         );
     }
 
-    pub(super) fn carry_over<W: Words + ?Sized>(&self, writer: &Self, state: &mut W, now: Micros) {
+    pub(super) fn carry_over<W: AlgorithmState + ?Sized>(&self, writer: &Self, state: &mut W, now: Micros) {
         if state.get(FREE_AT) == 0 {
             return;
         }
-        let pace = self.carried(writer, state, now);
+        let pace = self.convert_state(writer, state, now);
         Self::save(state, pace);
     }
 
@@ -216,29 +225,35 @@ impl Shaper {
     ///
     /// Where both fill up in the same time, the stored share stays the same: that is Guava's `setRate`. Elsewhere a share of the one
     /// is far more than a share of the other, so the permits that are missing stay missing, even if that is more than can be stored.
-    fn carried<W: Words + ?Sized>(&self, writer: &Self, state: &W, now: Micros) -> Pace {
+    fn convert_state<W: AlgorithmState + ?Sized>(
+        &self,
+        writer: &Self,
+        state: &W,
+        now: Micros,
+    ) -> ShaperState {
         let pace = writer.resync(writer.load(state), now);
-        let (length, old_length) = (self.most * self.cool_down, writer.most * writer.cool_down);
+        let (length, old_length) =
+            (self.max_permits * self.cool_down_interval, writer.max_permits * writer.cool_down_interval);
         let fills_alike = (length - old_length).abs() <= old_length * 1e-9;
         let stored = match self.warm_up {
-            WarmUpCost::Free if !fills_alike && pace.stored >= writer.most => self.most,
-            WarmUpCost::Free if !fills_alike => pace.stored + (self.most - writer.most),
+            WarmUpCost::Free if !fills_alike && pace.stored >= writer.max_permits => self.max_permits,
+            WarmUpCost::Free if !fills_alike => pace.stored + (self.max_permits - writer.max_permits),
             _ if pace.stored < 0.0 => pace.stored,
-            _ => pace.stored * self.most / writer.most,
+            _ => pace.stored * self.max_permits / writer.max_permits,
         };
-        Pace { stored: stored.min(self.most), ..pace }
+        ShaperState { stored: stored.min(self.max_permits), ..pace }
     }
 }
 
 /// What an algorithm with a `rate` and a `shaper` does as the shaper does.
-macro_rules! shaped {
+macro_rules! shaper_methods {
     () => {
-        fn numbers(&self) -> Numbers {
-            self.shaper.numbers(self.limit())
+        fn lua_args(&self) -> LuaArgs {
+            self.shaper.lua_args(self.limit())
         }
 
-        fn width(&self) -> usize {
-            shaper::WIDTH
+        fn state_len(&self) -> usize {
+            shaper::STATE_LEN
         }
 
         fn rate(&self) -> Option<Rate> {
@@ -246,14 +261,25 @@ macro_rules! shaped {
         }
 
         fn limit(&self) -> u64 {
-            (self.shaper.most as u64).max(1)
+            (self.shaper.max_permits as u64).max(1)
         }
 
-        fn decide<W: Words + ?Sized>(&self, state: &mut W, now: Micros, demand: Demand) -> Step {
+        fn decide<W: AlgorithmState + ?Sized>(
+            &self,
+            state: &mut W,
+            now: Micros,
+            demand: Demand,
+        ) -> ChargeResult {
             self.shaper.decide(self.limit(), state, now, demand)
         }
 
-        fn refund<W: Words + ?Sized>(&self, state: &mut W, now: Micros, receipt: Receipt, cost: u64) {
+        fn refund<W: AlgorithmState + ?Sized>(
+            &self,
+            state: &mut W,
+            now: Micros,
+            receipt: Receipt,
+            cost: u64,
+        ) {
             self.shaper.refund(state, now, receipt, cost);
         }
 
@@ -262,19 +288,19 @@ macro_rules! shaped {
             true
         }
 
-        fn carry_over<W: Words + ?Sized>(&self, writer: &Self, state: &mut W, now: Micros) {
+        fn carry_over<W: AlgorithmState + ?Sized>(&self, writer: &Self, state: &mut W, now: Micros) {
             self.shaper.carry_over(&writer.shaper, state, now);
         }
 
-        fn decide_carried<W: Words + ?Sized>(
+        fn decide_carried<W: AlgorithmState + ?Sized>(
             &self,
             writer: &Self,
             state: &mut W,
             now: Micros,
             demand: Demand,
-        ) -> Step {
+        ) -> ChargeResult {
             self.shaper.decide_carried(&writer.shaper, self.limit(), state, now, demand)
         }
     };
 }
-pub(super) use shaped;
+pub(super) use shaper_methods;

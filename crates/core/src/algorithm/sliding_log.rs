@@ -3,7 +3,7 @@
 //! ```text
 //!        ◀────── window ──────▶
 //!   ·  · │·   ··      ·   ·· ·│      a new one fits when the limit-th newest
-//!    gone│      kept          now     has left the window
+//!    gone│      kept          new     has left the window
 //! ```
 //!
 //! Exact in both directions: never more than the limit in any window, and never a denial while there is room.
@@ -12,14 +12,14 @@
 //! `sliding-strict`, which keeps the same promise in `K + 1` words.
 
 use super::{
-    Algorithm, Demand, Numbers, Receipt, Step,
-    window::{self, Window, counted},
+    Algorithm, ChargeResult, Demand, LuaArgs, Receipt,
+    window::{self, WindowAlgorithm, window_methods},
 };
 use crate::{
     bound::Bound,
-    quota::{QuotaError, Rate, Reader},
+    quota::{QuotaError, QuotaReader, Rate},
+    state::AlgorithmState,
     units::Micros,
-    words::Words,
 };
 use core::fmt;
 
@@ -34,50 +34,50 @@ pub struct SlidingLog {
 ///
 /// A ring keeps its places while it says anything: a quota with a smaller limit reads the newest of them, and one with a larger
 /// limit adds places when it writes. So the moments that any of them needs are there.
-const PLACES: usize = 0;
+const CAPACITY: usize = 0;
 const NEXT: usize = 1;
-const FILLED: usize = 2;
-const FLOOR: usize = 3;
+const LEN: usize = 2;
+const EARLIEST: usize = 3;
 const RING: usize = 4;
 
 /// A key's log would be 1 MiB; `sliding-strict` keeps the same promise in far less.
-const LONGEST: u64 = 131_072;
+const MAX_LIMIT: u64 = 131_072;
 
 impl SlidingLog {
-    /// At most `rate.amount()` in any window of `rate.period()`, exactly.
+    /// At most `rate.parse_amount()` in any window of `rate.parse_period()`, exactly.
     pub fn new(rate: Rate) -> Result<Self, QuotaError> {
         rate.validate()?;
-        if rate.amount() > LONGEST {
-            return Err(QuotaError::too_long(rate.amount(), LONGEST));
+        if rate.amount() > MAX_LIMIT {
+            return Err(QuotaError::log_too_long(rate.amount(), MAX_LIMIT));
         }
         Ok(Self { rate })
     }
 
     /// The places of the ring that a state has, or would get.
-    fn places<W: Words + ?Sized>(&self, state: &W) -> u64 {
-        match state.get(PLACES) {
+    fn capacity<W: AlgorithmState + ?Sized>(&self, state: &W) -> u64 {
+        match state.get(CAPACITY) {
             0 => self.limit(),
             places => places,
         }
     }
 
     /// The moment of the token with `newer` others after it.
-    fn moment<W: Words + ?Sized>(&self, state: &W, newer: u64) -> Micros {
+    fn timestamp<W: AlgorithmState + ?Sized>(&self, state: &W, newer: u64) -> Micros {
         Micros::new(state.get(self.slot(state, newer)))
     }
 
-    fn slot<W: Words + ?Sized>(&self, state: &W, newer: u64) -> usize {
-        let places = self.places(state);
+    fn slot<W: AlgorithmState + ?Sized>(&self, state: &W, newer: u64) -> usize {
+        let places = self.capacity(state);
         RING + ((state.get(NEXT) + places - 1 - newer) % places) as usize
     }
 
     /// Gives the ring at least as many places as this quota needs, the oldest moment first.
-    fn widen<W: Words + ?Sized>(&self, state: &mut W) {
-        let places = state.get(PLACES);
+    fn grow<W: AlgorithmState + ?Sized>(&self, state: &mut W) {
+        let places = state.get(CAPACITY);
         if places >= self.limit() {
             return;
         }
-        let (all, filled) = (places as usize, state.get(FILLED));
+        let (all, filled) = (places as usize, state.get(LEN));
         let oldest = if all == 0 { 0 } else { ((state.get(NEXT) + places - filled) % places) as usize };
         if oldest > 0 {
             // Three times reversed is turned round: the oldest comes first.
@@ -91,15 +91,15 @@ impl SlidingLog {
             }
         }
         state.set(NEXT, filled);
-        state.set(PLACES, self.limit());
+        state.set(CAPACITY, self.limit());
     }
 
     /// How many tokens still count at `at`: moments only grow, so the newest of them are a prefix.
-    fn used<W: Words + ?Sized>(&self, state: &W, at: Micros) -> u64 {
-        let (mut counted, mut gone) = (0, state.get(FILLED));
+    fn count_used<W: AlgorithmState + ?Sized>(&self, state: &W, at: Micros) -> u64 {
+        let (mut counted, mut gone) = (0, state.get(LEN));
         while counted < gone {
             let middle = counted + (gone - counted) / 2;
-            if self.moment(state, middle).plus(self.rate.period()) > at {
+            if self.timestamp(state, middle).plus(self.rate.period()) > at {
                 counted = middle + 1;
             } else {
                 gone = middle;
@@ -109,58 +109,58 @@ impl SlidingLog {
     }
 }
 
-impl Window for SlidingLog {
-    fn earliest<W: Words + ?Sized>(&self, state: &W, now: Micros, cost: u64) -> Micros {
-        let at = now.max(Micros::new(state.get(FLOOR)));
+impl WindowAlgorithm for SlidingLog {
+    fn earliest_admission<W: AlgorithmState + ?Sized>(&self, state: &W, now: Micros, cost: u64) -> Micros {
+        let at = now.max(Micros::new(state.get(EARLIEST)));
         let may_stay = self.limit() - cost;
-        if cost == 0 || state.get(FILLED) <= may_stay {
+        if cost == 0 || state.get(LEN) <= may_stay {
             return at;
         }
-        at.max(self.moment(state, may_stay).plus(self.rate.period()))
+        at.max(self.timestamp(state, may_stay).plus(self.rate.period()))
     }
 
-    fn record<W: Words + ?Sized>(&self, state: &mut W, at: Micros, cost: u64) {
-        self.widen(state);
-        let (places, next) = (state.get(PLACES), state.get(NEXT));
+    fn record<W: AlgorithmState + ?Sized>(&self, state: &mut W, at: Micros, cost: u64) {
+        self.grow(state);
+        let (places, next) = (state.get(CAPACITY), state.get(NEXT));
         for offset in 0..cost {
             state.set(RING + ((next + offset) % places) as usize, at.get());
         }
         state.set(NEXT, (next + cost) % places);
-        state.set(FILLED, (state.get(FILLED) + cost).min(places));
-        state.set(FLOOR, at.get());
+        state.set(LEN, (state.get(LEN) + cost).min(places));
+        state.set(EARLIEST, at.get());
     }
 
-    fn remaining<W: Words + ?Sized>(&self, state: &W, now: Micros) -> u64 {
-        if state.get(FLOOR) > now.get() {
+    fn remaining<W: AlgorithmState + ?Sized>(&self, state: &W, now: Micros) -> u64 {
+        if state.get(EARLIEST) > now.get() {
             return 0;
         }
-        self.limit().saturating_sub(self.used(state, now))
+        self.limit().saturating_sub(self.count_used(state, now))
     }
 
-    fn forgotten<W: Words + ?Sized>(&self, state: &W) -> Micros {
-        match state.get(FILLED) {
-            0 => Micros::new(state.get(FLOOR)),
-            _ => self.moment(state, 0).plus(self.rate.period()).max(Micros::new(state.get(FLOOR))),
+    fn reset_at<W: AlgorithmState + ?Sized>(&self, state: &W) -> Micros {
+        match state.get(LEN) {
+            0 => Micros::new(state.get(EARLIEST)),
+            _ => self.timestamp(state, 0).plus(self.rate.period()).max(Micros::new(state.get(EARLIEST))),
         }
     }
 }
 
 impl Algorithm for SlidingLog {
     const NAMES: &'static [&'static str] = &["sliding-log"];
-    const TWIN: &'static [&'static str] =
-        &[super::LUA, super::CARRY_LUA, window::LUA, include_str!("sliding_log.lua")];
+    const LUA_SOURCES: &'static [&'static str] =
+        &[super::PRELUDE_LUA, super::CONVERT_LUA, window::LUA, include_str!("sliding_log.lua")];
 
-    counted!();
+    window_methods!();
 
-    fn numbers(&self) -> Numbers {
+    fn lua_args(&self) -> LuaArgs {
         [self.limit() as f64, self.rate.period().get() as f64, 0.0, 0.0, 0.0, 0.0]
     }
 
-    fn read(rate: Rate, _reader: &mut Reader<'_>) -> Result<Self, QuotaError> {
+    fn parse(rate: Rate, _reader: &mut QuotaReader<'_>) -> Result<Self, QuotaError> {
         Self::new(rate)
     }
 
-    fn width(&self) -> usize {
+    fn state_len(&self) -> usize {
         RING + self.limit() as usize
     }
 
@@ -168,19 +168,21 @@ impl Algorithm for SlidingLog {
         Bound::windows(self.rate, 0, 0)
     }
 
-    fn refund<W: Words + ?Sized>(&self, state: &mut W, _now: Micros, receipt: Receipt, cost: u64) {
+    fn refund<W: AlgorithmState + ?Sized>(&self, state: &mut W, _now: Micros, receipt: Receipt, cost: u64) {
         // Find our tokens, then close the gap with the newer ones.
-        let filled = state.get(FILLED);
-        let Some(first) = (0..filled).find(|&newer| self.moment(state, newer) <= receipt.at) else { return };
-        let ours = (first..filled).take_while(|&newer| self.moment(state, newer) == receipt.at);
+        let filled = state.get(LEN);
+        let Some(first) = (0..filled).find(|&newer| self.timestamp(state, newer) <= receipt.at) else {
+            return;
+        };
+        let ours = (first..filled).take_while(|&newer| self.timestamp(state, newer) == receipt.at);
         let removed = cost.min(ours.count() as u64);
         for newer in (removed..first + removed).rev() {
-            let moved = self.moment(state, newer - removed);
+            let moved = self.timestamp(state, newer - removed);
             state.set(self.slot(state, newer), moved.get());
         }
-        let places = self.places(state);
+        let places = self.capacity(state);
         state.set(NEXT, (state.get(NEXT) + places - removed) % places);
-        state.set(FILLED, filled - removed);
+        state.set(LEN, filled - removed);
     }
 
     /// A log tells moments, which mean the same under any limit; it keeps those of its own period.

@@ -5,13 +5,13 @@
 
 local sliding_strict = {}
 
-local function moment_of_parts(quota, state, now)
+local function effective_now(quota, state, now)
   if not state.newest then return now end
   return max(now, state.newest * quota[2])
 end
 
 -- What still counts in part `index`: it and the `parts` before it.
-local function used_in_parts(quota, state, index)
+local function count_used_parts(quota, state, index)
   local used = 0
   if state.newest then
     for part = max(index - quota[3], 0), min(state.newest, index) do
@@ -47,16 +47,16 @@ function sliding_strict.save(quota, state)
   return table.concat(parts)
 end
 
-function sliding_strict.earliest(quota, state, now, cost)
-  local at = moment_of_parts(quota, state, now)
+function sliding_strict.earliest_admission(quota, state, now, cost)
+  local at = effective_now(quota, state, now)
   local index = div(at, quota[2])
-  local used, ahead = used_in_parts(quota, state, index), 0
+  local used, ahead = count_used_parts(quota, state, index), 0
   while used + cost > quota[1] do
     used = used - (state[index + ahead - quota[3]] or 0)
     ahead = ahead + 1
   end
   if ahead == 0 then return at end
-  return min((index + ahead) * quota[2], LARGEST)
+  return min((index + ahead) * quota[2], LARGEST_EXACT)
 end
 
 function sliding_strict.record(quota, state, at, cost)
@@ -72,23 +72,23 @@ function sliding_strict.record(quota, state, at, cost)
 end
 
 function sliding_strict.remaining(quota, state, now)
-  if moment_of_parts(quota, state, now) > now then return 0 end
-  return since(quota[1], used_in_parts(quota, state, div(now, quota[2])))
+  if effective_now(quota, state, now) > now then return 0 end
+  return since(quota[1], count_used_parts(quota, state, div(now, quota[2])))
 end
 
-function sliding_strict.forgotten(quota, state)
+function sliding_strict.reset_at(quota, state)
   if not state.newest then return 0 end
   for part = state.newest, max(state.newest - quota[3], 0), -1 do
-    if (state[part] or 0) > 0 then return min((part + quota[3] + 1) * quota[2], LARGEST) end
+    if (state[part] or 0) > 0 then return min((part + quota[3] + 1) * quota[2], LARGEST_EXACT) end
   end
   return state.newest * quota[2]
 end
 
-function sliding_strict.decide(quota, state, now, cost, patience, credit, probe)
-  return decide_in_window(sliding_strict, quota, state, now, cost, patience, credit, probe)
+function sliding_strict.decide(quota, state, now, cost, max_wait, overdraft, probe)
+  return decide_window(sliding_strict, quota, state, now, cost, max_wait, overdraft, probe)
 end
 
-function sliding_strict.rare()
+function sliding_strict.refund_ops()
   local function refund(quota, state, now, cost, receipt)
     local index = div(receipt.at, quota[2])
     if state.newest and index <= state.newest and index + quota[3] >= state.newest then
@@ -99,4 +99,4 @@ function sliding_strict.rare()
   return refund
 end
 
-function sliding_strict.shares(quota, other) return quota[2] == other[2] and quota[3] == other[3] end
+function sliding_strict.shares_state(quota, other) return quota[2] == other[2] and quota[3] == other[3] end

@@ -3,7 +3,7 @@
 //! ```text
 //!   │▒▒▒▒│▓▓▓▓│▓▓▓▓│▓▓▓▓│▓▓        K + 1 counters; the sum never exceeds the limit
 //!    ◀────── window ───────▶
-//!    ▲ only part of it is in the window, all of it is counted
+//!    ▲ only part_len of it is in the window, all of it is window_methods
 //! ```
 //!
 //! Because nothing is interpolated, no window of any phase ever holds more than the limit. It is the exact cap
@@ -13,14 +13,14 @@
 //! `K = 60`.
 
 use super::{
-    Algorithm, Demand, Numbers, Receipt, Step,
-    window::{self, Window, counted},
+    Algorithm, ChargeResult, Demand, LuaArgs, Receipt,
+    window::{self, WindowAlgorithm, window_methods},
 };
 use crate::{
     bound::Bound,
-    quota::{QuotaError, Rate, Reader},
+    quota::{QuotaError, QuotaReader, Rate},
+    state::AlgorithmState,
     units::Micros,
-    words::Words,
 };
 use core::fmt;
 
@@ -39,15 +39,15 @@ const RING: usize = 1;
 pub(super) const LUA: &str = include_str!("sliding_strict.lua");
 
 /// More parts than this cost more to add up than they gain.
-const MOST_PARTS: u64 = 3_600;
+const MAX_PARTS: u64 = 3_600;
 
 impl SlidingStrict {
-    /// At most `rate.amount()` in any window of `rate.period()`, counted in `parts` equal parts.
+    /// At most `rate.parse_amount()` in any window of `rate.parse_period()`, counted in `parts` equal parts.
     pub fn new(rate: Rate, parts: u64) -> Result<Self, QuotaError> {
         rate.validate()?;
-        QuotaError::refuse_zero("a number of parts", parts)?;
-        if parts > MOST_PARTS || !rate.period().get().is_multiple_of(parts) {
-            return Err(QuotaError::uneven(rate.period(), parts, MOST_PARTS));
+        QuotaError::require_nonzero("a number of parts", parts)?;
+        if parts > MAX_PARTS || !rate.period().get().is_multiple_of(parts) {
+            return Err(QuotaError::uneven_parts(rate.period(), parts, MAX_PARTS));
         }
         Ok(Self { rate, parts })
     }
@@ -57,7 +57,7 @@ impl SlidingStrict {
         self.parts
     }
 
-    pub(super) fn part(&self) -> u64 {
+    pub(super) fn part_len(&self) -> u64 {
         self.rate.period().get() / self.parts
     }
 
@@ -66,30 +66,30 @@ impl SlidingStrict {
     }
 
     /// The newest part that holds a count, `None` when the key was never seen.
-    fn newest<W: Words + ?Sized>(state: &W) -> Option<u64> {
+    fn newest<W: AlgorithmState + ?Sized>(state: &W) -> Option<u64> {
         state.get(NEWEST).checked_sub(1)
     }
 
-    /// The moment that counts at `now`: those that wait for a later part stand before us.
-    pub(super) fn moment<W: Words + ?Sized>(&self, state: &W, now: Micros) -> Micros {
+    /// The moment that counts at `new`: those that wait for a later part stand before us.
+    pub(super) fn effective_now<W: AlgorithmState + ?Sized>(&self, state: &W, now: Micros) -> Micros {
         match Self::newest(state) {
-            Some(newest) => now.max(Micros::new(newest * self.part())),
+            Some(newest) => now.max(Micros::new(newest * self.part_len())),
             None => now,
         }
     }
 
     /// What still counts in part `index`: it and the `parts` before it.
-    pub(super) fn used<W: Words + ?Sized>(&self, state: &W, index: u64) -> u64 {
+    pub(super) fn count_used<W: AlgorithmState + ?Sized>(&self, state: &W, index: u64) -> u64 {
         let Some(newest) = Self::newest(state) else { return 0 };
         (index.saturating_sub(self.parts)..=newest.min(index)).map(|part| state.get(self.slot(part))).sum()
     }
 }
 
-impl Window for SlidingStrict {
-    fn earliest<W: Words + ?Sized>(&self, state: &W, now: Micros, cost: u64) -> Micros {
-        let at = self.moment(state, now);
-        let index = at.get() / self.part();
-        let mut used = self.used(state, index);
+impl WindowAlgorithm for SlidingStrict {
+    fn earliest_admission<W: AlgorithmState + ?Sized>(&self, state: &W, now: Micros, cost: u64) -> Micros {
+        let at = self.effective_now(state, now);
+        let index = at.get() / self.part_len();
+        let mut used = self.count_used(state, index);
         let mut ahead = 0;
         // Let the oldest parts go, one after the other, until the cost fits.
         while used + cost > self.limit() {
@@ -99,11 +99,11 @@ impl Window for SlidingStrict {
             };
             ahead += 1;
         }
-        if ahead == 0 { at } else { Micros::new((index + ahead) * self.part()) }
+        if ahead == 0 { at } else { Micros::new((index + ahead) * self.part_len()) }
     }
 
-    fn record<W: Words + ?Sized>(&self, state: &mut W, at: Micros, cost: u64) {
-        let index = at.get() / self.part();
+    fn record<W: AlgorithmState + ?Sized>(&self, state: &mut W, at: Micros, cost: u64) {
+        let index = at.get() / self.part_len();
         let newest = Self::newest(state);
         if newest.is_none_or(|newest| index > newest) {
             let first_new = newest.map_or(0, |newest| newest + 1).max(index.saturating_sub(self.parts));
@@ -116,39 +116,39 @@ impl Window for SlidingStrict {
         state.set(slot, state.get(slot) + cost);
     }
 
-    fn remaining<W: Words + ?Sized>(&self, state: &W, now: Micros) -> u64 {
-        if self.moment(state, now) > now {
+    fn remaining<W: AlgorithmState + ?Sized>(&self, state: &W, now: Micros) -> u64 {
+        if self.effective_now(state, now) > now {
             return 0;
         }
-        self.limit().saturating_sub(self.used(state, now.get() / self.part()))
+        self.limit().saturating_sub(self.count_used(state, now.get() / self.part_len()))
     }
 
-    fn forgotten<W: Words + ?Sized>(&self, state: &W) -> Micros {
+    fn reset_at<W: AlgorithmState + ?Sized>(&self, state: &W) -> Micros {
         let Some(newest) = Self::newest(state) else { return Micros::ZERO };
-        let mut held = (newest.saturating_sub(self.parts)..=newest).rev();
-        match held.find(|&part| state.get(self.slot(part)) > 0) {
-            Some(part) => Micros::new((part + self.parts + 1) * self.part()),
-            None => Micros::new(newest * self.part()),
+        let mut parts = (newest.saturating_sub(self.parts)..=newest).rev();
+        match parts.find(|&part| state.get(self.slot(part)) > 0) {
+            Some(part) => Micros::new((part + self.parts + 1) * self.part_len()),
+            None => Micros::new(newest * self.part_len()),
         }
     }
 }
 
 impl Algorithm for SlidingStrict {
     const NAMES: &'static [&'static str] = &["sliding-strict"];
-    const TWIN: &'static [&'static str] = &[super::LUA, super::CARRY_LUA, window::LUA, LUA];
+    const LUA_SOURCES: &'static [&'static str] = &[super::PRELUDE_LUA, super::CONVERT_LUA, window::LUA, LUA];
 
-    counted!();
+    window_methods!();
 
-    fn numbers(&self) -> Numbers {
-        [self.limit() as f64, self.part() as f64, self.parts as f64, 0.0, 0.0, 0.0]
+    fn lua_args(&self) -> LuaArgs {
+        [self.limit() as f64, self.part_len() as f64, self.parts as f64, 0.0, 0.0, 0.0]
     }
 
-    fn read(rate: Rate, reader: &mut Reader<'_>) -> Result<Self, QuotaError> {
-        let parts = reader.count("how many parts, as in `sliding-strict 60`")?;
-        Self::new(rate, parts).map_err(|error| error.at_last_word(reader))
+    fn parse(rate: Rate, reader: &mut QuotaReader<'_>) -> Result<Self, QuotaError> {
+        let parts = reader.parse_count("how many parts, as in `sliding-strict 60`")?;
+        Self::new(rate, parts).map_err(|error| error.with_last_span(reader))
     }
 
-    fn width(&self) -> usize {
+    fn state_len(&self) -> usize {
         RING + self.parts as usize + 1
     }
 
@@ -156,8 +156,8 @@ impl Algorithm for SlidingStrict {
         Bound::windows(self.rate, 0, 0)
     }
 
-    fn refund<W: Words + ?Sized>(&self, state: &mut W, _now: Micros, receipt: Receipt, cost: u64) {
-        let index = receipt.at.get() / self.part();
+    fn refund<W: AlgorithmState + ?Sized>(&self, state: &mut W, _now: Micros, receipt: Receipt, cost: u64) {
+        let index = receipt.at.get() / self.part_len();
         if Self::newest(state).is_some_and(|newest| index <= newest && index + self.parts >= newest) {
             let slot = self.slot(index);
             state.set(slot, state.get(slot).saturating_sub(cost));
@@ -166,7 +166,7 @@ impl Algorithm for SlidingStrict {
 
     /// The counts of the same parts mean the same under any limit.
     fn shares_state(&self, other: &Self) -> bool {
-        (self.parts, self.part()) == (other.parts, other.part())
+        (self.parts, self.part_len()) == (other.parts, other.part_len())
     }
 }
 

@@ -5,7 +5,7 @@
 
 local sliding_window = {}
 
-local function view(quota, state, now)
+local function window_view(quota, state, now)
   local newest = since(state[1], 1)
   local at = max(now, newest)
   local index = div(at, quota[2])
@@ -16,7 +16,7 @@ local function view(quota, state, now)
   return at, start, 0, 0
 end
 
-local function faded_into(quota, previous, room)
+local function fade_time(quota, previous, room)
   if previous == 0 then return 0 end
   local ticks = quota[2] / quota[3]
   return since(ticks, div(room * ticks, previous)) * quota[3]
@@ -31,40 +31,40 @@ end
 
 function sliding_window.save(quota, state) return pack('>I7I7I7', state[1], state[2], state[3]) end
 
-function sliding_window.earliest(quota, state, now, cost)
-  local at, start, previous, count = view(quota, state, now)
+function sliding_window.earliest_admission(quota, state, now, cost)
+  local at, start, previous, count = window_view(quota, state, now)
   local room = quota[1] - (count + cost)
-  if room >= 0 then return max(at, plus(start, faded_into(quota, previous, room))) end
-  return plus(start, quota[2] + faded_into(quota, count, quota[1] - cost))
+  if room >= 0 then return max(at, plus(start, fade_time(quota, previous, room))) end
+  return plus(start, quota[2] + fade_time(quota, count, quota[1] - cost))
 end
 
 function sliding_window.record(quota, state, at, cost)
-  local moment, _, previous, count = view(quota, state, at)
+  local moment, _, previous, count = window_view(quota, state, at)
   state[1], state[2], state[3] = moment + 1, previous, count + cost
 end
 
 function sliding_window.remaining(quota, state, now)
-  local at, start, previous, count = view(quota, state, now)
+  local at, start, previous, count = window_view(quota, state, now)
   if at > now then return 0 end
   local ticks = quota[2] / quota[3]
   local left = ticks - div(now - start, quota[3])
   local faded = previous * left
-  if faded <= LARGEST then faded = div_ceil(faded, ticks) else faded = mul_div_ceil(previous, left, ticks) end
+  if faded <= LARGEST_EXACT then faded = div_ceil(faded, ticks) else faded = mul_div_ceil(previous, left, ticks) end
   return since(quota[1], count + faded)
 end
 
-function sliding_window.forgotten(quota, state)
-  local at, start, previous, count = view(quota, state, 0)
+function sliding_window.reset_at(quota, state)
+  local at, start, previous, count = window_view(quota, state, 0)
   if count > 0 then return plus(start, 2 * quota[2]) end
   if previous > 0 then return plus(start, quota[2]) end
   return at
 end
 
-function sliding_window.decide(quota, state, now, cost, patience, credit, probe)
-  return decide_in_window(sliding_window, quota, state, now, cost, patience, credit, probe)
+function sliding_window.decide(quota, state, now, cost, max_wait, overdraft, probe)
+  return decide_window(sliding_window, quota, state, now, cost, max_wait, overdraft, probe)
 end
 
-function sliding_window.rare()
+function sliding_window.refund_ops()
   local function refund(quota, state, now, cost, receipt)
     if state[1] == 0 then return end
     local ago = div(state[1] - 1, quota[2]) - div(receipt.at, quota[2])
@@ -75,4 +75,4 @@ function sliding_window.rare()
   return refund
 end
 
-function sliding_window.shares(quota, other) return quota[2] == other[2] end
+function sliding_window.shares_state(quota, other) return quota[2] == other[2] end

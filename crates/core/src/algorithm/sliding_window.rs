@@ -2,27 +2,27 @@
 //!
 //! ```text
 //!   ▒▒▒▒▒▒▒▒▒▒│▓▓▓▓▓
-//!   previous  │current      estimate = previous × (1 − f) + current
-//!   ◀────── window ────▶    f = part of the current window that has passed
+//!   previous  │current_window      estimate = previous × (1 − f) + current_window
+//!   ◀────── window ────▶    f = part_len of the current_window window that has passed
 //! ```
 //!
 //! It assumes that the previous window's calls were spread evenly. Kept in whole numbers: a cost `n` fits when
-//! `previous · (W − x) ≤ (limit − current − n) · W`, `x` ticks into the window of `W` ticks. A tick is a microsecond,
+//! `previous · (W − x) ≤ (limit − current_window − n) · W`, `x` ticks into the window of `W` ticks. A tick is a microsecond,
 //! or a few where `limit · W` would leave the exact range (10 µs for a million a day); time is rounded down to it.
 //!
 //! Its surprise: the assumption can be wrong. A burst at the very end of one window, then a steady stream, puts
 //! up to `2 · limit − 1` into one window's length. Take `sliding-strict` where the limit must hold.
 
 use super::{
-    Algorithm, Demand, Numbers, Receipt, Step,
-    window::{self, Window, counted},
+    Algorithm, ChargeResult, Demand, LuaArgs, Receipt,
+    window::{self, WindowAlgorithm, window_methods},
 };
 use crate::{
     bound::Bound,
     math::mul_div_ceil,
-    quota::{QuotaError, Rate, Reader},
+    quota::{QuotaError, QuotaReader, Rate},
+    state::AlgorithmState,
     units::{LARGEST_EXACT, Micros},
-    words::Words,
 };
 use core::fmt;
 
@@ -40,10 +40,10 @@ const PREVIOUS: usize = 1;
 const CURRENT: usize = 2;
 
 /// How much longer a tick may be than it must, to divide the window.
-const COARSER: u64 = 64;
+const MAX_TICK_FACTOR: u64 = 64;
 
 /// Both counts as they stand at `at`.
-struct View {
+struct WindowView {
     at: Micros,
     start: Micros,
     previous: u64,
@@ -51,13 +51,14 @@ struct View {
 }
 
 impl SlidingWindow {
-    /// About `rate.amount()` in any window of `rate.period()`.
+    /// About `rate.parse_amount()` in any window of `rate.parse_period()`.
     pub fn new(rate: Rate) -> Result<Self, QuotaError> {
         rate.validate()?;
         let (amount, period) = (rate.amount(), rate.period().get());
         let steps = u128::from(amount) * u128::from(period);
         let smallest = u64::try_from(steps.div_ceil(LARGEST_EXACT.into())).unwrap_or(u64::MAX);
-        let tick = (smallest..=smallest.saturating_mul(COARSER)).find(|&tick| period.is_multiple_of(tick));
+        let tick =
+            (smallest..=smallest.saturating_mul(MAX_TICK_FACTOR)).find(|&tick| period.is_multiple_of(tick));
         tick.map(|tick| Self { rate, tick }).ok_or_else(|| QuotaError::too_fine(rate))
     }
 
@@ -65,7 +66,7 @@ impl SlidingWindow {
         self.rate.period().get()
     }
 
-    fn view<W: Words + ?Sized>(&self, state: &W, now: Micros) -> View {
+    fn view<W: AlgorithmState + ?Sized>(&self, state: &W, now: Micros) -> WindowView {
         let newest = Micros::new(state.get(NEWEST).saturating_sub(1));
         let at = now.max(newest);
         let (then, index) = (newest.get() / self.length(), at.get() / self.length());
@@ -74,7 +75,7 @@ impl SlidingWindow {
             1 => (state.get(CURRENT), 0),
             _ => (0, 0),
         };
-        View { at, start: Micros::new(index * self.length()), previous, current }
+        WindowView { at, start: Micros::new(index * self.length()), previous, current }
     }
 
     /// The window in ticks.
@@ -83,7 +84,7 @@ impl SlidingWindow {
     }
 
     /// How far into its window a view must be until `previous` has faded into the room that is left.
-    fn faded_into(&self, previous: u64, room: u64) -> u64 {
+    fn fade_time(&self, previous: u64, room: u64) -> u64 {
         match previous {
             0 => 0,
             _ => self.ticks().saturating_sub(room * self.ticks() / previous) * self.tick,
@@ -91,29 +92,29 @@ impl SlidingWindow {
     }
 }
 
-impl Window for SlidingWindow {
-    fn earliest<W: Words + ?Sized>(&self, state: &W, now: Micros, cost: u64) -> Micros {
+impl WindowAlgorithm for SlidingWindow {
+    fn earliest_admission<W: AlgorithmState + ?Sized>(&self, state: &W, now: Micros, cost: u64) -> Micros {
         let view = self.view(state, now);
         match self.limit().checked_sub(view.current.saturating_add(cost)) {
             Some(room) => {
-                let into = self.faded_into(view.previous, room);
+                let into = self.fade_time(view.previous, room);
                 view.at.max(view.start.plus(Micros::new(into)))
             }
             None => {
-                let into = self.faded_into(view.current, self.limit() - cost);
+                let into = self.fade_time(view.current, self.limit() - cost);
                 view.start.plus(Micros::new(self.length() + into))
             }
         }
     }
 
-    fn record<W: Words + ?Sized>(&self, state: &mut W, at: Micros, cost: u64) {
+    fn record<W: AlgorithmState + ?Sized>(&self, state: &mut W, at: Micros, cost: u64) {
         let view = self.view(state, at);
         state.set(NEWEST, view.at.get() + 1);
         state.set(PREVIOUS, view.previous);
         state.set(CURRENT, view.current + cost);
     }
 
-    fn remaining<W: Words + ?Sized>(&self, state: &W, now: Micros) -> u64 {
+    fn remaining<W: AlgorithmState + ?Sized>(&self, state: &W, now: Micros) -> u64 {
         let view = self.view(state, now);
         if view.at > now {
             return 0;
@@ -124,7 +125,7 @@ impl Window for SlidingWindow {
         self.limit().saturating_sub(view.current.saturating_add(faded))
     }
 
-    fn forgotten<W: Words + ?Sized>(&self, state: &W) -> Micros {
+    fn reset_at<W: AlgorithmState + ?Sized>(&self, state: &W) -> Micros {
         let view = self.view(state, Micros::ZERO);
         let windows = match (view.previous, view.current) {
             (0, 0) => return view.at,
@@ -137,20 +138,20 @@ impl Window for SlidingWindow {
 
 impl Algorithm for SlidingWindow {
     const NAMES: &'static [&'static str] = &["sliding-window"];
-    const TWIN: &'static [&'static str] =
-        &[super::LUA, super::CARRY_LUA, window::LUA, include_str!("sliding_window.lua")];
+    const LUA_SOURCES: &'static [&'static str] =
+        &[super::PRELUDE_LUA, super::CONVERT_LUA, window::LUA, include_str!("sliding_window.lua")];
 
-    counted!();
+    window_methods!();
 
-    fn numbers(&self) -> Numbers {
+    fn lua_args(&self) -> LuaArgs {
         [self.limit() as f64, self.length() as f64, self.tick as f64, 0.0, 0.0, 0.0]
     }
 
-    fn read(rate: Rate, _reader: &mut Reader<'_>) -> Result<Self, QuotaError> {
+    fn parse(rate: Rate, _reader: &mut QuotaReader<'_>) -> Result<Self, QuotaError> {
         Self::new(rate)
     }
 
-    fn width(&self) -> usize {
+    fn state_len(&self) -> usize {
         3
     }
 
@@ -158,7 +159,7 @@ impl Algorithm for SlidingWindow {
         Bound::windows(self.rate, 1, 1)
     }
 
-    fn refund<W: Words + ?Sized>(&self, state: &mut W, _now: Micros, receipt: Receipt, cost: u64) {
+    fn refund<W: AlgorithmState + ?Sized>(&self, state: &mut W, _now: Micros, receipt: Receipt, cost: u64) {
         let Some(newest) = state.get(NEWEST).checked_sub(1) else { return };
         match (newest / self.length()).checked_sub(receipt.at.get() / self.length()) {
             Some(0) => state.set(CURRENT, state.get(CURRENT).saturating_sub(cost)),

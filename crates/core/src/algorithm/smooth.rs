@@ -13,14 +13,14 @@
 //! for ever; a limiter without keys starts as Guava's does, with none.
 
 use super::{
-    Algorithm, Demand, Numbers, Receipt, Step,
-    shaper::{self, Pace, Shaper, WarmUpCost, shaped},
+    Algorithm, ChargeResult, Demand, LuaArgs, Receipt,
+    shaper::{self, Shaper, ShaperState, WarmUpCost, shaper_methods},
 };
 use crate::{
     bound::Bound,
-    quota::{QuotaError, Rate, Reader},
+    quota::{QuotaError, QuotaReader, Rate},
+    state::AlgorithmState,
     units::Micros,
-    words::Words,
 };
 use core::fmt;
 
@@ -40,8 +40,8 @@ impl Smooth {
 
     /// Permits at `rate`; idle time stores up to `burst` of them.
     pub fn with_burst(rate: Rate, burst: u64) -> Result<Self, QuotaError> {
-        QuotaError::refuse_zero("a burst", burst)?;
-        QuotaError::refuse_inexact("a burst", burst)?;
+        QuotaError::require_nonzero("a burst", burst)?;
+        QuotaError::require_exact("a burst", burst)?;
         Self::build(rate, Some(burst))
     }
 
@@ -50,7 +50,12 @@ impl Smooth {
         let per_second = rate.per_second();
         let stable = 1_000_000.0 / per_second;
         let most = burst.map_or(per_second, |burst| burst as f64);
-        let shaper = Shaper { stable, most, cool_down: stable, warm_up: WarmUpCost::Free };
+        let shaper = Shaper {
+            stable_interval: stable,
+            max_permits: most,
+            cool_down_interval: stable,
+            warm_up: WarmUpCost::Free,
+        };
         Ok(Self { rate, burst, shaper })
     }
 
@@ -60,7 +65,7 @@ impl Smooth {
     }
 
     /// Stored permits and the moment the next caller is free, for those who want to see Guava's own variables.
-    pub fn inspect<W: Words + ?Sized>(&self, state: &W) -> (f64, Micros) {
+    pub fn inspect<W: AlgorithmState + ?Sized>(&self, state: &W) -> (f64, Micros) {
         let pace = self.shaper.load(state);
         (pace.stored, pace.free_at)
     }
@@ -68,13 +73,13 @@ impl Smooth {
 
 impl Algorithm for Smooth {
     const NAMES: &'static [&'static str] = &["smooth"];
-    const TWIN: &'static [&'static str] =
-        &[super::LUA, super::CARRY_LUA, shaper::LUA, include_str!("smooth.lua")];
+    const LUA_SOURCES: &'static [&'static str] =
+        &[super::PRELUDE_LUA, super::CONVERT_LUA, shaper::LUA, include_str!("smooth.lua")];
 
-    shaped!();
+    shaper_methods!();
 
-    fn read(rate: Rate, reader: &mut Reader<'_>) -> Result<Self, QuotaError> {
-        match reader.amount_after("burst", rate.unit())? {
+    fn parse(rate: Rate, reader: &mut QuotaReader<'_>) -> Result<Self, QuotaError> {
+        match reader.parse_amount_after("burst", rate.unit())? {
             Some(burst) => Self::with_burst(rate, burst),
             None => Self::new(rate),
         }
@@ -82,11 +87,11 @@ impl Algorithm for Smooth {
 
     fn bound(&self) -> Bound {
         // A partly stored permit counts as one.
-        Bound::debt((self.shaper.most as u64).saturating_add(1), self.rate, 1)
+        Bound::debt((self.shaper.max_permits as u64).saturating_add(1), self.rate, 1)
     }
 
-    fn create<W: Words + ?Sized>(&self, state: &mut W, now: Micros) {
-        Shaper::save(state, Pace { stored: 0.0, free_at: now });
+    fn create<W: AlgorithmState + ?Sized>(&self, state: &mut W, now: Micros) {
+        Shaper::save(state, ShaperState { stored: 0.0, free_at: now });
     }
 }
 
@@ -94,7 +99,7 @@ impl fmt::Display for Smooth {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "{} smooth", self.rate)?;
         match self.burst {
-            Some(burst) => write!(f, " burst {}", self.rate.unit().show(burst)),
+            Some(burst) => write!(f, " burst {}", self.rate.unit().display(burst)),
             None => Ok(()),
         }
     }

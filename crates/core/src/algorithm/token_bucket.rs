@@ -14,15 +14,15 @@
 //! `t` it admits at most `burst + rate · t`, which is twice the rate when the burst is one window's worth.
 
 use super::{
-    Algorithm, Demand, Numbers, Receipt, Step,
-    level::{Meter, metered},
+    Algorithm, ChargeResult, Demand, LuaArgs, Receipt,
+    level::{Meter, level_methods},
 };
 use crate::{
     bound::Bound,
     decision::Decision,
-    quota::{QuotaError, Rate, Reader},
+    quota::{QuotaError, QuotaReader, Rate},
+    state::AlgorithmState,
     units::Micros,
-    words::Words,
 };
 use core::fmt;
 
@@ -38,8 +38,8 @@ impl TokenBucket {
     /// A bucket that holds `burst` tokens and refills at `rate`.
     pub fn new(rate: Rate, burst: u64) -> Result<Self, QuotaError> {
         rate.validate()?;
-        QuotaError::refuse_zero("a burst", burst)?;
-        Ok(Self { rate, burst, meter: Meter::new(rate, burst, 0)?.with_endless_queue() })
+        QuotaError::require_nonzero("a burst", burst)?;
+        Ok(Self { rate, burst, meter: Meter::new(rate, burst, 0)?.with_unbounded_queue() })
     }
 
     /// The whole-number form, for stores that keep the level in one word of their own.
@@ -51,13 +51,13 @@ impl TokenBucket {
 
 impl Algorithm for TokenBucket {
     const NAMES: &'static [&'static str] = &["token-bucket", "gcra", "leaky-bucket meter"];
-    const TWIN: &'static [&'static str] =
-        &[super::LUA, super::CARRY_LUA, super::level::LUA, include_str!("token_bucket.lua")];
+    const LUA_SOURCES: &'static [&'static str] =
+        &[super::PRELUDE_LUA, super::CONVERT_LUA, super::level::LUA, include_str!("token_bucket.lua")];
 
-    metered!();
+    level_methods!();
 
-    fn read(rate: Rate, reader: &mut Reader<'_>) -> Result<Self, QuotaError> {
-        let burst = reader.amount_after("burst", rate.unit())?;
+    fn parse(rate: Rate, reader: &mut QuotaReader<'_>) -> Result<Self, QuotaError> {
+        let burst = reader.parse_amount_after("burst", rate.unit())?;
         Self::new(rate, burst.unwrap_or(rate.amount()))
     }
 
@@ -74,7 +74,7 @@ impl fmt::Display for TokenBucket {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         self.rate.fmt(f)?;
         if self.burst != self.rate.amount() {
-            write!(f, " burst {}", self.rate.unit().show(self.burst))?;
+            write!(f, " burst {}", self.rate.unit().display(self.burst))?;
         }
         Ok(())
     }

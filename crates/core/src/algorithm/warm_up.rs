@@ -4,7 +4,7 @@
 //!   interval
 //!   cold ┤            ╱         idle time moves right, calls move left;
 //!        │          ╱ ▒         the time a permit costs is the area above it,
-//! stable ┤────────╱▒▒▒▒         and the shaded area is the warm-up time
+//! stable_interval ┤────────╱▒▒▒▒         and the shaded area is the warm-up time
 //!        │░░░░░░░░▒▒▒▒▒
 //!      0 ┼───────┴─────┴──▶ stored permits
 //!             threshold  most
@@ -15,14 +15,14 @@
 //! Its surprise: stored permits make it slower, not faster. A key that was never seen is cold.
 
 use super::{
-    Algorithm, Demand, Numbers, Receipt, Step,
-    shaper::{self, Pace, Shaper, WarmUpCost, shaped},
+    Algorithm, ChargeResult, Demand, LuaArgs, Receipt,
+    shaper::{self, Shaper, ShaperState, WarmUpCost, shaper_methods},
 };
 use crate::{
     bound::Bound,
-    quota::{QuotaError, Rate, Reader},
+    quota::{QuotaError, QuotaReader, Rate},
+    state::AlgorithmState,
     units::Micros,
-    words::Words,
 };
 use core::fmt;
 
@@ -36,16 +36,16 @@ pub struct WarmUp {
 }
 
 /// Guava's own cold factor.
-const COLD_FACTOR: f64 = 3.0;
-const COLDEST: f64 = 1_000_000.0;
+const DEFAULT_COLD_FACTOR: f64 = 3.0;
+const MAX_COLD_FACTOR: f64 = 1_000_000.0;
 
 impl WarmUp {
     /// Permits at `rate`, reached over `warm_up` from an interval that is `cold_factor` times as long.
     pub fn new(rate: Rate, warm_up: Micros, cold_factor: f64) -> Result<Self, QuotaError> {
         rate.validate()?;
-        QuotaError::refuse_zero("a warm-up", warm_up.get())?;
-        if !(1.0..=COLDEST).contains(&cold_factor) {
-            return Err(QuotaError::cold_factor(cold_factor, COLDEST));
+        QuotaError::require_nonzero("a warm-up", warm_up.get())?;
+        if !(1.0..=MAX_COLD_FACTOR).contains(&cold_factor) {
+            return Err(QuotaError::invalid_cold_factor(cold_factor, MAX_COLD_FACTOR));
         }
         let stable = 1_000_000.0 / rate.per_second();
         let cold = stable * cold_factor;
@@ -54,7 +54,12 @@ impl WarmUp {
         let most = threshold + 2.0 * period / (stable + cold);
         let slope = (cold - stable) / (most - threshold);
         let warm_up_cost = WarmUpCost::Trapezoid { threshold, slope };
-        let shaper = Shaper { stable, most, cool_down: period / most, warm_up: warm_up_cost };
+        let shaper = Shaper {
+            stable_interval: stable,
+            max_permits: most,
+            cool_down_interval: period / most,
+            warm_up: warm_up_cost,
+        };
         Ok(Self { rate, warm_up, cold_factor, shaper })
     }
 
@@ -69,7 +74,7 @@ impl WarmUp {
     }
 
     /// Stored permits and the moment the next caller is free, for those who want to see Guava's own variables.
-    pub fn inspect<W: Words + ?Sized>(&self, state: &W) -> (f64, Micros) {
+    pub fn inspect<W: AlgorithmState + ?Sized>(&self, state: &W) -> (f64, Micros) {
         let pace = self.shaper.load(state);
         (pace.stored, pace.free_at)
     }
@@ -77,15 +82,16 @@ impl WarmUp {
 
 impl Algorithm for WarmUp {
     const NAMES: &'static [&'static str] = &["warm-up"];
-    const TWIN: &'static [&'static str] =
-        &[super::LUA, super::CARRY_LUA, shaper::LUA, include_str!("warm_up.lua")];
+    const LUA_SOURCES: &'static [&'static str] =
+        &[super::PRELUDE_LUA, super::CONVERT_LUA, shaper::LUA, include_str!("warm_up.lua")];
 
-    shaped!();
+    shaper_methods!();
 
-    fn read(rate: Rate, reader: &mut Reader<'_>) -> Result<Self, QuotaError> {
-        let warm_up = reader.period("how long to warm up, as in `warm-up 4s`")?;
-        let cold = reader.decimal_after("cold")?;
-        Self::new(rate, warm_up, cold.unwrap_or(COLD_FACTOR)).map_err(|error| error.at_last_word(reader))
+    fn parse(rate: Rate, reader: &mut QuotaReader<'_>) -> Result<Self, QuotaError> {
+        let warm_up = reader.parse_period("how long to warm up, as in `warm-up 4s`")?;
+        let cold = reader.parse_decimal_after("cold")?;
+        Self::new(rate, warm_up, cold.unwrap_or(DEFAULT_COLD_FACTOR))
+            .map_err(|error| error.with_last_span(reader))
     }
 
     fn bound(&self) -> Bound {
@@ -94,8 +100,8 @@ impl Algorithm for WarmUp {
         Bound::debt(0, self.rate, 3)
     }
 
-    fn create<W: Words + ?Sized>(&self, state: &mut W, now: Micros) {
-        Shaper::save(state, Pace { stored: self.shaper.most, free_at: now });
+    fn create<W: AlgorithmState + ?Sized>(&self, state: &mut W, now: Micros) {
+        Shaper::save(state, ShaperState { stored: self.shaper.max_permits, free_at: now });
     }
 }
 

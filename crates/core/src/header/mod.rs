@@ -3,40 +3,40 @@
 //! | header | says |
 //! |---|---|
 //! | `Retry-After` | whole seconds, rounded up, never zero |
-//! | `RateLimit-Policy` | the quotas that apply: `"login";q=5;w=60`; see [`Label::policy`] |
-//! | `RateLimit` | what is left of them: `"login";r=3;t=12`; see [`Label::left`] |
+//! | `RateLimit-Policy` | the quotas that apply: `"login";q=5;w=60`; see [`PolicyField::policy`] |
+//! | `RateLimit` | what is left of them: `"login";r=3;t=12`; see [`PolicyField::left`] |
 //!
 //! The last two follow draft-ietf-httpapi-ratelimit-headers-10, whose values are lists of strings as in RFC 9651.
 
-mod label;
 mod parse;
-mod text;
+mod policy_field;
+mod small_string;
 
-pub use label::Label;
-pub use parse::{Items, items, parse_rate_limit, parse_seconds};
-pub use text::Text;
+pub use parse::{RateLimitItems, parse_items, parse_rate_limit, parse_seconds};
+pub use policy_field::PolicyField;
+pub use small_string::SmallString;
 
 use crate::{decision::Decision, units::Micros};
 use core::fmt;
 
 /// The largest number that a structured field may hold: fifteen digits.
-pub const LARGEST: u64 = 999_999_999_999_999;
+pub const MAX_INTEGER: u64 = 999_999_999_999_999;
 
 /// What is left of a quota, as a header tells it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Left {
+pub struct Remaining {
     /// How much could be granted now.
     pub remaining: u64,
     /// The seconds until there is more; `None` if time alone does not bring it, or nothing is missing.
-    pub more_after: Option<u64>,
+    pub refill_after: Option<u64>,
 }
 
-impl Left {
+impl Remaining {
     /// The one that leaves less; of two that leave the same, the one that takes longer.
     #[must_use]
-    pub fn tighter(self, other: Self) -> Self {
+    pub fn more_restrictive(self, other: Self) -> Self {
         let is_tighter = |a: Self, b: Self| {
-            a.remaining < b.remaining || a.remaining == b.remaining && a.more_after > b.more_after
+            a.remaining < b.remaining || a.remaining == b.remaining && a.refill_after > b.refill_after
         };
         if is_tighter(other, self) { other } else { self }
     }
@@ -45,19 +45,19 @@ impl Left {
 /// A wait in whole seconds: rounded up, and never zero, so that whoever waits that long has waited long enough.
 ///
 /// ```
-/// use tidegate_core::{Micros, header::seconds};
+/// use tidegate_core::{Micros, header::ceil_seconds};
 ///
-/// assert_eq!(seconds(Micros::ZERO), 1);
-/// assert_eq!(seconds(Micros::from_secs(2)), 2);
-/// assert_eq!(seconds(Micros::from_millis(2_001)), 3);
+/// assert_eq!(ceil_seconds(Micros::ZERO), 1);
+/// assert_eq!(ceil_seconds(Micros::from_secs(2)), 2);
+/// assert_eq!(ceil_seconds(Micros::from_millis(2_001)), 3);
 /// ```
-pub fn seconds(wait: Micros) -> u64 {
+pub fn ceil_seconds(wait: Micros) -> u64 {
     wait.get().div_ceil(1_000_000).max(1)
 }
 
 /// What `Retry-After` says of a decision; `None` where there is nothing to retry, or time alone does not help.
 pub fn retry_after(decision: &Decision) -> Option<u64> {
-    decision.retry_after().map(seconds)
+    decision.retry_after().map(ceil_seconds)
 }
 
 /// Writes a number without the machinery of formatting, which would cost more than the rest of a header.
@@ -65,15 +65,15 @@ pub fn write_number(out: &mut impl fmt::Write, number: u64) -> fmt::Result {
     // Most are short, and then nothing has to be put together.
     let pair = |number: usize| 2 * number..2 * number + 2;
     match usize::try_from(number) {
-        Ok(number @ 0..10) => out.write_str(&PAIRS[pair(number)][1..]),
-        Ok(number @ 10..100) => out.write_str(&PAIRS[pair(number)]),
+        Ok(number @ 0..10) => out.write_str(&DIGIT_PAIRS[pair(number)][1..]),
+        Ok(number @ 10..100) => out.write_str(&DIGIT_PAIRS[pair(number)]),
         Ok(number @ 100..10_000) => {
             write_number(out, number as u64 / 100)?;
-            out.write_str(&PAIRS[pair(number % 100)])
+            out.write_str(&DIGIT_PAIRS[pair(number % 100)])
         }
         _ => write!(out, "{number}"),
     }
 }
 
 /// All pairs of digits.
-const PAIRS: &str = "00010203040506070809101112131415161718192021222324252627282930313233343536373839404142434445464748495051525354555657585960616263646566676869707172737475767778798081828384858687888990919293949596979899";
+const DIGIT_PAIRS: &str = "00010203040506070809101112131415161718192021222324252627282930313233343536373839404142434445464748495051525354555657585960616263646566676869707172737475767778798081828384858687888990919293949596979899";

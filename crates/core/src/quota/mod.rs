@@ -5,19 +5,19 @@ mod parse;
 mod rate;
 
 pub use error::QuotaError;
-pub use parse::Reader;
-pub use rate::{Rate, Unit};
+pub use parse::QuotaReader;
+pub use rate::{Rate, RateUnit};
 
 use crate::{
     Fnv,
     algorithm::{
-        Concurrency, Demand, FixedWindow, Kind, LeakyBucket, Receipt, SlidingLog, SlidingStrict,
-        SlidingWindow, Smooth, Step, TokenBucket, WarmUp, WindowStart,
+        AlgorithmKind, ChargeResult, Concurrency, Demand, FixedWindow, LeakyBucket, Receipt, SlidingLog,
+        SlidingStrict, SlidingWindow, Smooth, TokenBucket, WarmUp, WindowStart,
     },
     bound::Bound,
     ratio::Ratio,
+    state::AlgorithmState,
     units::Micros,
-    words::Words,
 };
 use core::{
     fmt::{self, Write as _},
@@ -49,7 +49,7 @@ use core::{
 /// ```
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Quota {
-    kind: Kind,
+    kind: AlgorithmKind,
 }
 
 impl Quota {
@@ -80,60 +80,60 @@ impl Quota {
 
     /// So many bytes per second.
     pub const fn bytes_per_second(bytes: u64) -> Rate {
-        Rate::new(bytes, Micros::from_secs(1)).of(Unit::Bytes)
+        Rate::new(bytes, Micros::from_secs(1)).with_unit(RateUnit::Bytes)
     }
 
     /// So many in flight at the same time.
-    pub fn at_once(limit: u64) -> Result<Self, QuotaError> {
-        Concurrency::new(limit).map(|it| Self { kind: Kind::Concurrency(it) })
+    pub fn concurrency(limit: u64) -> Result<Self, QuotaError> {
+        Concurrency::new(limit).map(|it| Self { kind: AlgorithmKind::Concurrency(it) })
     }
 
     /// So many in flight at the same time, each until it is given back or has not been renewed for `lease`.
-    pub fn at_once_leased(limit: u64, lease: Duration) -> Result<Self, QuotaError> {
-        Concurrency::with_lease(limit, lease.into()).map(|it| Self { kind: Kind::Concurrency(it) })
+    pub fn concurrency_with_lease(limit: u64, lease: Duration) -> Result<Self, QuotaError> {
+        Concurrency::with_lease(limit, lease.into()).map(|it| Self { kind: AlgorithmKind::Concurrency(it) })
     }
 
     /// The algorithm with its numbers.
     #[inline]
-    pub fn kind(&self) -> &Kind {
+    pub fn kind(&self) -> &AlgorithmKind {
         &self.kind
     }
 
     /// One of `nodes` equal shares, at least one token each: what a process may admit by itself so that all of them
     /// together admit about as much as this quota does.
     #[must_use]
-    pub fn share(&self, nodes: u64) -> Self {
+    pub fn per_node(&self, nodes: u64) -> Self {
         let nodes = nodes.max(1);
         let part = |amount: u64| (amount / nodes).max(1);
         // A slower rate is exact where a smaller amount would be rounded.
         let slower = |rate: Rate| {
             let period = Micros::new(rate.period().get().saturating_mul(nodes));
-            Rate::new(rate.amount(), period).of(rate.unit())
+            Rate::new(rate.amount(), period).with_unit(rate.unit())
         };
-        let fewer = |rate: Rate| Rate::new(part(rate.amount()), rate.period()).of(rate.unit());
+        let fewer = |rate: Rate| Rate::new(part(rate.amount()), rate.period()).with_unit(rate.unit());
         let Some(rate) = self.rate() else {
-            let Kind::Concurrency(it) = self.kind else { return *self };
+            let AlgorithmKind::Concurrency(it) = self.kind else { return *self };
             let shared = match it.lease() {
                 Some(lease) => Concurrency::with_lease(part(self.limit()), lease),
                 None => Concurrency::new(part(self.limit())),
             };
-            return shared.map_or(*self, |it| Kind::Concurrency(it).into());
+            return shared.map_or(*self, |it| AlgorithmKind::Concurrency(it).into());
         };
         let shared = match self.kind {
-            Kind::TokenBucket(_) => slower(rate).burst(part(self.limit())),
-            Kind::LeakyBucket(it) => {
+            AlgorithmKind::TokenBucket(_) => slower(rate).burst(part(self.limit())),
+            AlgorithmKind::LeakyBucket(it) => {
                 let (queue, delay) = (it.queue() / nodes, it.delay() / nodes);
                 slower(rate).leaky_bucket_with_delay(queue, delay)
             }
-            Kind::FixedWindow(it) => {
-                FixedWindow::new(fewer(rate), it.start()).map(|it| Kind::FixedWindow(it).into())
+            AlgorithmKind::FixedWindow(it) => {
+                FixedWindow::new(fewer(rate), it.start()).map(|it| AlgorithmKind::FixedWindow(it).into())
             }
-            Kind::SlidingWindow(_) => fewer(rate).sliding_window(),
-            Kind::SlidingStrict(it) => fewer(rate).sliding_strict(it.parts()),
-            Kind::SlidingLog(_) => fewer(rate).sliding_log(),
-            Kind::Smooth(_) => slower(rate).smooth_with_burst(part(self.limit())),
-            Kind::WarmUp(it) => slower(rate).warm_up(it.warm_up().to_duration(), it.cold_factor()),
-            Kind::Concurrency(_) => return *self,
+            AlgorithmKind::SlidingWindow(_) => fewer(rate).sliding_window(),
+            AlgorithmKind::SlidingStrict(it) => fewer(rate).sliding_strict(it.parts()),
+            AlgorithmKind::SlidingLog(_) => fewer(rate).sliding_log(),
+            AlgorithmKind::Smooth(_) => slower(rate).smooth_with_burst(part(self.limit())),
+            AlgorithmKind::WarmUp(it) => slower(rate).warm_up(it.warm_up().to_duration(), it.cold_factor()),
+            AlgorithmKind::Concurrency(_) => return *self,
         };
         shared.unwrap_or(*self)
     }
@@ -150,33 +150,35 @@ impl Quota {
     /// assert_eq!(quota.scaled("x0.001".parse()?)?, "1/min burst 1".parse()?);
     /// # Ok::<(), Box<dyn std::error::Error>>(())
     /// ```
-    pub fn scaled(&self, ratio: Ratio) -> Result<Self, QuotaError> {
+    pub fn scale(&self, ratio: Ratio) -> Result<Self, QuotaError> {
         if ratio == Ratio::ONE {
             return Ok(*self);
         }
-        let times = |amount: u64| ratio.of(amount).max(1);
+        let times = |amount: u64| ratio.apply(amount).max(1);
         let Some(rate) = self.rate() else {
-            let lease = if let Kind::Concurrency(it) = self.kind { it.lease() } else { None };
+            let lease = if let AlgorithmKind::Concurrency(it) = self.kind { it.lease() } else { None };
             return match lease {
-                Some(lease) => Self::at_once_leased(times(self.limit()), lease.to_duration()),
-                None => Self::at_once(times(self.limit())),
+                Some(lease) => Self::concurrency_with_lease(times(self.limit()), lease.to_duration()),
+                None => Self::concurrency(times(self.limit())),
             };
         };
-        let rate = Rate::new(times(rate.amount()), rate.period()).of(rate.unit());
+        let rate = Rate::new(times(rate.amount()), rate.period()).with_unit(rate.unit());
         match self.kind {
-            Kind::TokenBucket(_) | Kind::Concurrency(_) => rate.burst(times(self.limit())),
-            Kind::LeakyBucket(it) => rate.leaky_bucket_with_delay(ratio.of(it.queue()), ratio.of(it.delay())),
-            Kind::FixedWindow(it) => {
-                FixedWindow::new(rate, it.start()).map(|it| Kind::FixedWindow(it).into())
+            AlgorithmKind::TokenBucket(_) | AlgorithmKind::Concurrency(_) => rate.burst(times(self.limit())),
+            AlgorithmKind::LeakyBucket(it) => {
+                rate.leaky_bucket_with_delay(ratio.apply(it.queue()), ratio.apply(it.delay()))
             }
-            Kind::SlidingWindow(_) => rate.sliding_window(),
-            Kind::SlidingStrict(it) => rate.sliding_strict(it.parts()),
-            Kind::SlidingLog(_) => rate.sliding_log(),
-            Kind::Smooth(it) => match it.burst() {
+            AlgorithmKind::FixedWindow(it) => {
+                FixedWindow::new(rate, it.start()).map(|it| AlgorithmKind::FixedWindow(it).into())
+            }
+            AlgorithmKind::SlidingWindow(_) => rate.sliding_window(),
+            AlgorithmKind::SlidingStrict(it) => rate.sliding_strict(it.parts()),
+            AlgorithmKind::SlidingLog(_) => rate.sliding_log(),
+            AlgorithmKind::Smooth(it) => match it.burst() {
                 Some(burst) => rate.smooth_with_burst(times(burst)),
                 None => rate.smooth(),
             },
-            Kind::WarmUp(it) => rate.warm_up(it.warm_up().to_duration(), it.cold_factor()),
+            AlgorithmKind::WarmUp(it) => rate.warm_up(it.warm_up().to_duration(), it.cold_factor()),
         }
     }
 
@@ -205,19 +207,19 @@ impl Quota {
     }
 
     /// Words of state per key.
-    pub fn width(&self) -> usize {
-        self.kind.width()
+    pub fn state_len(&self) -> usize {
+        self.kind.state_len()
     }
 
-    /// Answers a demand at `now` on the state in `words`.
+    /// Answers a demand at `new` on the state in `words`.
     ///
     /// ```
     /// use tidegate_core::{Demand, Micros, Outcome, Quota, Retry};
     ///
     /// let quota = Quota::per_second(10).burst(1)?;
-    /// let mut state = [0; 2]; // never seen
+    /// let mut state = [0; 2]; // never count
     /// let words = state.as_mut_slice();
-    /// let ask = |words: &mut [u64], ms| quota.decide(words, Micros::from_millis(ms), Demand::now(1)).decision;
+    /// let ask = |words: &mut [u64], ms| quota.decide(words, Micros::from_millis(ms), Demand::new(1)).decision;
     ///
     /// assert_eq!(ask(words, 0).outcome(), Outcome::Allow);
     /// assert_eq!(ask(words, 30).outcome(), Outcome::Deny(Retry::After(Micros::from_millis(70))));
@@ -225,44 +227,60 @@ impl Quota {
     /// # Ok::<(), tidegate_core::QuotaError>(())
     /// ```
     #[inline]
-    pub fn decide<W: Words + ?Sized>(&self, words: &mut W, now: Micros, demand: Demand) -> Step {
-        self.kind.decide(words, now, demand)
+    pub fn decide<W: AlgorithmState + ?Sized>(
+        &self,
+        state: &mut W,
+        now: Micros,
+        demand: Demand,
+    ) -> ChargeResult {
+        self.kind.decide(state, now, demand)
     }
 
-    /// Gives back up to `cost` of what `receipt` proves.
-    pub fn refund<W: Words + ?Sized>(&self, words: &mut W, now: Micros, receipt: Receipt, cost: u64) {
-        self.kind.refund(words, now, receipt, cost);
+    /// Gives back up to `cost` of what `new_receipt` proves.
+    pub fn refund<W: AlgorithmState + ?Sized>(
+        &self,
+        state: &mut W,
+        now: Micros,
+        receipt: Receipt,
+        cost: u64,
+    ) {
+        self.kind.refund(state, now, receipt, cost);
     }
 
-    /// Whether this quota can read a state that `other` wrote; see [`Kind::shares_state`].
+    /// Whether this quota can read a state that `other` wrote; see [`AlgorithmKind::shares_state`].
     pub fn shares_state(&self, other: &Self) -> bool {
         self.kind.shares_state(&other.kind)
     }
 
     /// Turns a state that `writer` wrote into one of this quota.
-    pub fn carry_over<W: Words + ?Sized>(&self, writer: &Self, words: &mut W, now: Micros) {
-        self.kind.carry_over(&writer.kind, words, now);
+    pub fn carry_over<W: AlgorithmState + ?Sized>(&self, writer: &Self, state: &mut W, now: Micros) {
+        self.kind.carry_over(&writer.kind, state, now);
     }
 
-    /// Answers a demand on a state that `writer` wrote; see [`Kind::decide_carried`].
-    pub fn decide_carried<W: Words + ?Sized>(
+    /// Answers a demand on a state that `writer` wrote; see [`AlgorithmKind::decide_carried`].
+    pub fn decide_carried<W: AlgorithmState + ?Sized>(
         &self,
         writer: &Self,
-        words: &mut W,
+        state: &mut W,
         now: Micros,
         demand: Demand,
-    ) -> Step {
-        self.kind.decide_carried(&writer.kind, words, now, demand)
+    ) -> ChargeResult {
+        self.kind.decide_carried(&writer.kind, state, now, demand)
     }
 
-    /// Holds for longer what `receipt` proves, where that expires; `None` when it has expired.
-    pub fn renew<W: Words + ?Sized>(&self, words: &mut W, now: Micros, receipt: Receipt) -> Option<Receipt> {
-        self.kind.renew(words, now, receipt)
+    /// Holds for longer what `new_receipt` proves, where that expires; `None` when it has expired.
+    pub fn renew<W: AlgorithmState + ?Sized>(
+        &self,
+        state: &mut W,
+        now: Micros,
+        receipt: Receipt,
+    ) -> Option<Receipt> {
+        self.kind.renew(state, now, receipt)
     }
 
-    /// Writes the state of a limiter that is created at `now`; see [`crate::Algorithm::create`].
-    pub fn create<W: Words + ?Sized>(&self, words: &mut W, now: Micros) {
-        self.kind.create(words, now);
+    /// Writes the state of a limiter that is created at `new`; see [`crate::Algorithm::create`].
+    pub fn create<W: AlgorithmState + ?Sized>(&self, state: &mut W, now: Micros) {
+        self.kind.create(state, now);
     }
 }
 
@@ -275,7 +293,7 @@ impl Rate {
 
     /// A token bucket that holds `tokens`: the most that goes at once.
     pub fn burst(self, tokens: u64) -> Result<Quota, QuotaError> {
-        TokenBucket::new(self, tokens).map(|it| Quota { kind: Kind::TokenBucket(it) })
+        TokenBucket::new(self, tokens).map(|it| Quota { kind: AlgorithmKind::TokenBucket(it) })
     }
 
     /// A leaky bucket as a queue: one goes at a time, up to `queue` more wait.
@@ -285,57 +303,58 @@ impl Rate {
 
     /// A leaky bucket as a queue, where the first `without_delay` of those that wait go at once after all.
     pub fn leaky_bucket_with_delay(self, queue: u64, without_delay: u64) -> Result<Quota, QuotaError> {
-        LeakyBucket::new(self, queue, without_delay).map(|it| Quota { kind: Kind::LeakyBucket(it) })
+        LeakyBucket::new(self, queue, without_delay).map(|it| Quota { kind: AlgorithmKind::LeakyBucket(it) })
     }
 
     /// Windows that follow the calendar, in UTC.
     pub fn fixed_window(self) -> Result<Quota, QuotaError> {
-        FixedWindow::new(self, WindowStart::Calendar).map(|it| Quota { kind: Kind::FixedWindow(it) })
+        FixedWindow::new(self, WindowStart::Calendar).map(|it| Quota { kind: AlgorithmKind::FixedWindow(it) })
     }
 
     /// Windows at whole multiples of the period since 1970: as those that follow the calendar, but weeks start on Thursday.
     pub fn fixed_window_from_epoch(self) -> Result<Quota, QuotaError> {
-        FixedWindow::new(self, WindowStart::Epoch).map(|it| Quota { kind: Kind::FixedWindow(it) })
+        FixedWindow::new(self, WindowStart::Epoch).map(|it| Quota { kind: AlgorithmKind::FixedWindow(it) })
     }
 
     /// Windows that start with the first hit.
     pub fn fixed_window_from_first_hit(self) -> Result<Quota, QuotaError> {
-        FixedWindow::new(self, WindowStart::FirstHit).map(|it| Quota { kind: Kind::FixedWindow(it) })
+        FixedWindow::new(self, WindowStart::FirstHit).map(|it| Quota { kind: AlgorithmKind::FixedWindow(it) })
     }
 
     /// The current window plus the faded one before it.
     pub fn sliding_window(self) -> Result<Quota, QuotaError> {
-        SlidingWindow::new(self).map(|it| Quota { kind: Kind::SlidingWindow(it) })
+        SlidingWindow::new(self).map(|it| Quota { kind: AlgorithmKind::SlidingWindow(it) })
     }
 
     /// Never more than the limit in any window, in `parts + 1` counters.
     pub fn sliding_strict(self, parts: u64) -> Result<Quota, QuotaError> {
-        SlidingStrict::new(self, parts).map(|it| Quota { kind: Kind::SlidingStrict(it) })
+        SlidingStrict::new(self, parts).map(|it| Quota { kind: AlgorithmKind::SlidingStrict(it) })
     }
 
     /// Never more than the limit in any window, exactly, in as many words as the limit.
     pub fn sliding_log(self) -> Result<Quota, QuotaError> {
-        SlidingLog::new(self).map(|it| Quota { kind: Kind::SlidingLog(it) })
+        SlidingLog::new(self).map(|it| Quota { kind: AlgorithmKind::SlidingLog(it) })
     }
 
     /// Guava's `SmoothBursty`: even spacing, one second's worth of stored permits.
     pub fn smooth(self) -> Result<Quota, QuotaError> {
-        Smooth::new(self).map(|it| Quota { kind: Kind::Smooth(it) })
+        Smooth::new(self).map(|it| Quota { kind: AlgorithmKind::Smooth(it) })
     }
 
     /// Even spacing, with up to `permits` stored.
     pub fn smooth_with_burst(self, permits: u64) -> Result<Quota, QuotaError> {
-        Smooth::with_burst(self, permits).map(|it| Quota { kind: Kind::Smooth(it) })
+        Smooth::with_burst(self, permits).map(|it| Quota { kind: AlgorithmKind::Smooth(it) })
     }
 
-    /// Guava's `SmoothWarmingUp`: the rate is reached over `period`, from `cold_factor` times the interval.
+    /// Guava's `SmoothWarmingUp`: the rate is reached over `parse_period`, from `cold_factor` times the interval.
     pub fn warm_up(self, period: Duration, cold_factor: f64) -> Result<Quota, QuotaError> {
-        WarmUp::new(self, Micros::from(period), cold_factor).map(|it| Quota { kind: Kind::WarmUp(it) })
+        WarmUp::new(self, Micros::from(period), cold_factor)
+            .map(|it| Quota { kind: AlgorithmKind::WarmUp(it) })
     }
 }
 
-impl From<Kind> for Quota {
-    fn from(kind: Kind) -> Self {
+impl From<AlgorithmKind> for Quota {
+    fn from(kind: AlgorithmKind) -> Self {
         Self { kind }
     }
 }
@@ -360,7 +379,7 @@ impl FromStr for Quota {
     type Err = QuotaError;
 
     fn from_str(text: &str) -> Result<Self, QuotaError> {
-        parse::quota(text)
+        parse::parse_quota(text)
     }
 }
 
@@ -377,7 +396,7 @@ impl FromStr for Micros {
     type Err = QuotaError;
 
     fn from_str(text: &str) -> Result<Self, QuotaError> {
-        parse::time(text)
+        parse::parse_time(text)
     }
 }
 

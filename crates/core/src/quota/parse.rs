@@ -1,8 +1,8 @@
 //! Reads `100/min burst 20` and its relatives. Every error points at the characters that are to blame.
 
-use super::{Quota, QuotaError, Rate, Unit, rate::BYTES};
+use super::{Quota, QuotaError, Rate, RateUnit, rate::BYTE_UNITS};
 use crate::{
-    algorithm::{Kind, TokenBucket},
+    algorithm::{AlgorithmKind, TokenBucket},
     math::gcd,
     units::{LARGEST_EXACT, Micros},
 };
@@ -10,58 +10,60 @@ use alloc::{format, string::String, vec::Vec};
 use core::ops::Range;
 
 /// Reads a whole quota.
-pub(super) fn quota(text: &str) -> Result<Quota, QuotaError> {
-    let mut reader = Reader { text, position: 0, last: 0..0 };
-    let whole = |error: QuotaError| error.at(text, 0..text.trim_end().len());
+pub(super) fn parse_quota(text: &str) -> Result<Quota, QuotaError> {
+    let mut reader = QuotaReader { text, position: 0, last_span: 0..0 };
+    let whole = |error: QuotaError| error.with_span(text, 0..text.trim_end().len());
 
-    let amount = reader.number("how much, as in `100/min`")?;
-    let unit = reader.unit(amount)?;
-    let written = reader.last_word();
-    if reader.word("at").is_some() {
-        reader.require("once", "write `3 at once`")?;
-        reader.last = written;
-        let limit = reader.whole(unit.scaled)?;
-        let quota = match reader.word("lease") {
-            None => Quota::at_once(limit),
+    let amount = reader.parse_number("how much, as in `100/min`")?;
+    let unit = reader.parse_unit(amount)?;
+    let written = reader.last_span();
+    if reader.accept("at").is_some() {
+        reader.expect("once", "write `3 at once`")?;
+        reader.last_span = written;
+        let limit = reader.to_integer(unit.amount)?;
+        let quota = match reader.accept("lease") {
+            None => Quota::concurrency(limit),
             Some(()) => {
-                let lease = reader.period("how long a permit is held, as in `lease 30s`")?;
-                Quota::at_once_leased(limit, lease.to_duration())
+                let lease = reader.parse_period("how long a permit is held, as in `lease 30s`")?;
+                Quota::concurrency_with_lease(limit, lease.to_duration())
             }
         };
-        let quota = quota.map_err(|error| error.at_last_word(&reader))?;
-        return reader.end().map(|()| quota);
+        let quota = quota.map_err(|error| error.with_last_span(&reader))?;
+        return reader.expect_end().map(|()| quota);
     }
 
-    let rate = reader.rate(unit)?;
+    let rate = reader.parse_rate(unit)?;
     rate.validate().map_err(whole)?;
-    let kind = match reader.algorithm(rate)? {
+    let kind = match reader.parse_algorithm(rate)? {
         Some(kind) => kind.map_err(whole)?,
-        None => Kind::TokenBucket(<TokenBucket as crate::Algorithm>::read(rate, &mut reader).map_err(whole)?),
+        None => AlgorithmKind::TokenBucket(
+            <TokenBucket as crate::Algorithm>::parse(rate, &mut reader).map_err(whole)?,
+        ),
     };
-    reader.end().map(|()| kind.into())
+    reader.expect_end().map(|()| kind.into())
 }
 
 /// Reads a length of time and nothing else.
-pub(super) fn time(text: &str) -> Result<Micros, QuotaError> {
-    let mut reader = Reader { text, position: 0, last: 0..0 };
+pub(super) fn parse_time(text: &str) -> Result<Micros, QuotaError> {
+    let mut reader = QuotaReader { text, position: 0, last_span: 0..0 };
     let wanted = "a time, as in `12.5ms` or `2min`";
     reader.skip_spaces();
     if !reader.rest().starts_with(|first: char| first.is_ascii_digit()) {
         let (word, span) = reader.peek();
         let problem =
             if word.is_empty() { format!("missing: {wanted}") } else { format!("`{word}` is not a time") };
-        return Err(reader.blame(span, problem, "write a number and a unit, as in `12.5ms` or `2min`"));
+        return Err(reader.error_at(span, problem, "write a number and a unit, as in `12.5ms` or `2min`"));
     }
-    let time = reader.period(wanted)?;
-    reader.end().map(|()| time)
+    let time = reader.parse_period(wanted)?;
+    reader.expect_end().map(|()| time)
 }
 
 /// Reads the words of a quota from left to right.
 #[derive(Debug)]
-pub struct Reader<'a> {
+pub struct QuotaReader<'a> {
     text: &'a str,
     position: usize,
-    last: Range<usize>,
+    last_span: Range<usize>,
 }
 
 /// A number as it was written: `mantissa / scale`.
@@ -72,9 +74,9 @@ struct Decimal {
 }
 
 #[derive(Clone, Copy, Debug)]
-struct Scaled {
-    scaled: Decimal,
-    unit: Unit,
+struct ScaledAmount {
+    amount: Decimal,
+    unit: RateUnit,
 }
 
 /// Every spelling of a period.
@@ -89,7 +91,7 @@ const PERIOD_NAMES: [(&[&str], u64); 7] = [
 ];
 
 /// Prefixes that are read besides those that are printed: multiplier, divisor.
-const MORE_BYTES: [(&str, u64, u64); 10] = [
+const EXTRA_BYTE_UNITS: [(&str, u64, u64); 10] = [
     ("KB", 1_000, 1),
     ("KiB", 1 << 10, 1),
     ("MiB", 1 << 20, 1),
@@ -102,53 +104,54 @@ const MORE_BYTES: [(&str, u64, u64); 10] = [
     ("Tbit", 1_000_000_000_000, 8),
 ];
 
-impl<'a> Reader<'a> {
+impl<'a> QuotaReader<'a> {
     /// Takes the next word if it is `name`.
-    pub fn word(&mut self, name: &str) -> Option<()> {
+    pub fn accept(&mut self, name: &str) -> Option<()> {
         let (word, span) = self.peek();
-        (word == name).then(|| self.take(span))
+        (word == name).then(|| self.advance(span))
     }
 
     /// The amount behind `name`, if `name` comes next.
-    pub fn amount_after(&mut self, name: &str, unit: Unit) -> Result<Option<u64>, QuotaError> {
-        if self.word(name).is_none() {
+    pub fn parse_amount_after(&mut self, name: &str, unit: RateUnit) -> Result<Option<u64>, QuotaError> {
+        if self.accept(name).is_none() {
             return Ok(None);
         }
-        self.amount(&format!("a number after `{name}`"), unit).map(Some)
+        self.parse_amount(&format!("a number after `{name}`"), unit).map(Some)
     }
 
     /// The next word as an amount, if it is a number.
-    pub fn amount_if_next(&mut self, unit: Unit) -> Result<Option<u64>, QuotaError> {
+    pub fn parse_optional_amount(&mut self, unit: RateUnit) -> Result<Option<u64>, QuotaError> {
         self.skip_spaces();
         if !self.rest().starts_with(|first: char| first.is_ascii_digit()) {
             return Ok(None);
         }
-        self.amount("a number", unit).map(Some)
+        self.parse_amount("a number", unit).map(Some)
     }
 
     /// A whole number.
-    pub fn count(&mut self, wanted: &str) -> Result<u64, QuotaError> {
-        let number = self.number(wanted)?;
-        self.whole(number)
+    pub fn parse_count(&mut self, wanted: &str) -> Result<u64, QuotaError> {
+        let number = self.parse_number(wanted)?;
+        self.to_integer(number)
     }
 
     /// The number behind `name`, if `name` comes next.
-    pub fn decimal_after(&mut self, name: &str) -> Result<Option<f64>, QuotaError> {
-        if self.word(name).is_none() {
+    pub fn parse_decimal_after(&mut self, name: &str) -> Result<Option<f64>, QuotaError> {
+        if self.accept(name).is_none() {
             return Ok(None);
         }
-        self.number(&format!("a number after `{name}`"))?;
+        self.parse_number(&format!("a number after `{name}`"))?;
         // The library's reading is the only one that rounds as its printing does.
-        let written = self.text[self.last_word()].replace('_', "");
-        written.parse().map(Some).map_err(|_| self.blame_last("not a number", "round it"))
+        let written = self.text[self.last_span()].replace('_', "");
+        written.parse().map(Some).map_err(|_| self.error_at_last("not a number", "round it"))
     }
 
     /// A length of time such as `10s` or `min`.
-    pub fn period(&mut self, wanted: &str) -> Result<Micros, QuotaError> {
+    pub fn parse_period(&mut self, wanted: &str) -> Result<Micros, QuotaError> {
         self.skip_spaces();
         let start = self.position;
         let starts_with_digit = self.rest().starts_with(|first: char| first.is_ascii_digit());
-        let count = if starts_with_digit { self.number(wanted)? } else { Decimal { mantissa: 1, scale: 1 } };
+        let count =
+            if starts_with_digit { self.parse_number(wanted)? } else { Decimal { mantissa: 1, scale: 1 } };
         let (name, span) = self.peek();
         let known = PERIOD_NAMES.iter().find(|(names, _)| names.contains(&name));
         let Some((_, size)) = known else {
@@ -157,17 +160,17 @@ impl<'a> Reader<'a> {
                 "" => format!("missing: {wanted}"),
                 _ => format!("unknown period `{name}`"),
             };
-            return Err(self.blame(span, problem, format!("use one of {}", names.join(", "))));
+            return Err(self.error_at(span, problem, format!("use one of {}", names.join(", "))));
         };
-        self.take(span);
-        self.last.start = start;
+        self.advance(span);
+        self.last_span.start = start;
         let micros = count.mantissa * u128::from(*size);
         if !micros.is_multiple_of(count.scale) {
-            return Err(self.blame_last("not a whole number of microseconds", "use a smaller unit"));
+            return Err(self.error_at_last("not a whole number of microseconds", "use a smaller unit"));
         }
         match u64::try_from(micros / count.scale) {
             Ok(micros) if micros <= LARGEST_EXACT => Ok(Micros::new(micros)),
-            _ => Err(self.blame_last("longer than time itself", "the longest period is 285 years")),
+            _ => Err(self.error_at_last("longer than time itself", "the longest period is 285 years")),
         }
     }
 
@@ -175,87 +178,88 @@ impl<'a> Reader<'a> {
         self.text
     }
 
-    pub(super) fn last_word(&self) -> Range<usize> {
-        self.last.clone()
+    pub(super) fn last_span(&self) -> Range<usize> {
+        self.last_span.clone()
     }
 
     /// `/min`, `per 10s`: makes a rate of the amount before it. A fraction of a request per period becomes
     /// whole requests in a longer one. One with too many digits for that is rounded, never up.
-    fn rate(&mut self, amount: Scaled) -> Result<Rate, QuotaError> {
+    fn parse_rate(&mut self, amount: ScaledAmount) -> Result<Rate, QuotaError> {
         let per = self.skip_spaces();
         if self.rest().starts_with('/') {
-            self.take(per..per + 1);
-        } else if self.word("per").is_none() {
+            self.advance(per..per + 1);
+        } else if self.accept("per").is_none() {
             let (_, span) = self.peek();
-            return Err(self.blame(span, "missing: per what", "write `/min`, `per 10s` or `at once`"));
+            return Err(self.error_at(span, "missing: per what", "write `/min`, `per 10s` or `at once`"));
         }
-        let period = self.period("a period, as in `/min` or `per 10s`")?;
-        let Scaled { scaled: Decimal { mantissa, scale }, unit } = amount;
-        let (mantissa, scale) = reduce(mantissa, scale);
+        let period = self.parse_period("a period, as in `/min` or `per 10s`")?;
+        let ScaledAmount { amount: Decimal { mantissa, scale }, unit } = amount;
+        let (mantissa, scale) = reduce_fraction(mantissa, scale);
         let exact = exact_rate(mantissa, u128::from(period.get()) * scale);
         match exact.or_else(|| rounded_rate(Decimal { mantissa, scale }, period)) {
-            Some(rate) => Ok(rate.of(unit)),
-            None => {
-                Err(QuotaError::new("a rate with too many digits", "round it")
-                    .at(self.text, 0..self.position))
-            }
+            Some(rate) => Ok(rate.with_unit(unit)),
+            None => Err(QuotaError::new("a rate with too many digits", "round it")
+                .with_span(self.text, 0..self.position)),
         }
     }
 
     /// The algorithm whose name comes next; the longest name wins.
-    fn algorithm(&mut self, rate: Rate) -> Result<Option<Result<Kind, QuotaError>>, QuotaError> {
+    fn parse_algorithm(
+        &mut self,
+        rate: Rate,
+    ) -> Result<Option<Result<AlgorithmKind, QuotaError>>, QuotaError> {
         let (first, span) = self.peek();
         if first.is_empty() || first == "burst" {
             return Ok(None);
         }
-        let mut two = Self { text: self.text, position: span.end, last: span.clone() };
+        let mut two = Self { text: self.text, position: span.end, last_span: span.clone() };
         let (_, second) = two.peek();
         let both: String = self.text[span.start..second.end].split_whitespace().collect::<Vec<_>>().join(" ");
-        two.take(second);
-        if let Some(kind) = Kind::read(&both, rate, &mut two) {
+        two.advance(second);
+        if let Some(kind) = AlgorithmKind::parse(&both, rate, &mut two) {
             *self = two;
             return Ok(Some(kind));
         }
-        self.take(span.clone());
-        match Kind::read(first, rate, self) {
+        self.advance(span.clone());
+        match AlgorithmKind::parse(first, rate, self) {
             Some(kind) => Ok(Some(kind)),
             None => {
-                let names: Vec<_> = Kind::names().collect();
+                let names: Vec<_> = AlgorithmKind::names().collect();
                 let fix = format!("use `burst`, or one of {}", names.join(", "));
-                Err(self.blame(span, format!("unknown word `{first}`"), fix))
+                Err(self.error_at(span, format!("unknown word `{first}`"), fix))
             }
         }
     }
 
-    fn amount(&mut self, wanted: &str, unit: Unit) -> Result<u64, QuotaError> {
-        let number = self.number(wanted)?;
-        let read = self.unit(number)?;
-        if read.unit == Unit::Bytes && unit == Unit::Requests {
-            return Err(self.blame_last("bytes where the rate counts requests", "give a plain number"));
+    fn parse_amount(&mut self, wanted: &str, unit: RateUnit) -> Result<u64, QuotaError> {
+        let number = self.parse_number(wanted)?;
+        let read = self.parse_unit(number)?;
+        if read.unit == RateUnit::Bytes && unit == RateUnit::Requests {
+            return Err(self.error_at_last("bytes where the rate counts requests", "give a plain number"));
         }
-        self.whole(read.scaled)
+        self.to_integer(read.amount)
     }
 
     /// The unit of bytes that stands directly behind a number, if any.
-    fn unit(&mut self, number: Decimal) -> Result<Scaled, QuotaError> {
+    fn parse_unit(&mut self, number: Decimal) -> Result<ScaledAmount, QuotaError> {
         let (word, span) = self.peek();
-        let plain = BYTES.iter().map(|&(name, size)| (name, size, 1));
-        let known = plain.chain(MORE_BYTES).find(|(name, ..)| *name == word);
+        let plain = BYTE_UNITS.iter().map(|&(name, size)| (name, size, 1));
+        let known = plain.chain(EXTRA_BYTE_UNITS).find(|(name, ..)| *name == word);
         let Some((_, multiplier, divisor)) = known else {
-            return Ok(Scaled { scaled: number, unit: Unit::Requests });
+            return Ok(ScaledAmount { amount: number, unit: RateUnit::Requests });
         };
-        let start = self.last.start;
-        self.take(span);
-        self.last.start = start;
+        let start = self.last_span.start;
+        self.advance(span);
+        self.last_span.start = start;
         let mantissa = number.mantissa * u128::from(multiplier);
-        Ok(Scaled {
-            scaled: Decimal { mantissa, scale: number.scale * u128::from(divisor) },
-            unit: Unit::Bytes,
+        Ok(ScaledAmount {
+            amount: Decimal { mantissa, scale: number.scale * u128::from(divisor) },
+            unit: RateUnit::Bytes,
         })
     }
 
     /// A number such as `100`, `1_000` or `1.5`.
-    fn number(&mut self, wanted: &str) -> Result<Decimal, QuotaError> {
+    fn parse_number(&mut self, wanted: &str) -> Result<Decimal, QuotaError> {
         let start = self.skip_spaces();
         let rest = self.rest();
         let length = rest.find(|c: char| !(c.is_ascii_digit() || c == '.' || c == '_')).unwrap_or(rest.len());
@@ -272,44 +276,44 @@ impl<'a> Reader<'a> {
                 _ => format!("`{written}` is not a number"),
             };
             let span = if length == 0 { span } else { start..start + length };
-            return Err(self.blame(span, problem, format!("write {wanted}")));
+            return Err(self.error_at(span, problem, format!("write {wanted}")));
         }
-        self.take(start..start + length);
+        self.advance(start..start + length);
         let mut mantissa: u128 = 0;
         for digit in whole.chars().chain(fraction.chars()).filter_map(|c| c.to_digit(10)) {
             mantissa = mantissa * 10 + u128::from(digit);
-            if mantissa > MOST_DIGITS {
-                return Err(self.blame_last("a number with too many digits", "round it"));
+            if mantissa > MAX_MANTISSA {
+                return Err(self.error_at_last("a number with too many digits", "round it"));
             }
         }
         let places = fraction.chars().filter(char::is_ascii_digit).count() as u32;
-        if places > MOST_PLACES {
-            return Err(self.blame_last("a number with too many digits", "round it"));
+        if places > MAX_DECIMALS {
+            return Err(self.error_at_last("a number with too many digits", "round it"));
         }
         Ok(Decimal { mantissa, scale: 10_u128.pow(places) })
     }
 
-    fn whole(&self, number: Decimal) -> Result<u64, QuotaError> {
+    fn to_integer(&self, number: Decimal) -> Result<u64, QuotaError> {
         let Decimal { mantissa, scale } = number;
         if !mantissa.is_multiple_of(scale) {
-            return Err(self.blame_last("not a whole number", "round it"));
+            return Err(self.error_at_last("not a whole number", "round it"));
         }
         match u64::try_from(mantissa / scale) {
             Ok(value) if value <= LARGEST_EXACT => Ok(value),
-            _ => Err(self.blame_last("too large", format!("the largest is {LARGEST_EXACT}"))),
+            _ => Err(self.error_at_last("too large", format!("the largest is {LARGEST_EXACT}"))),
         }
     }
 
-    fn require(&mut self, name: &str, fix: &str) -> Result<(), QuotaError> {
+    fn expect(&mut self, name: &str, fix: &str) -> Result<(), QuotaError> {
         let (_, span) = self.peek();
-        self.word(name).ok_or_else(|| self.blame(span, format!("missing `{name}`"), fix))
+        self.accept(name).ok_or_else(|| self.error_at(span, format!("missing `{name}`"), fix))
     }
 
-    fn end(&mut self) -> Result<(), QuotaError> {
+    fn expect_end(&mut self) -> Result<(), QuotaError> {
         let (word, span) = self.peek();
         match word {
             "" => Ok(()),
-            _ => Err(self.blame(span, format!("`{word}` does not belong here"), "remove it")),
+            _ => Err(self.error_at(span, format!("`{word}` does not belong here"), "remove it")),
         }
     }
 
@@ -333,25 +337,25 @@ impl<'a> Reader<'a> {
         &self.text[self.position..]
     }
 
-    fn take(&mut self, span: Range<usize>) {
+    fn advance(&mut self, span: Range<usize>) {
         self.position = span.end;
-        self.last = span;
+        self.last_span = span;
     }
 
-    fn blame(&self, span: Range<usize>, problem: impl Into<String>, fix: impl Into<String>) -> QuotaError {
-        QuotaError::new(problem, fix).at(self.text, span)
+    fn error_at(&self, span: Range<usize>, problem: impl Into<String>, fix: impl Into<String>) -> QuotaError {
+        QuotaError::new(problem, fix).with_span(self.text, span)
     }
 
-    fn blame_last(&self, problem: &str, fix: impl Into<String>) -> QuotaError {
-        self.blame(self.last.clone(), problem, fix)
+    fn error_at_last(&self, problem: &str, fix: impl Into<String>) -> QuotaError {
+        self.error_at(self.last_span.clone(), problem, fix)
     }
 }
 
 /// Enough for every exact number, with room for the largest unit.
-const MOST_DIGITS: u128 = 10_u128.pow(24);
+const MAX_MANTISSA: u128 = 10_u128.pow(24);
 
 /// Enough for every double, with room for the longest period.
-const MOST_PLACES: u32 = 18;
+const MAX_DECIMALS: u32 = 18;
 
 fn exact_rate(amount: u128, period: u128) -> Option<Rate> {
     let exact = |number| u64::try_from(number).ok().filter(|number| *number <= LARGEST_EXACT);
@@ -361,9 +365,9 @@ fn exact_rate(amount: u128, period: u128) -> Option<Rate> {
 /// The whole amount above a fraction, in a period that is longer by as much, in microseconds, rounded up: the rate is never
 /// above the one that was written, and below it by less than a millionth. `499.95000000000005/s` is `500 per 1000101us`.
 fn rounded_rate(mut amount: Decimal, period: Micros) -> Option<Rate> {
-    const MOST_MANTISSA: u128 = 10_u128.pow(17);
+    const MAX_ROUNDED_MANTISSA: u128 = 10_u128.pow(17);
     const SECOND: u64 = 1_000_000;
-    while amount.mantissa > MOST_MANTISSA && amount.scale.is_multiple_of(10) {
+    while amount.mantissa > MAX_ROUNDED_MANTISSA && amount.scale.is_multiple_of(10) {
         amount = Decimal { mantissa: amount.mantissa / 10, scale: amount.scale / 10 };
     }
     // A microsecond is a millionth of a second: periods are at least that long.
@@ -373,7 +377,7 @@ fn rounded_rate(mut amount: Decimal, period: Micros) -> Option<Rate> {
     exact_rate(whole, time.checked_div(amount.mantissa)? + u128::from(!time.is_multiple_of(amount.mantissa)))
 }
 
-fn reduce(mantissa: u128, scale: u128) -> (u128, u128) {
+fn reduce_fraction(mantissa: u128, scale: u128) -> (u128, u128) {
     match (u64::try_from(mantissa), u64::try_from(scale)) {
         (Ok(small), Ok(scale)) if small > 0 => {
             let divisor = gcd(small, scale);

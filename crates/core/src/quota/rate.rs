@@ -1,7 +1,7 @@
 //! So many per period, of something.
 
 use super::QuotaError;
-use crate::units::{LARGEST_EXACT, Micros, PERIODS};
+use crate::units::{LARGEST_EXACT, Micros, PERIOD_UNITS};
 use core::fmt;
 
 /// An amount per period: the start of a quota. [`Rate::quota`] or one of its neighbours makes it whole.
@@ -9,12 +9,12 @@ use core::fmt;
 pub struct Rate {
     amount: u64,
     period: Micros,
-    unit: Unit,
+    unit: RateUnit,
 }
 
 /// What is counted.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub enum Unit {
+pub enum RateUnit {
     /// Requests, calls, permits: things without a unit.
     #[default]
     Requests,
@@ -23,14 +23,14 @@ pub enum Unit {
 }
 
 impl Rate {
-    /// So many in every `period`.
+    /// So many in every `parse_period`.
     pub const fn new(amount: u64, period: Micros) -> Self {
-        Self { amount, period, unit: Unit::Requests }
+        Self { amount, period, unit: RateUnit::Requests }
     }
 
     /// The same numbers, of another unit.
     #[must_use]
-    pub const fn of(self, unit: Unit) -> Self {
+    pub const fn with_unit(self, unit: RateUnit) -> Self {
         Self { unit, ..self }
     }
 
@@ -45,7 +45,7 @@ impl Rate {
     }
 
     /// What is counted.
-    pub const fn unit(self) -> Unit {
+    pub const fn unit(self) -> RateUnit {
         self.unit
     }
 
@@ -60,17 +60,17 @@ impl Rate {
 
     /// Refuses rates that mean nothing.
     pub(crate) fn validate(self) -> Result<(), QuotaError> {
-        QuotaError::refuse_zero("a rate", self.amount)?;
-        QuotaError::refuse_zero("a period", self.period.get())?;
-        QuotaError::refuse_inexact("a rate", self.amount)
+        QuotaError::require_nonzero("a rate", self.amount)?;
+        QuotaError::require_nonzero("a period", self.period.get())?;
+        QuotaError::require_exact("a rate", self.amount)
     }
 }
 
 /// Prints as `100/min` when the period is one of its units, else as `5 per 10s`.
 impl fmt::Display for Rate {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let amount = self.unit.show(self.amount);
-        match PERIODS.iter().find(|(_, size)| *size == self.period.get()) {
+        let amount = self.unit.display(self.amount);
+        match PERIOD_UNITS.iter().find(|(_, size)| *size == self.period.get()) {
             Some((name, _)) => write!(f, "{amount}/{name}"),
             None => write!(f, "{amount} per {}", self.period),
         }
@@ -78,38 +78,39 @@ impl fmt::Display for Rate {
 }
 
 /// Prefixes of bytes, smallest first.
-pub(super) const BYTES: [(&str, u64); 5] =
+pub(super) const BYTE_UNITS: [(&str, u64); 5] =
     [("B", 1), ("kB", 1_000), ("MB", 1_000_000), ("GB", 1_000_000_000), ("TB", 1_000_000_000_000)];
 
-impl Unit {
+impl RateUnit {
     /// The amount as a person writes it: `1.5MB`, or just the number.
-    pub fn show(self, amount: u64) -> impl fmt::Display {
-        Shown { amount, unit: self }
+    pub fn display(self, amount: u64) -> impl fmt::Display {
+        UnitDisplay { amount, unit: self }
     }
 }
 
-struct Shown {
+struct UnitDisplay {
     amount: u64,
-    unit: Unit,
+    unit: RateUnit,
 }
 
-impl fmt::Display for Shown {
+impl fmt::Display for UnitDisplay {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let Self { amount, unit } = *self;
-        if unit == Unit::Requests {
+        if unit == RateUnit::Requests {
             return write!(f, "{amount}");
         }
-        let (name, size) = BYTES.iter().rev().find(|(_, size)| amount >= *size).unwrap_or(&BYTES[0]);
+        let (name, size) =
+            BYTE_UNITS.iter().rev().find(|(_, size)| amount >= *size).unwrap_or(&BYTE_UNITS[0]);
         write!(f, "{}", amount / size)?;
         let mut rest = amount % size;
-        let mut place = size / 10;
+        let mut digit_value = size / 10;
         if rest > 0 {
             f.write_str(".")?;
         }
         while rest > 0 {
-            write!(f, "{}", rest / place)?;
-            rest %= place;
-            place /= 10;
+            write!(f, "{}", rest / digit_value)?;
+            rest %= digit_value;
+            digit_value /= 10;
         }
         f.write_str(name)
     }

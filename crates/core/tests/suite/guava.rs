@@ -2,30 +2,31 @@
 
 #![allow(clippy::unwrap_used, clippy::panic, reason = "helpers of tests fail as tests do")]
 
-use tidegate_core::{Algorithm, CarryOver, Demand, Kind, Micros, Outcome, Quota};
+use tidegate_core::{Algorithm, AlgorithmKind, CarryOver, Demand, Micros, Outcome, Quota};
 use tidegate_testkit::{
     Plain, Subject,
     guava::{GuavaKind, Operation, Row, rows},
 };
 
 #[test]
-fn every_recorded_row_is_reproduced() {
+fn recorded_guava_rows_are_reproduced() {
     let rows = rows().unwrap();
     assert_eq!(rows.len(), 24_120);
     let mut limiter: Option<Plain> = None;
     for (index, row) in rows.iter().enumerate() {
-        let place = format!("line {} of {}: {:?} at {}us", index + 2, row.scenario, row.operation, row.at_us);
-        replay(&mut limiter, row, &place);
+        let context =
+            format!("line {} of {}: {:?} at {}us", index + 2, row.scenario, row.operation, row.at_us);
+        replay(&mut limiter, row, &context);
         let limiter = limiter.as_ref().unwrap();
-        let (stored, next_free) = variables(limiter);
-        assert_eq!(stored.to_bits(), row.stored.to_bits(), "{place}: stored {stored}, not {}", row.stored);
-        assert_eq!(next_free, Micros::new(row.next_free_us), "{place}: next free");
-        assert_eq!(limiter.quota.limit(), (row.most as u64).max(1), "{place}: most stored");
+        let (stored, next_free) = guava_state(limiter);
+        assert_eq!(stored.to_bits(), row.stored.to_bits(), "{context}: stored {stored}, not {}", row.stored);
+        assert_eq!(next_free, Micros::new(row.next_free_us), "{context}: next free");
+        assert_eq!(limiter.quota.limit(), (row.most as u64).max(1), "{context}: most stored");
     }
 }
 
 /// Does to our limiter what was done to Guava's, and compares the answers.
-fn replay(limiter: &mut Option<Plain>, row: &Row, place: &str) {
+fn replay(limiter: &mut Option<Plain>, row: &Row, context: &str) {
     let now = Micros::new(row.at_us);
     let patience = match &row.operation {
         Operation::Create => {
@@ -41,10 +42,11 @@ fn replay(limiter: &mut Option<Plain>, row: &Row, place: &str) {
         Operation::Reserve => Micros::MAX,
         Operation::TryAcquire { timeout_us } => Micros::new(*timeout_us),
     };
-    let decision = limiter.as_mut().unwrap().decide(now, Demand::within(row.permits, patience)).decision;
-    assert_eq!(decision.is_granted(), row.granted, "{place}: {decision:?}");
+    let decision =
+        limiter.as_mut().unwrap().decide(now, Demand::with_max_wait(row.permits, patience)).decision;
+    assert_eq!(decision.is_granted(), row.granted, "{context}: {decision:?}");
     if row.granted {
-        assert_eq!(decision.wait(), Micros::new(row.wait_us), "{place}: wait");
+        assert_eq!(decision.wait(), Micros::new(row.wait_us), "{context}: wait");
     }
 }
 
@@ -59,27 +61,27 @@ fn quota(kind: &GuavaKind, rate: &str) -> Quota {
 }
 
 /// Guava's own variables: stored permits and the moment the next caller is free.
-fn variables(limiter: &Plain) -> (f64, Micros) {
+fn guava_state(limiter: &Plain) -> (f64, Micros) {
     match limiter.quota.kind() {
-        Kind::Smooth(smooth) => smooth.inspect(words(limiter)),
-        Kind::WarmUp(warm_up) => warm_up.inspect(words(limiter)),
+        AlgorithmKind::Smooth(smooth) => smooth.inspect(state_words(limiter)),
+        AlgorithmKind::WarmUp(warm_up) => warm_up.inspect(state_words(limiter)),
         other => panic!("{other} is not Guava's"),
     }
 }
 
-fn words(limiter: &Plain) -> &[u64] {
-    &limiter.entries.all()[0].words
+fn state_words(limiter: &Plain) -> &[u64] {
+    &limiter.entries.as_slice()[0].state
 }
 
 /// What a script does: `acquire`, or let time pass.
-enum Act {
+enum ScriptStep {
     Acquire(u64),
     Sleep(u64),
 }
-use Act::{Acquire as A, Sleep as S};
+use ScriptStep::{Acquire as A, Sleep as S};
 
 /// Guava's own tests: name, limiter, script, and the waits of those who acquire.
-fn scripts() -> Vec<(&'static str, &'static str, Vec<Act>, Vec<u64>)> {
+fn guava_scripts() -> Vec<(&'static str, &'static str, Vec<ScriptStep>, Vec<u64>)> {
     let warming = |waits: &'static [u64]| [vec![0], waits.to_vec()].concat();
     let cold_start = warming(&[1_375_000, 1_125_000, 875_000, 625_000, 500_000, 500_000, 500_000]);
     let colder_start = warming(&[1_752_500, 1_257_500, 762_500, 300_227, 200_000, 200_000, 200_000]);
@@ -133,8 +135,8 @@ fn scripts() -> Vec<(&'static str, &'static str, Vec<Act>, Vec<u64>)> {
 
 /// Acquirers sleep for as long as they are told before the next one comes.
 #[test]
-fn guavas_own_scripts_wait_as_long() {
-    for (name, quota, script, waits) in scripts() {
+fn guava_test_scripts_have_equal_waits() {
+    for (name, quota, script, waits) in guava_scripts() {
         let mut limiter = Plain::new(quota.parse().unwrap());
         limiter.create(Micros::ZERO);
         let mut now = Micros::ZERO;
@@ -143,7 +145,8 @@ fn guavas_own_scripts_wait_as_long() {
             match act {
                 S(millis) => now = now.plus(Micros::from_millis(millis)),
                 A(permits) => {
-                    let wait = limiter.decide(now, Demand::within(permits, Micros::MAX)).decision.wait();
+                    let wait =
+                        limiter.decide(now, Demand::with_max_wait(permits, Micros::MAX)).decision.wait();
                     waited.push(wait.get());
                     now = now.plus(wait);
                 }
@@ -154,7 +157,7 @@ fn guavas_own_scripts_wait_as_long() {
 }
 
 #[test]
-fn guavas_own_tries_succeed_and_fail() {
+fn guava_try_acquire_results_match() {
     // Time before the try, its timeout, and whether it succeeds; in milliseconds.
     let no_wait = [(0, 0, true), (0, 0, false), (0, 0, false), (100, 0, false)];
     let some_wait = [(0, 0, true), (0, 200, true), (0, 100, false), (100, 100, true)];
@@ -164,7 +167,7 @@ fn guavas_own_tries_succeed_and_fail() {
         let mut now = Micros::ZERO;
         for (step, (pause, timeout, succeeds)) in tries.into_iter().enumerate() {
             now = now.plus(Micros::from_millis(pause));
-            let demand = Demand::within(1, Micros::from_millis(timeout));
+            let demand = Demand::with_max_wait(1, Micros::from_millis(timeout));
             let decision = limiter.decide(now, demand).decision;
             assert_eq!(decision.is_granted(), succeeds, "{name}, try {step}");
             if let Outcome::Delay(wait) = decision.outcome() {
@@ -176,9 +179,9 @@ fn guavas_own_tries_succeed_and_fail() {
 
 /// A key that was never seen has been idle for ever; a limiter that was just created has not.
 #[test]
-fn a_new_key_has_stored_its_permits() {
+fn new_key_starts_with_max_permits() {
     let quota: Quota = "5/s smooth".parse().unwrap();
-    let Kind::Smooth(smooth) = quota.kind() else { panic!("{quota} is smooth") };
+    let AlgorithmKind::Smooth(smooth) = quota.kind() else { panic!("{quota} is smooth") };
     assert_eq!(smooth.inspect([0; 2].as_slice()), (5.0, Micros::ZERO));
     let mut words = [0; 2];
     smooth.create(words.as_mut_slice(), Micros::from_secs(9));

@@ -5,8 +5,8 @@
 use proptest::prelude::*;
 use std::fmt::Write as _;
 use tidegate_core::{
-    Decision, Demand, Kind, Micros, Outcome, Quota, Retry,
-    header::{self, LARGEST, Label, Left, Text},
+    AlgorithmKind, Decision, Demand, Micros, Outcome, Quota, Retry,
+    header::{self, MAX_INTEGER, PolicyField, Remaining, SmallString},
 };
 use tidegate_testkit::strategy::{Moment, hold, moves};
 
@@ -14,14 +14,14 @@ fn quota(text: &str) -> Quota {
     text.parse().unwrap()
 }
 
-fn left(label: &Label, decision: &Decision) -> String {
-    let mut text = Text::default();
-    label.write_left(&mut text, decision).unwrap();
+fn remaining_header(label: &PolicyField, decision: &Decision) -> String {
+    let mut text = SmallString::default();
+    label.write_remaining(&mut text, decision).unwrap();
     text.as_str().to_owned()
 }
 
 #[test]
-fn policies_of_every_algorithm() {
+fn policy_header_for_every_algorithm() {
     for (text, policy) in [
         ("100/min", "q=100;w=60"),
         ("100/min burst 20", "q=20;w=12"),
@@ -41,12 +41,12 @@ fn policies_of_every_algorithm() {
         ("3 at once", "q=3;qu=\"concurrent-requests\""),
         ("3 at once lease 30s", "q=3;qu=\"concurrent-requests\""),
     ] {
-        assert_eq!(Label::new("x", &quota(text)).policy(), format!("\"x\";{policy}"), "{text}");
+        assert_eq!(PolicyField::new("x", &quota(text)).policy(), format!("\"x\";{policy}"), "{text}");
     }
 }
 
 #[test]
-fn names_are_strings_of_structured_fields() {
+fn names_are_structured_field_strings() {
     for (name, written) in [
         ("login", r#""login""#),
         ("", r#""""#),
@@ -55,22 +55,23 @@ fn names_are_strings_of_structured_fields() {
         ("100%", r#""100%25""#),
         ("a\r\nset-cookie: b", r#""a%0D%0Aset-cookie: b""#),
     ] {
-        let label = Label::new(name, &quota("5/min"));
+        let label = PolicyField::new(name, &quota("5/min"));
         assert_eq!(label.policy(), format!("{written};q=5;w=60"));
         assert_eq!(label.name(), name);
     }
-    let several: Vec<_> =
-        (0..3).map(|place| Label::of_several("login", place, &quota("5/min")).name().to_owned()).collect();
+    let several: Vec<_> = (0..3)
+        .map(|place| PolicyField::for_indexed_quota("login", place, &quota("5/min")).name().to_owned())
+        .collect();
     assert_eq!(several, ["login", "login.2", "login.3"]);
 }
 
 #[test]
-fn a_story_in_headers() {
+fn headers_follow_the_decisions() {
     let quota = quota("100/min burst 3");
-    let label = Label::new("api", &quota);
+    let label = PolicyField::new("api", &quota);
     let mut words = [0; 2];
     let mut ask =
-        |ms, cost| quota.decide(words.as_mut_slice(), Micros::from_millis(ms), Demand::now(cost)).decision;
+        |ms, cost| quota.decide(words.as_mut_slice(), Micros::from_millis(ms), Demand::new(cost)).decision;
     for (ms, cost, written, retry) in [
         (0, 0, r#""api";r=3"#, None),
         (0, 1, r#""api";r=2;t=1"#, None),
@@ -81,41 +82,43 @@ fn a_story_in_headers() {
         (2_400, 0, r#""api";r=3"#, None),
     ] {
         let decision = ask(ms, cost);
-        assert_eq!(left(&label, &decision), written, "at {ms}ms");
+        assert_eq!(remaining_header(&label, &decision), written, "at {ms}ms");
         assert_eq!(header::retry_after(&decision), retry, "at {ms}ms");
     }
 }
 
 #[test]
-fn where_time_alone_does_not_help_none_is_told() {
+fn concurrency_limit_has_no_reset_time() {
     let quota = quota("3 at once");
-    let label = Label::new("api", &quota);
+    let label = PolicyField::new("api", &quota);
     let mut words = [0; 2];
-    let taken = quota.decide(words.as_mut_slice(), Micros::ZERO, Demand::now(3)).decision;
-    let denied = quota.decide(words.as_mut_slice(), Micros::ZERO, Demand::now(1)).decision;
-    assert_eq!(left(&label, &taken), r#""api";r=0"#);
-    assert_eq!(left(&label, &denied), r#""api";r=0"#);
+    let taken = quota.decide(words.as_mut_slice(), Micros::ZERO, Demand::new(3)).decision;
+    let denied = quota.decide(words.as_mut_slice(), Micros::ZERO, Demand::new(1)).decision;
+    assert_eq!(remaining_header(&label, &taken), r#""api";r=0"#);
+    assert_eq!(remaining_header(&label, &denied), r#""api";r=0"#);
     assert_eq!(header::retry_after(&denied), None);
-    assert_eq!(left(&label, &Decision::holding(3, 1)), r#""api";r=2"#);
-    assert_eq!(left(&label, &Decision::unlimited()), r#""api";r=3"#);
+    assert_eq!(remaining_header(&label, &Decision::from_in_flight(3, 1)), r#""api";r=2"#);
+    assert_eq!(remaining_header(&label, &Decision::unlimited()), r#""api";r=3"#);
 }
 
 #[test]
-fn numbers_that_no_field_can_hold_are_cut() {
-    let large = Quota::at_once((1 << 53) - 1).unwrap();
-    let label = Label::new("x", &large);
-    assert_eq!(label.policy(), format!("\"x\";q={LARGEST};qu=\"concurrent-requests\""));
-    assert_eq!(left(&label, &Decision::unlimited()), format!("\"x\";r={LARGEST}"));
-    let slow =
-        Label::new("x", &Quota::amount_per_period(1, Micros::MAX.to_duration()).fixed_window().unwrap());
+fn numbers_are_clamped_to_the_field_maximum() {
+    let large = Quota::concurrency((1 << 53) - 1).unwrap();
+    let label = PolicyField::new("x", &large);
+    assert_eq!(label.policy(), format!("\"x\";q={MAX_INTEGER};qu=\"concurrent-requests\""));
+    assert_eq!(remaining_header(&label, &Decision::unlimited()), format!("\"x\";r={MAX_INTEGER}"));
+    let slow = PolicyField::new(
+        "x",
+        &Quota::amount_per_period(1, Micros::MAX.to_duration()).fixed_window().unwrap(),
+    );
     assert_eq!(slow.policy(), "\"x\";q=1;w=9007199255");
 }
 
 #[test]
-fn older_drafts() {
+fn draft_03_limit_header() {
     let write = |text| {
-        let mut out = Text::default();
-        Label::new("x", &quota(text)).write_limit_of_draft_03(&mut out).unwrap();
+        let mut out = SmallString::default();
+        PolicyField::new("x", &quota(text)).write_limit_draft_03(&mut out).unwrap();
         out.as_str().to_owned()
     };
     assert_eq!(write("5/min"), "5, 5;w=60");
@@ -123,8 +126,8 @@ fn older_drafts() {
 }
 
 #[test]
-fn what_servers_send() {
-    let some = |remaining, more_after| Some(Left { remaining, more_after });
+fn rate_limit_header_parses() {
+    let some = |remaining, more_after| Some(Remaining { remaining, refill_after: more_after });
     let long = format!("{}\"late\";r=1", " ".repeat(5_000));
     for (value, heard) in [
         // As in the draft.
@@ -158,13 +161,13 @@ fn what_servers_send() {
         assert_eq!(header::parse_rate_limit(value.as_bytes()), heard, "{value}");
     }
     let many = "\"a\";r=1,".repeat(1_000);
-    assert_eq!(header::items(many.as_bytes()).count(), 32);
-    let names: Vec<_> = header::items(br#""a b";r=1, c;r=2"#).map(|(name, _)| name).collect();
+    assert_eq!(header::parse_items(many.as_bytes()).count(), 32);
+    let names: Vec<_> = header::parse_items(br#""a b";r=1, c;r=2"#).map(|(name, _)| name).collect();
     assert_eq!(names, [b"a b".as_slice(), b"c"]);
 }
 
 #[test]
-fn seconds_that_servers_send() {
+fn retry_after_seconds_parse() {
     for (value, seconds) in [
         ("0", Some(0)),
         (" 120\t", Some(120)),
@@ -181,8 +184,8 @@ fn seconds_that_servers_send() {
 }
 
 #[test]
-fn a_text_grows_when_it_must() {
-    let mut text = Text::default();
+fn small_string_grows_to_the_heap() {
+    let mut text = SmallString::default();
     assert!(text.is_empty());
     let mut whole = String::new();
     for number in 0..60_u64 {
@@ -191,7 +194,7 @@ fn a_text_grows_when_it_must() {
         whole += &format!("{}ö,", number * 1_000);
         assert_eq!(text.as_str(), whole);
     }
-    for number in (0..20_000).chain([u64::MAX, LARGEST]) {
+    for number in (0..20_000).chain([u64::MAX, MAX_INTEGER]) {
         text.clear();
         header::write_number(&mut text, number).unwrap();
         assert_eq!(text.as_str(), number.to_string());
@@ -204,26 +207,29 @@ fn a_text_grows_when_it_must() {
 /// Whatever is asked of whatever quota: what is left never exceeds what the policy says, and what is told of the time is
 /// neither too early nor zero, the same in both headers, and read back as it was written.
 #[test]
-fn headers_never_contradict_each_other() {
+fn headers_are_consistent() {
     hold(moves(), |sample, story| {
-        let label = Label::new("api", &sample.quota);
-        prop_assert!(label.most() >= 1 && label.window() != Some(0));
-        let mut words = vec![0; sample.quota.width()];
+        let label = PolicyField::new("api", &sample.quota);
+        prop_assert!(label.limit() >= 1 && label.window() != Some(0));
+        let mut words = vec![0; sample.quota.state_len()];
         let mut moment = Moment::start_of(&sample);
         for step in story {
             moment.pass(step.pause);
             let demand = step.demand(&sample);
             let decision = sample.quota.decide(words.as_mut_slice(), moment.now, demand).decision;
             moment.hear(&decision);
-            let told = label.left(&decision);
-            prop_assert!(told.remaining <= label.most());
-            prop_assert!(told.more_after != Some(0));
+            let remaining = label.remaining(&decision);
+            prop_assert!(remaining.remaining <= label.limit());
+            prop_assert!(remaining.refill_after != Some(0));
             if let Outcome::Deny(Retry::After(wait)) = decision.outcome() {
                 let retry = header::retry_after(&decision);
-                prop_assert_eq!(retry, told.more_after);
+                prop_assert_eq!(retry, remaining.refill_after);
                 prop_assert!(retry.is_some_and(|seconds| Micros::from_secs(seconds) >= wait && seconds > 0));
             }
-            prop_assert_eq!(header::parse_rate_limit(left(&label, &decision).as_bytes()), Some(told));
+            prop_assert_eq!(
+                header::parse_rate_limit(remaining_header(&label, &decision).as_bytes()),
+                Some(remaining)
+            );
         }
         Ok(())
     });
@@ -231,29 +237,29 @@ fn headers_never_contradict_each_other() {
 
 /// More does come when it was said to, and not a microsecond before, where a level says so exactly.
 #[test]
-fn more_comes_when_it_was_told() {
+fn refill_after_is_exact() {
     hold(moves(), |sample, story| {
         // Those are defined in doubles: a permit may be stored a rounding later.
-        if matches!(sample.quota.kind(), Kind::Smooth(_) | Kind::WarmUp(_)) {
+        if matches!(sample.quota.kind(), AlgorithmKind::Smooth(_) | AlgorithmKind::WarmUp(_)) {
             return Ok(());
         }
-        let mut words = vec![0; sample.quota.width()];
+        let mut words = vec![0; sample.quota.state_len()];
         let mut moment = Moment::start_of(&sample);
         for step in story {
             moment.pass(step.pause);
             let demand = step.demand(&sample);
             let decision = sample.quota.decide(words.as_mut_slice(), moment.now, demand).decision;
             moment.hear(&decision);
-            let more = decision.more_after();
+            let more = decision.refill_after();
             if more == Micros::ZERO || more == Micros::MAX || decision.wait() > Micros::ZERO {
                 continue;
             }
             let peek = |at: Micros| {
                 let mut later = words.clone();
-                sample.quota.decide(later.as_mut_slice(), at, Demand::now(0)).decision.remaining()
+                sample.quota.decide(later.as_mut_slice(), at, Demand::new(0)).decision.remaining()
             };
             prop_assert!(peek(moment.now.plus(more)) > decision.remaining());
-            if matches!(sample.quota.kind(), Kind::TokenBucket(_)) {
+            if matches!(sample.quota.kind(), AlgorithmKind::TokenBucket(_)) {
                 prop_assert_eq!(peek(moment.now.plus(more).since(Micros::new(1))), decision.remaining());
             }
         }
@@ -263,23 +269,23 @@ fn more_comes_when_it_was_told() {
 
 proptest! {
     #[test]
-    fn any_name_is_read_back_and_different_names_differ(one in ".*", other in ".*") {
+    fn any_name_round_trips(one in ".*", other in ".*") {
         let quota = quota("5/min");
-        let label = Label::new(&one, &quota);
+        let label = PolicyField::new(&one, &quota);
         prop_assert!(label.policy().bytes().all(|byte| (b' '..=b'~').contains(&byte)));
-        let text = left(&label, &Decision::holding(5, 1));
-        prop_assert!(one.len() > 1_000 || header::items(text.as_bytes()).count() == 1);
-        prop_assert_eq!(label.policy() == Label::new(&other, &quota).policy(), one == other);
+        let text = remaining_header(&label, &Decision::from_in_flight(5, 1));
+        prop_assert!(one.len() > 1_000 || header::parse_items(text.as_bytes()).count() == 1);
+        prop_assert_eq!(label.policy() == PolicyField::new(&other, &quota).policy(), one == other);
     }
 
     #[test]
-    fn nothing_that_is_sent_breaks_the_reader(value in proptest::collection::vec(any::<u8>(), 0..200)) {
+    fn header_parser_accepts_any_bytes(value in proptest::collection::vec(any::<u8>(), 0..200)) {
         let _ = header::parse_seconds(&value);
-        prop_assert!(header::items(&value).count() <= 32);
+        prop_assert!(header::parse_items(&value).count() <= 32);
     }
 
     #[test]
-    fn nothing_that_nearly_makes_sense_breaks_the_reader(value in "[\"ab\\\\,;=rt0-9:. -]{0,60}") {
-        prop_assert!(header::items(value.as_bytes()).count() <= 32);
+    fn header_parser_accepts_near_valid_input(value in "[\"ab\\\\,;=rt0-9:. -]{0,60}") {
+        prop_assert!(header::parse_items(value.as_bytes()).count() <= 32);
     }
 }

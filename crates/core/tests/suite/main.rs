@@ -4,8 +4,8 @@
 
 mod guava;
 mod header;
-mod laws;
-mod mistakes;
-mod peers;
+mod parse_errors;
+mod properties;
 mod quota;
-mod stories;
+mod regressions;
+mod traces;

@@ -2,7 +2,7 @@
 
 use proptest::prelude::*;
 use std::time::Duration;
-use tidegate_core::{Micros, Quota, QuotaError, Rate, Unit, algorithm::LeakyBucket};
+use tidegate_core::{Micros, Quota, QuotaError, Rate, RateUnit, algorithm::LeakyBucket};
 use tidegate_testkit::strategy::{any_sample, hold, rates, runner};
 
 fn parse(text: &str) -> Result<Quota, QuotaError> {
@@ -10,7 +10,7 @@ fn parse(text: &str) -> Result<Quota, QuotaError> {
 }
 
 #[test]
-fn what_people_write_prints_back_as_it_was() {
+fn quota_text_round_trips() {
     for text in [
         "100/min",
         "100/min burst 20",
@@ -38,7 +38,7 @@ fn what_people_write_prints_back_as_it_was() {
 }
 
 #[test]
-fn other_spellings_mean_the_same() {
+fn alternative_spellings_parse_equally() {
     for (written, printed) in [
         ("  100 / minute   burst   20 ", "100/min burst 20"),
         ("100 per minute", "100/min"),
@@ -73,8 +73,8 @@ fn code_and_text_declare_the_same_quotas() {
         (Quota::per_day(100).fixed_window(), "100/d fixed-window"),
         (Quota::amount_per_period(5, ten_seconds).quota(), "5 per 10s"),
         (Quota::bytes_per_second(1_500_000).quota(), "1.5MB/s"),
-        (Quota::at_once(3), "3 at once"),
-        (Quota::at_once_leased(3, ten_seconds), "3 at once lease 10s"),
+        (Quota::concurrency(3), "3 at once"),
+        (Quota::concurrency_with_lease(3, ten_seconds), "3 at once lease 10s"),
         (Quota::per_second(10).warm_up(Duration::from_secs(4), 3.0), "10/s warm-up 4s cold 3"),
         (Quota::per_minute(100).sliding_window(), "100/min sliding-window"),
         (Quota::per_minute(100).sliding_strict(60), "100/min sliding-strict 60"),
@@ -94,7 +94,7 @@ fn code_and_text_declare_the_same_quotas() {
 }
 
 #[test]
-fn every_quota_reads_what_it_prints() {
+fn display_round_trips_for_any_quota() {
     hold(Just(()), |sample, ()| {
         let printed = sample.quota.to_string();
         let read = parse(&printed).map_err(|error| TestCaseError::fail(format!("{printed}: {error}")))?;
@@ -105,7 +105,7 @@ fn every_quota_reads_what_it_prints() {
 }
 
 #[test]
-fn no_text_makes_the_parser_panic() {
+fn quota_parser_never_panics() {
     let almost = any_sample().prop_flat_map(|sample| {
         let text = sample.quota.to_string();
         let cut = 0..=text.len();
@@ -132,7 +132,7 @@ fn no_text_makes_the_parser_panic() {
 }
 
 #[test]
-fn numbers_too_long_to_be_meant_are_refused() {
+fn overlong_numbers_are_rejected() {
     for number in ["0.".to_owned() + &"0".repeat(50) + "1", "1".repeat(60), "1.".to_owned() + &"0".repeat(60)]
     {
         for text in
@@ -177,7 +177,7 @@ fn computed_rates_with_many_digits_are_rounded_down() {
 
 /// Twice the level and a step of drain fit a double: the last quota that is counted exactly, and the first that is not.
 #[test]
-fn a_quota_is_exact_to_the_last_token() {
+fn largest_exact_quota_is_accepted() {
     for (text, exact) in [
         ("1/s burst 4503599627", true),
         ("1/s burst 4503599628", false),
@@ -192,7 +192,7 @@ fn a_quota_is_exact_to_the_last_token() {
 
 /// A suggestion that is refused in its turn would be worse than none.
 #[test]
-fn what_an_error_suggests_is_accepted() {
+fn suggested_fix_parses() {
     let large =
         (1_000_000_u64..=1_000_000_000_000, prop_oneof![Just(1_u64), Just(60), Just(3_600), Just(86_400)]);
     let texts = (large, any::<bool>()).prop_map(|((amount, seconds), windows)| {
@@ -228,7 +228,7 @@ fn rates_print_their_unit_and_period() {
         panic!("{broken}");
     }
     assert_eq!(
-        Rate::new(9_007_199_254_740_991, Micros::from_secs(1)).of(Unit::Bytes).to_string(),
+        Rate::new(9_007_199_254_740_991, Micros::from_secs(1)).with_unit(RateUnit::Bytes).to_string(),
         "9007.199254740991TB/s"
     );
 }
@@ -240,7 +240,7 @@ fn a_delay_longer_than_the_queue_is_a_conflict() {
 }
 
 #[test]
-fn a_scaled_quota_keeps_all_but_its_amounts() {
+fn scale_changes_only_amounts() {
     for (quota, factor, scaled) in [
         ("100/min burst 20", "x2", "200/min burst 40"),
         ("100/min burst 20", "x1/3", "33/min burst 6"),
@@ -260,22 +260,22 @@ fn a_scaled_quota_keeps_all_but_its_amounts() {
         ("3 at once", "x2.5", "7 at once"),
         ("3 at once lease 30s", "x0.1", "1 at once lease 30s"),
     ] {
-        let shown = parse(quota).unwrap().scaled(factor.parse().unwrap()).unwrap().to_string();
+        let shown = parse(quota).unwrap().scale(factor.parse().unwrap()).unwrap().to_string();
         let expected = parse(scaled).unwrap().to_string();
         assert_eq!(shown, expected, "{quota} {factor}");
     }
-    let error = parse("10/s").unwrap().scaled("x999999999999999".parse().unwrap()).unwrap_err();
+    let error = parse("10/s").unwrap().scale("x999999999999999".parse().unwrap()).unwrap_err();
     assert!(!error.problem().is_empty() && !error.fix().is_empty());
-    assert!(parse("4000000000000000 at once").unwrap().scaled("x1000".parse().unwrap()).is_err());
+    assert!(parse("4000000000000000 at once").unwrap().scale("x1000".parse().unwrap()).is_err());
 }
 
 /// Scaling is a quota of the same algorithm and period, or an error; never zero, and x1 changes nothing.
 #[test]
-fn any_quota_can_be_scaled_or_says_why_not() {
+fn scale_keeps_kind_and_period() {
     hold((1_u64..2_000, 1_u64..2_000), |sample, (numerator, denominator)| {
         let quota = sample.quota;
-        prop_assert_eq!(quota.scaled(tidegate_core::Ratio::ONE).unwrap(), quota);
-        let Ok(scaled) = quota.scaled(tidegate_core::Ratio::new(numerator, denominator).unwrap()) else {
+        prop_assert_eq!(quota.scale(tidegate_core::Ratio::ONE).unwrap(), quota);
+        let Ok(scaled) = quota.scale(tidegate_core::Ratio::new(numerator, denominator).unwrap()) else {
             return Ok(());
         };
         prop_assert_eq!(scaled.kind().name(), quota.kind().name());

@@ -260,7 +260,7 @@ impl ActivePolicy {
         let instance = denial.as_ref().map(DenialId::uri);
         problem.instance = instance.as_deref();
         let mut response: Response<Bytes> = Answer::problem(&problem).into();
-        response.headers_mut().insert(header::RETRY_AFTER, field::seconds(left).into());
+        response.headers_mut().insert(header::RETRY_AFTER, field::ceil_seconds(left).into());
         let telemetry = self.telemetry(came, Vec::new(), denial, Some(head));
         let mut context = PolicyContext { stage: Stage::Free, telemetry };
         let note = self

@@ -17,7 +17,7 @@ use std::{
     sync::Arc,
     task::{Context, Poll, ready},
 };
-use tidegate_bandwidth::{Bandwidth, Shaped};
+use tidegate_bandwidth::{Bandwidth, ShapedStream};
 use tidegate_observe::AnsweredBy;
 
 /// The body of a response, and all that belongs to a request until the exchange ends.
@@ -39,7 +39,7 @@ pub(super) enum Source {
     Line(FromLine),
     Shared(FromShared),
     /// One of these, slowed down.
-    Slowed(Box<Shaped<Self>>),
+    Slowed(Box<ShapedStream<Self>>),
 }
 
 /// An answer that comes over a line, which is kept for the next one when this one is complete.
@@ -116,7 +116,7 @@ impl Source {
             (source, None) => source,
             (source, Some((first, others))) => {
                 let shaped = first.limit_reads(source);
-                Self::Slowed(Box::new(others.iter().fold(shaped, Shaped::and_reads)))
+                Self::Slowed(Box::new(others.iter().fold(shaped, ShapedStream::limit_reads)))
             }
         }
     }

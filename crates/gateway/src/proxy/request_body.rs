@@ -11,7 +11,7 @@ use std::{
     rc::Rc,
     task::{Context, Poll},
 };
-use tidegate_bandwidth::{Bandwidth, Shaped};
+use tidegate_bandwidth::{Bandwidth, ShapedStream};
 use tidegate_policy::head::HeadError;
 
 /// The body of a request, on its way to a server.
@@ -19,7 +19,7 @@ pub(crate) enum RequestBody {
     Empty,
     Upload(Box<Upload>),
     /// One that is slowed down.
-    Slowed(Box<Shaped<Upload>>),
+    Slowed(Box<ShapedStream<Upload>>),
 }
 
 /// A body that is taken from a client piece by piece, as fast as the server takes it.
@@ -76,7 +76,7 @@ impl RequestBody {
             // The time of the client does not run while it is not read from.
             Some((first, others)) => {
                 let shaped = first.limit_reads(upload);
-                Self::Slowed(Box::new(others.iter().fold(shaped, Shaped::and_reads)))
+                Self::Slowed(Box::new(others.iter().fold(shaped, ShapedStream::limit_reads)))
             }
         }
     }

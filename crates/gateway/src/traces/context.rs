@@ -1,7 +1,7 @@
 //! Who is part of which trace: `traceparent` and `tracestate` of W3C Trace Context.
 
 use http::{HeaderMap, HeaderName, HeaderValue};
-use tidegate_core::Share;
+use tidegate_core::Percent;
 
 pub(super) const TRACEPARENT: HeaderName = HeaderName::from_static("traceparent");
 pub(super) const TRACESTATE: HeaderName = HeaderName::from_static("tracestate");
@@ -29,7 +29,7 @@ const LENGTH: usize = 55;
 
 impl Context {
     /// A new trace, and whether it is one of those that are sent.
-    pub(super) fn new(sample: Share) -> Self {
+    pub(super) fn new(sample: Percent) -> Self {
         let trace = fastrand::u128(1..);
         // The low bits decide, so that every part of a system that asks for the same share takes the same ones.
         let is_taken = u128::from(trace as u64) * 1_000_000 < u128::from(sample.millionths()) << 64;
@@ -137,8 +137,8 @@ mod tests {
     #[test]
     fn a_share_of_new_traces_is_taken() {
         let taken = |sample| (0..10_000).filter(|_| Context::new(sample).is_sampled()).count();
-        assert_eq!((taken(Share::NONE), taken(Share::ALL)), (0, 10_000));
+        assert_eq!((taken(Percent::ZERO), taken(Percent::FULL)), (0, 10_000));
         // Seven standard deviations to each side.
-        assert!((790..=1_210).contains(&taken(Share::from_millionths(100_000))));
+        assert!((790..=1_210).contains(&taken(Percent::from_millionths(100_000))));
     }
 }

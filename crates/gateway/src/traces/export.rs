@@ -13,7 +13,7 @@ use std::{
     thread::{self, JoinHandle},
     time::Duration,
 };
-use tidegate_core::Share;
+use tidegate_core::Percent;
 use tidegate_http_server::{Fault, Roots};
 use tokio::{
     sync::{
@@ -28,7 +28,7 @@ use tokio::{
 pub(crate) struct Tracer {
     queue: Sender<Arc<RequestRecord>>,
     counts: Arc<Counts>,
-    sample: Share,
+    sample: Percent,
 }
 
 /// The thread that sends.

@@ -11,7 +11,7 @@ use std::{
     },
     time::Duration,
 };
-use tidegate_core::Share;
+use tidegate_core::Percent;
 use tidegate_gateway::{Action, Config, run};
 use tidegate_http_server::BoundListener;
 use tidegate_policy::model::{Balance, BreakerSpec, HealthCheck};
@@ -119,7 +119,7 @@ async fn retries_end_with_their_budget() {
     let count = Arc::new(AtomicUsize::new(0));
     let (one, two) = (breaking(&count).await, breaking(&count).await);
     let mut config = config(&[&one, &two]);
-    config.upstreams.get_mut("app").unwrap().retries.budget = Share::percent(0.0).unwrap();
+    config.upstreams.get_mut("app").unwrap().retries.budget = Percent::new(0.0).unwrap();
     let gateway = Gateway::with(config).await;
     let mut client = gateway.client().await;
     for _ in 0..30 {
@@ -143,7 +143,7 @@ async fn a_breaker_opens_for_a_server_that_fails() {
     .await;
     let mut config = config(&[&failing]);
     config.upstreams.get_mut("app").unwrap().breaker = Some(BreakerSpec {
-        failure_rate: Some(Share::percent(50.0).unwrap()),
+        failure_rate: Some(Percent::new(50.0).unwrap()),
         slow_call_rate: None,
         slow_call_duration: None,
         window_size: Some(4),

@@ -1,13 +1,13 @@
 //! Traces: who is whose parent, who is left out, and what happens while the collector is not well.
 
 use crate::stage::{Gateway, Server, config};
-use tidegate_core::Share;
+use tidegate_core::Percent;
 use tidegate_gateway::{Config, Tracing};
 use tidegate_policy::model::Traces;
 
 const PARENT: &str = "00-4bf92f3577b34da6a3ce929d0e0e4736-00f067aa0ba902b7-01";
 
-fn traced(config: Config, endpoint: String, sample: Share) -> (Config, Tracing) {
+fn traced(config: Config, endpoint: String, sample: Percent) -> (Config, Tracing) {
     let tracing = Tracing::new(Traces { endpoint, sample, service: "shop".to_owned() });
     (Config { traces: Some(tracing.clone()), ..config }, tracing)
 }
@@ -31,7 +31,7 @@ async fn without_traces_what_clients_say_of_theirs_is_handed_on() {
 #[tokio::test]
 async fn a_build_without_traces_does_not_start_with_them() {
     let server = Server::mirror().await;
-    let (config, _) = traced(config(&[&server]), "http://127.0.0.1:4318".to_owned(), Share::ALL);
+    let (config, _) = traced(config(&[&server]), "http://127.0.0.1:4318".to_owned(), Percent::ALL);
     let fault = Gateway::with(config).await.fault().await;
     assert_eq!(
         fault,
@@ -165,7 +165,7 @@ mod sent {
     #[tokio::test]
     async fn a_request_is_a_child_of_its_client_and_the_parent_of_what_servers_see() {
         let (server, collector) = (Server::mirror().await, Collector::well().await);
-        let (config, tracing) = traced(config(&[&server]), collector.endpoint(), Share::NONE);
+        let (config, tracing) = traced(config(&[&server]), collector.endpoint(), Percent::ZERO);
         let gateway = Gateway::with(config).await;
         let mut client = gateway.client().await;
         let headers = [("traceparent", PARENT), ("tracestate", "a=1,b=2"), ("user-agent", "story")];
@@ -225,7 +225,7 @@ mod sent {
     #[tokio::test]
     async fn trace_names_the_client_behind_a_trusted_proxy() {
         let (server, collector) = (Server::mirror().await, Collector::well().await);
-        let (mut config, _) = traced(config(&[&server]), collector.endpoint(), Share::NONE);
+        let (mut config, _) = traced(config(&[&server]), collector.endpoint(), Percent::ZERO);
         config.trusted = vec!["127.0.0.0/8".parse().unwrap()];
         let gateway = Gateway::with(config).await;
         let headers = [("traceparent", PARENT), ("x-forwarded-for", "198.51.100.9, 203.0.113.7")];
@@ -239,8 +239,8 @@ mod sent {
     #[tokio::test]
     async fn who_begins_a_trace_and_who_is_left_out_of_it() {
         let (server, collector) = (Server::mirror().await, Collector::well().await);
-        let (all, _) = traced(config(&[&server]), collector.endpoint(), Share::ALL);
-        let (none, _) = traced(config(&[&server]), collector.endpoint(), Share::NONE);
+        let (all, _) = traced(config(&[&server]), collector.endpoint(), Percent::FULL);
+        let (none, _) = traced(config(&[&server]), collector.endpoint(), Percent::ZERO);
         let (all, none) = (Gateway::with(all).await, Gateway::with(none).await);
         let unsampled = PARENT.replace("-01", "-00");
         let nonsense = [("traceparent", "00-0-0-01"), ("tracestate", "a=1")];
@@ -273,7 +273,7 @@ mod sent {
             (Server::nobody().await, Server::mirror().await, Collector::well().await);
         let mut config = config(&[&gone, &well]);
         config.upstreams.insert("gone".to_owned(), upstream(&[&gone]));
-        let (config, _) = traced(config, collector.endpoint(), Share::ALL);
+        let (config, _) = traced(config, collector.endpoint(), Percent::FULL);
         let [app, nobody] = ["app", "gone"].map(|name| config.target(name).unwrap());
         let judge = move |head: &request::Parts| match head.uri.path() {
             "/limited" => {
@@ -342,7 +342,7 @@ mod sent {
             (vec![busy; 4], 0, 2),
         ] {
             let (server, collector) = (Server::mirror().await, Collector::answering(answers).await);
-            let (config, tracing) = traced(config(&[&server]), collector.endpoint(), Share::ALL);
+            let (config, tracing) = traced(config(&[&server]), collector.endpoint(), Percent::FULL);
             let gateway = Gateway::with(config).await;
             assert_eq!(gateway.client().await.get("/").await.status(), 200);
             ended(gateway).await;
@@ -353,7 +353,8 @@ mod sent {
     #[tokio::test]
     async fn a_collector_that_is_away_costs_no_request() {
         let (server, nobody) = (Server::mirror().await, Server::nobody().await);
-        let (config, tracing) = traced(config(&[&server]), format!("http://{}", nobody.address), Share::ALL);
+        let (config, tracing) =
+            traced(config(&[&server]), format!("http://{}", nobody.address), Percent::FULL);
         let gateway = Gateway::with(config).await;
         let mut client = gateway.client().await;
         for _ in 0..50 {
@@ -371,7 +372,8 @@ mod sent {
             std::future::pending::<()>().await;
         })
         .await;
-        let (config, tracing) = traced(config(&[&server]), format!("http://{}", hangs.address), Share::ALL);
+        let (config, tracing) =
+            traced(config(&[&server]), format!("http://{}", hangs.address), Percent::FULL);
         let gateway = Gateway::with(config).await;
         let mut client = gateway.client().await;
         let mut asked = 0;

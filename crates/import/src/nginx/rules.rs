@@ -236,7 +236,7 @@ impl Importer<'_> {
             }
             Limit::Connections { zone, most } => {
                 let plan = self.connection_zones.get(zone).and_then(|zone| zone.plan.clone().ok());
-                (zone.clone(), plan, Quota::at_once(*most))
+                (zone.clone(), plan, Quota::concurrency(*most))
             }
             Limit::Bytes { rate, after } => {
                 let quota = match bytes(*rate, *after) {

@@ -183,7 +183,7 @@ impl<'a> BlockingBucket<'a> {
     pub fn reserve(&self, cost: u64, max_wait: Duration) -> Reservation {
         match self.bucket().place {
             BucketPlace::Local(place) => {
-                Reservation::take(place, Demand::within(cost, max_wait.into()), Hold::Nothing)
+                Reservation::take(place, Demand::with_max_wait(cost, max_wait.into()), Hold::Nothing)
             }
             #[cfg(feature = "tokio")]
             place => reserved(&Bucket { place }, Duration::ZERO, move |bucket| async move {
@@ -327,5 +327,5 @@ const RETRY: Micros = Micros::from_secs(1);
 
 #[cfg(feature = "tokio")]
 fn unanswered() -> Decision {
-    Decision::closed(0, RETRY)
+    Decision::fail_closed(0, RETRY)
 }

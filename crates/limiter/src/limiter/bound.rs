@@ -29,7 +29,7 @@ pub struct FleetBound {
 pub enum OutageBound {
     /// There is no store: each process counts by itself, always.
     NoStore,
-    /// Nothing: `Outage::Closed`.
+    /// Nothing: `Outage::FailClosed`.
     Nothing,
     /// Each process admits up to the whole bound, what the store has granted it included: `Outage::Local` with
     /// one node.
@@ -45,12 +45,12 @@ impl FleetBound {
     /// The most that `processes` processes admit together in any stretch of time of this length, however often the store is unavailable
     /// in it; `None` if nothing bounds it. A process that is started again counts as another one.
     pub fn in_any(&self, window: Micros, processes: u64) -> Option<u64> {
-        let usual = self.usual.in_any(window);
+        let usual = self.usual.max_in_window(window);
         match self.during_outage {
             OutageBound::NoStore | OutageBound::WholePerProcess => Some(usual.saturating_mul(processes)),
             OutageBound::Nothing => Some(usual),
             OutageBound::SharePerProcess(share) => {
-                Some(usual.saturating_add(share.in_any(window).saturating_mul(processes)))
+                Some(usual.saturating_add(share.max_in_window(window).saturating_mul(processes)))
             }
             OutageBound::Everything => None,
         }

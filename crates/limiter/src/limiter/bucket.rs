@@ -85,7 +85,7 @@ impl Bucket {
         match &self.place {
             Place::Local(place) => place.bucket().check(cost),
             Place::Store { remote, key, tier: super::FIRST } => remote.check(key, cost).await,
-            Place::Store { remote, key, tier } => remote.decide(key, *tier, Demand::now(cost)).await,
+            Place::Store { remote, key, tier } => remote.decide(key, *tier, Demand::new(cost)).await,
         }
     }
 
@@ -95,7 +95,7 @@ impl Bucket {
         match &self.place {
             Place::Local(place) => place.bucket().check_on_credit(cost),
             Place::Store { remote, key, tier } => {
-                remote.decide(key, *tier, Demand::now(cost).on_credit()).await
+                remote.decide(key, *tier, Demand::new(cost).with_overdraft()).await
             }
         }
     }
@@ -120,7 +120,7 @@ impl Bucket {
     /// Takes `cost` and accepts to wait for it up to `max_wait`. If it is granted, the tokens are yours from now
     /// on and the reservation says how long to wait before using them; give it back, or settle it, as you like.
     pub async fn reserve(&self, cost: u64, max_wait: Duration) -> Reservation {
-        let demand = Demand::within(cost, max_wait.into());
+        let demand = Demand::with_max_wait(cost, max_wait.into());
         match &self.place {
             Place::Local(place) => Reservation::take(place.clone(), demand, Hold::Nothing),
             Place::Store { remote, key, tier } => remote.take(key, *tier, demand, Slots::Look).await,
@@ -137,7 +137,7 @@ impl Bucket {
         match &self.place {
             Place::Local(place) => Permit::take(place.clone()),
             Place::Store { remote, key, tier } => {
-                let taken = remote.take(key, *tier, Demand::now(1), Slots::Take).await;
+                let taken = remote.take(key, *tier, Demand::new(1), Slots::Take).await;
                 Permit::in_store(taken, remote.line(key))
             }
         }
@@ -165,7 +165,7 @@ impl Bucket {
             }
             Place::Store { remote, key, tier } => (remote, key, *tier),
         };
-        let demand = Demand::within(cost, timeout.map_or(Micros::MAX, Micros::from));
+        let demand = Demand::with_max_wait(cost, timeout.map_or(Micros::MAX, Micros::from));
         loop {
             let reservation = remote.take(key, tier, demand, Slots::Look).await;
             match reservation.decision().outcome() {

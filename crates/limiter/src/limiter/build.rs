@@ -16,7 +16,7 @@ use crate::{
 use std::{convert::Infallible, error, fmt, sync::Arc, time::Duration};
 #[cfg(feature = "tokio")]
 use tidegate_core::CarryOver;
-use tidegate_core::{Kind, Micros, Quota, QuotaError, SettingError};
+use tidegate_core::{AlgorithmKind, Micros, Quota, QuotaError, SettingError};
 
 /// How much memory a limiter may take, fixed when it is made.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -262,7 +262,7 @@ impl LimiterBuilder {
         if let Some(listener) = self.on_full {
             space.listen(listener);
         }
-        let counts_permits = quotas.iter().any(|quota| matches!(quota.kind(), Kind::Concurrency(_)));
+        let counts_permits = quotas.iter().any(|quota| matches!(quota.kind(), AlgorithmKind::Concurrency(_)));
         let overflow = if counts_permits { Overflow::Deny } else { self.overflow };
         let denied = (self.watched > 0).then(|| Denied::new(self.watched));
         Ok(Memory::from_parts(space, clock, hasher, overflow, denied, lines))
@@ -294,8 +294,12 @@ impl LimiterBuilder {
 
 /// Shapers promise a time to each caller; with any other quota callers stand in line.
 fn manner(quotas: &[Quota]) -> Manner {
-    let shapes =
-        |quota: &Quota| matches!(quota.kind(), Kind::LeakyBucket(_) | Kind::Smooth(_) | Kind::WarmUp(_));
+    let shapes = |quota: &Quota| {
+        matches!(
+            quota.kind(),
+            AlgorithmKind::LeakyBucket(_) | AlgorithmKind::Smooth(_) | AlgorithmKind::WarmUp(_)
+        )
+    };
     match quotas.iter().any(shapes) {
         true => Manner::Reserve,
         false => Manner::Line,

@@ -217,7 +217,7 @@ fn longest(checks: &[Check]) -> Duration {
 
 #[cfg(feature = "tokio")]
 fn unanswered() -> Decision {
-    Decision::closed(0, Micros::from_secs(1))
+    Decision::fail_closed(0, Micros::from_secs(1))
 }
 
 /// All of them, if all are in memory.
@@ -371,7 +371,7 @@ impl Check {
     }
 
     fn demand(&self) -> Demand {
-        Demand::within(self.cost, self.max_wait)
+        Demand::with_max_wait(self.cost, self.max_wait)
     }
 
     async fn peek(&self) -> Decision {
@@ -493,8 +493,8 @@ fn owns(checks: &[Check], purpose: Purpose) -> Result<Vec<Own>, Vec<Claim>> {
         }
         let denial = denied.iter().find(|(denied, _)| *denied == place);
         let granted = match own {
-            Own::Counted(taken) => taken.decision().degraded(),
-            Own::Uncounted => Decision::unlimited().degraded(),
+            Own::Counted(taken) => taken.decision().into_degraded(),
+            Own::Uncounted => Decision::unlimited().into_degraded(),
         };
         Claim::denied(denial.map_or(granted, |(_, denial)| *denial))
     });
@@ -518,7 +518,7 @@ fn inquiries(checks: &[Check], purpose: Purpose) -> (Vec<Inquiry>, Vec<usize>) {
             Some(group) => {
                 let demand = &mut inquiries[group].demand;
                 demand.cost = demand.cost.saturating_add(check.cost);
-                demand.patience = demand.patience.min(check.max_wait);
+                demand.max_wait = demand.max_wait.min(check.max_wait);
                 groups.push(group);
             }
             None => {

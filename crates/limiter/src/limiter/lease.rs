@@ -149,10 +149,10 @@ impl Leases {
                 true => Need::Refill(balance.clone()),
                 false => Need::Nothing,
             };
-            return Some((Decision::ahead(self.limit, left.saturating_add(balance.rest())), need));
+            return Some((Decision::prefetched(self.limit, left.saturating_add(balance.rest())), need));
         }
         let retry = balance.denied_for(now)?;
-        Some((Decision::denied_for(self.limit, retry), Need::Nothing))
+        Some((Decision::deny(self.limit, retry), Need::Nothing))
     }
 
     /// Counts a key that was asked for one by one, and gives it a balance when that is worth it.

@@ -56,7 +56,7 @@ impl Remote {
         let mut pause = SHORTEST_PAUSE;
         loop {
             if ticket.is_first() {
-                let reservation = self.take(key, tier, Demand::now(waiter.cost), slots).await;
+                let reservation = self.take(key, tier, Demand::new(waiter.cost), slots).await;
                 let decision = *reservation.decision();
                 *wanting = None;
                 match decision.outcome() {
@@ -65,7 +65,7 @@ impl Remote {
                         *wanting = Some(decision);
                         return Err(Refused::Never);
                     }
-                    Outcome::Deny(Retry::After(wait)) if decision.is_closed() => {
+                    Outcome::Deny(Retry::After(wait)) if decision.is_fail_closed() => {
                         return Err(Refused::StoreAway(wait));
                     }
                     // Beside a rate: not before there is a token.

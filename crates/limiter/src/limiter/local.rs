@@ -101,7 +101,7 @@ impl<'a> LocalBucket<'a> {
             Place::Key { memory, owner, tier: 0 } => {
                 memory.space().check(owner, memory.clock(), cost, memory.overflow())
             }
-            _ => self.decide(Demand::now(cost)),
+            _ => self.decide(Demand::new(cost)),
         }
     }
 
@@ -116,7 +116,7 @@ impl<'a> LocalBucket<'a> {
     /// Takes `cost` now or not at all, even if it is larger than the burst: it is then granted as soon as a full
     /// burst would be, and those who come later wait until the rest is repaid.
     pub(crate) fn check_on_credit(&self, cost: u64) -> Decision {
-        self.decide(Demand::now(cost).on_credit())
+        self.decide(Demand::new(cost).with_overdraft())
     }
 
     /// What `cost` would get now. Takes nothing.

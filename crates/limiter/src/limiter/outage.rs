@@ -18,7 +18,9 @@ use std::sync::{
     Arc,
     atomic::{AtomicU64, Ordering},
 };
-use tidegate_core::{CarryOver, Decision, Demand, Effect, Kind, Micros, Quota, algorithm::Concurrency};
+use tidegate_core::{
+    AlgorithmKind, CarryOver, Decision, Demand, Effect, Micros, Quota, algorithm::Concurrency,
+};
 
 /// What is decided while the store is unavailable.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -148,7 +150,7 @@ impl Fallback {
 
     pub(super) fn decide(&self, error: &StoreError, key: &str, tier: usize, demand: Demand) -> Decision {
         match self.limiter_for(error) {
-            Ok(limiter) => self.remember(&limiter, limiter.bucket(key, tier).decide(demand)).degraded(),
+            Ok(limiter) => self.remember(&limiter, limiter.bucket(key, tier).decide(demand)).into_degraded(),
             Err(decision) => decision,
         }
     }
@@ -163,7 +165,7 @@ impl Fallback {
         match self.limiter_for(error) {
             Ok(limiter) => {
                 let (taken, decision) = limiter.bucket(key, tier).take_up_to(most);
-                (taken, self.remember(&limiter, decision).degraded())
+                (taken, self.remember(&limiter, decision).into_degraded())
             }
             Err(decision) if decision.is_granted() => (most, decision),
             Err(decision) => (0, decision),
@@ -202,7 +204,7 @@ impl Fallback {
             let decision = limiter.bucket(key, tier).decide(demand);
             return match decision.is_granted() {
                 true => Ok(Own::Uncounted),
-                false => Err(Box::new(Reservation::settled(decision.degraded()))),
+                false => Err(Box::new(Reservation::settled(decision.into_degraded()))),
             };
         }
         let taken = take(&limiter, key, tier, demand, slots);
@@ -262,10 +264,10 @@ impl Fallback {
     /// Who decides after this error: the limiter of this process, or nobody.
     fn limiter_for(&self, error: &StoreError) -> Result<Arc<Memory>, Decision> {
         match self {
-            Self::Open => Err(Decision::unlimited().degraded()),
-            Self::Closed { limit } => Err(Decision::closed(*limit, RETRY)),
+            Self::Open => Err(Decision::unlimited().into_degraded()),
+            Self::Closed { limit } => Err(Decision::fail_closed(*limit, RETRY)),
             Self::Local { limiter, .. } => match error {
-                StoreError::Late => Err(Decision::closed(least(&limiter.load().quotas()), RETRY)),
+                StoreError::Late => Err(Decision::fail_closed(least(&limiter.load().quotas()), RETRY)),
                 _ => Ok(limiter.load_full()),
             },
         }
@@ -304,7 +306,7 @@ fn shares(nodes: u64, quotas: &[Quota]) -> Vec<Quota> {
 }
 
 fn share(nodes: u64, quota: &Quota) -> Quota {
-    without_lease(quota.share(nodes))
+    without_lease(quota.per_node(nodes))
 }
 
 fn build(memory: LimiterBuilder, shares: &[Quota], choice: Choice) -> Result<Memory, BuildError> {
@@ -335,8 +337,8 @@ fn successor(
 /// In this process a slot is given back by whoever holds it, however long that takes.
 fn without_lease(quota: Quota) -> Quota {
     match quota.kind() {
-        Kind::Concurrency(_) => {
-            Concurrency::new(quota.limit()).map_or(quota, |it| Kind::Concurrency(it).into())
+        AlgorithmKind::Concurrency(_) => {
+            Concurrency::new(quota.limit()).map_or(quota, |it| AlgorithmKind::Concurrency(it).into())
         }
         _ => quota,
     }

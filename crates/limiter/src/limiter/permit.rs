@@ -16,9 +16,9 @@ use std::{
     sync::{Arc, Mutex, PoisonError},
     time::Duration,
 };
-use tidegate_core::{Decision, Demand};
 #[cfg(feature = "tokio")]
-use tidegate_core::{Kind, Receipt};
+use tidegate_core::{AlgorithmKind, Receipt};
+use tidegate_core::{Decision, Demand};
 #[cfg(feature = "tokio")]
 use tokio::task::JoinHandle;
 
@@ -57,7 +57,7 @@ impl Permit {
         let slot = place.bucket().try_take_slot();
         match slot {
             Some(decision) => Self { held: Held::Slot(HeldSlot { decision, place }) },
-            None => Self::of(Reservation::take(place, Demand::now(1), Hold::Permit)),
+            None => Self::of(Reservation::take(place, Demand::new(1), Hold::Permit)),
         }
     }
 
@@ -187,7 +187,7 @@ impl Deposit {
         let (receipt, lease) =
             self.place.quotas().zip(&self.charged.receipts).find_map(|(index, receipt)| {
                 match self.place.limit.quotas()[index].kind() {
-                    Kind::Concurrency(it) => it.lease().map(|lease| (*receipt, lease)),
+                    AlgorithmKind::Concurrency(it) => it.lease().map(|lease| (*receipt, lease)),
                     _ => None,
                 }
             })?;
@@ -224,7 +224,7 @@ impl Deposit {
 /// Takes a slot again that the store does not know any more, if there is one left; tokens beside it were charged before.
 #[cfg(feature = "tokio")]
 async fn register(store: &Arc<dyn Store>, place: &Place, cost: u64) -> Option<Receipt> {
-    let (demand, slots) = (Demand::now(cost), Slots::Take);
+    let (demand, slots) = (Demand::new(cost), Slots::Take);
     let ask = Inquiry { place: place.clone(), demand, slots, receipt: true };
     let answer = store.perform(Request::Decide(vec![ask])).await.and_then(only).ok()?;
     if !fold(&answer, place.tier).is_granted() {
@@ -241,5 +241,5 @@ async fn register(store: &Arc<dyn Store>, place: &Place, cost: u64) -> Option<Re
 
 #[cfg(feature = "tokio")]
 fn is_concurrency(place: &Place, index: usize) -> bool {
-    matches!(place.limit.quotas()[index].kind(), Kind::Concurrency(_))
+    matches!(place.limit.quotas()[index].kind(), AlgorithmKind::Concurrency(_))
 }

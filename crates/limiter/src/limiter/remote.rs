@@ -96,7 +96,7 @@ impl Remote {
         match self.leases_for(cost) {
             // Rare, and a future has room for everything in it.
             Some(leases) => Box::pin(self.ask_beside_leases(leases, key, cost)).await,
-            None => self.decide(key, FIRST, Demand::now(cost)).await,
+            None => self.decide(key, FIRST, Demand::new(cost)).await,
         }
     }
 
@@ -124,11 +124,11 @@ impl Remote {
 
     pub(super) async fn take_up_to(&self, key: &str, tier: usize, max: u64) -> (u64, Decision) {
         // As much as there is cannot be asked of both: this process is asked for one, and counts the rest.
-        let own = match self.fallback.before(key, tier, Demand::now(1), Slots::Look) {
+        let own = match self.fallback.before(key, tier, Demand::new(1), Slots::Look) {
             Ok(own) => own,
             Err(denied) => return (0, self.without_store(*denied.decision())),
         };
-        let ask = Inquiry { receipt: true, ..self.inquiry(key, tier, Demand::now(max), Slots::Look) };
+        let ask = Inquiry { receipt: true, ..self.inquiry(key, tier, Demand::new(max), Slots::Look) };
         match self.store.perform(Request::TakeUpTo(ask)).await.and_then(only) {
             Ok(answer) => {
                 let decision = fold(&answer, tier);
@@ -136,7 +136,7 @@ impl Remote {
                 let taken = if decision.is_granted() { taken } else { 0 };
                 drop(own);
                 if taken > 0 {
-                    self.keep_own(Own::Uncounted, key, tier, Demand::now(taken));
+                    self.keep_own(Own::Uncounted, key, tier, Demand::new(taken));
                 }
                 (taken, decision)
             }
@@ -149,7 +149,7 @@ impl Remote {
 
     /// Asks the store about one call, and takes tokens ahead if the key is worth it.
     async fn ask_beside_leases(self: &Arc<Self>, leases: &Arc<Leases>, key: &str, cost: u64) -> Decision {
-        let decision = self.decide(key, FIRST, Demand::now(cost)).await;
+        let decision = self.decide(key, FIRST, Demand::new(cost)).await;
         if decision.is_degraded() {
             return decision;
         }
@@ -181,7 +181,7 @@ impl Remote {
             }
             return balance.filled();
         };
-        let ask = Inquiry { receipt: true, ..self.inquiry(key, FIRST, Demand::now(amount), Slots::Look) };
+        let ask = Inquiry { receipt: true, ..self.inquiry(key, FIRST, Demand::new(amount), Slots::Look) };
         let (store, leases, own) = (self.store.clone(), leases.clone(), self.fallback.own_of(key));
         drop(runtime.spawn(async move {
             let answer = store.perform(Request::TakeUpTo(ask)).await.and_then(only);
@@ -298,7 +298,7 @@ impl Remote {
     pub(super) fn bounds(&self) -> Vec<FleetBound> {
         let ahead = self.leases.as_ref().map_or(Micros::ZERO, |leases| leases.settings().time_to_live());
         let bound = |quota: &Quota| FleetBound {
-            usual: quota.bound().ahead(ahead),
+            usual: quota.bound().with_prefetch(ahead),
             during_outage: self.fallback.bound(quota),
         };
         self.quotas().iter().map(bound).collect()
@@ -343,6 +343,6 @@ pub(super) fn fold(answer: &Answer, tier: usize) -> Decision {
     answer.steps.iter().for_each(|step| fold.add(step.decision));
     match tier {
         FIRST => fold.finish(),
-        _ => fold.finish().of_quota(tier),
+        _ => fold.finish().with_quota(tier),
     }
 }

@@ -283,7 +283,7 @@ impl Reservation {
 
     /// The same, as one that was taken without the store.
     pub(super) fn degraded(mut self) -> Self {
-        self.decision = self.decision.degraded();
+        self.decision = self.decision.into_degraded();
         self
     }
 }

@@ -7,7 +7,7 @@ use super::{
 };
 use crate::sync::{AtomicU64, Ordering, fence};
 use tidegate_core::{
-    CarryOver, Decision, Demand, Effect, Kind, Micros, Quota, Receipt, algorithm::level::Meter,
+    AlgorithmKind, CarryOver, Decision, Demand, Effect, Micros, Quota, Receipt, algorithm::level::Meter,
 };
 
 /// The most that may have drained since a limiter was made; a level fits above it.
@@ -33,25 +33,25 @@ impl Plan {
     fn new(meter: Meter) -> Self {
         Self {
             meter,
-            longest: MOST_DRAINED / meter.drain.max(1),
-            overtaken: meter.drain.saturating_mul(LONGEST_OVERTAKING),
+            longest: MOST_DRAINED / meter.units_per_us.max(1),
+            overtaken: meter.units_per_us.saturating_mul(LONGEST_OVERTAKING),
         }
     }
 
     /// `None` when the quota needs more than one word.
     pub(crate) fn of(quota: &Quota) -> Option<Self> {
         let meter = match quota.kind() {
-            Kind::TokenBucket(it) => *it.meter(),
-            Kind::LeakyBucket(it) => *it.meter(),
+            AlgorithmKind::TokenBucket(it) => *it.meter(),
+            AlgorithmKind::LeakyBucket(it) => *it.meter(),
             _ => return None,
         };
-        (meter.drain < MOST_DRAIN).then(|| Self::new(meter))
+        (meter.units_per_us < MOST_DRAIN).then(|| Self::new(meter))
     }
 
     /// The word of a level of zero, so long after the limiter was made.
     #[inline]
     pub(super) fn empty_at(&self, since: u64) -> u64 {
-        since.min(self.longest) * self.meter.drain
+        since.min(self.longest) * self.meter.units_per_us
     }
 }
 
@@ -76,15 +76,15 @@ impl PlanWords {
     fn load(&self) -> Plan {
         let [price, drain, capacity, queue] = &self.0;
         Plan::new(Meter {
-            price: price.load(Ordering::Relaxed),
-            drain: drain.load(Ordering::Relaxed),
+            units_per_token: price.load(Ordering::Relaxed),
+            units_per_us: drain.load(Ordering::Relaxed),
             capacity: capacity.load(Ordering::Relaxed),
             queue: queue.load(Ordering::Relaxed),
         })
     }
 
     fn store(&self, plan: Plan) {
-        let Meter { price, drain, capacity, queue } = plan.meter;
+        let Meter { units_per_token: price, units_per_us: drain, capacity, queue } = plan.meter;
         for (word, value) in self.0.iter().zip([price, drain, capacity, queue]) {
             word.store(value, Ordering::Relaxed);
         }
@@ -94,7 +94,7 @@ impl PlanWords {
 impl Plans {
     /// Plans for a word that is never used, see [`super::UNUSED`].
     pub(crate) fn unused() -> Self {
-        let meter = Meter { price: 1, drain: 1, capacity: 1, queue: 1 };
+        let meter = Meter { units_per_token: 1, units_per_us: 1, capacity: 1, queue: 1 };
         Self::new(Plan::new(meter), Micros::ZERO, Resets::of_one())
     }
 
@@ -161,7 +161,7 @@ impl Plans {
 
     /// The most that is granted at once.
     pub(crate) fn limit(&self) -> u64 {
-        let Meter { price, capacity, .. } = self.current().1.meter;
+        let Meter { units_per_token: price, capacity, .. } = self.current().1.meter;
         capacity / price
     }
 
@@ -176,15 +176,15 @@ impl Plans {
     ) -> (Decision, u64, Receipt) {
         let since = self.since_epoch(now);
         let level = self.convert(changes, &plan, word, since);
-        let mut judgement = plan.meter.judge(level, demand);
+        let mut judgement = plan.meter.evaluate(level, demand);
         let (mut next, mut receipt) = (word, Receipt::default());
         if judgement.is_granted() && demand.effect == Effect::Probe {
             judgement.level = level;
         } else if judgement.is_granted() && demand.cost > 0 {
             next = generation(changes) | (plan.empty_at(since) + judgement.level);
-            receipt = plan.meter.receipt(demand.cost, now, level, judgement.level);
+            receipt = plan.meter.new_receipt(demand.cost, now, level, judgement.level);
         }
-        (plan.meter.decision(judgement), next, receipt)
+        (plan.meter.to_decision(judgement), next, receipt)
     }
 
     /// How often a key has been forgotten.

@@ -57,12 +57,12 @@ fn try_together(asks: &[LocalCheck<'_>], hold: Hold, clock: &Clock) -> Option<Ve
         match grips.last_mut() {
             Some(grip) if last == Some(place.order()) => {
                 grip.demand.cost = grip.demand.cost.saturating_add(ask.cost);
-                grip.demand.patience = grip.demand.patience.min(ask.max_wait);
+                grip.demand.max_wait = grip.demand.max_wait.min(ask.max_wait);
                 grip.indices.push(index);
             }
             _ => grips.push(Grip {
                 cell: space.hold(cell, hold, now)?,
-                demand: Demand::within(ask.cost, ask.max_wait),
+                demand: Demand::with_max_wait(ask.cost, ask.max_wait),
                 tier: ask.tier,
                 counted,
                 indices: vec![index],
@@ -89,7 +89,7 @@ fn try_together(asks: &[LocalCheck<'_>], hold: Hold, clock: &Clock) -> Option<Ve
             }
         }
     }
-    let unlimited = || (Decision::unlimited(), Charge::of(&Question::plain(Demand::now(0))));
+    let unlimited = || (Decision::unlimited(), Charge::of(&Question::plain(Demand::new(0))));
     Some(taken.into_iter().map(|taken| taken.unwrap_or_else(unlimited)).collect())
 }
 
@@ -143,7 +143,7 @@ fn find<'a>(asks: &[LocalCheck<'a>], stripe: Stripe, now: Micros) -> Option<Spot
                 spots.places.push(Place { space, cell, counted: Counted::Shared, index });
             }
             Spot::NoRoom => {
-                let charge = Charge::of(&Question::plain(Demand::now(ask.cost)));
+                let charge = Charge::of(&Question::plain(Demand::new(ask.cost)));
                 spots.without_room[index] = Some((space.no_room(), charge));
             }
         }

@@ -14,7 +14,7 @@ pub(crate) struct Sketch {
 impl Sketch {
     /// A key that was never seen.
     pub(crate) fn blank(at: Micros, quotas: Vec<Quota>) -> Self {
-        let blank = |quota: Quota| (quota, vec![0; quota.width()]);
+        let blank = |quota: Quota| (quota, vec![0; quota.state_len()]);
         Self { at, states: quotas.into_iter().map(blank).collect() }
     }
 
@@ -22,7 +22,7 @@ impl Sketch {
     /// further than `latest`, nor than a slot that somebody must give back first.
     pub(crate) fn ready_at(mut self, costs: impl IntoIterator<Item = u64>, latest: Micros) -> Micros {
         for cost in costs {
-            let demand = Demand::within(cost, Micros::MAX);
+            let demand = Demand::with_max_wait(cost, Micros::MAX);
             // At the end of time nothing changes any more.
             while self.at <= latest && self.at < Micros::MAX {
                 match self.decide(Demand { effect: Effect::Probe, ..demand }).outcome() {

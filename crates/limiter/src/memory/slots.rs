@@ -19,7 +19,7 @@ use crate::{
     slots::Awaited,
     sync::{AtomicU64, Backoff, Mutex, Ordering, lock},
 };
-use tidegate_core::{Decision, Demand, Effect, Kind, Micros, Quota};
+use tidegate_core::{AlgorithmKind, Decision, Demand, Effect, Micros, Quota};
 
 /// The keys of a limiter that counts permits without a lease.
 #[derive(Debug)]
@@ -83,7 +83,8 @@ enum Attempt<'a> {
 impl SlotTable {
     /// Whether a quota can be counted this way.
     pub(crate) fn can_count(quota: &Quota) -> bool {
-        matches!(quota.kind(), Kind::Concurrency(it) if it.lease().is_none()) && quota.limit() <= HELD
+        matches!(quota.kind(), AlgorithmKind::Concurrency(it) if it.lease().is_none())
+            && quota.limit() <= HELD
     }
 
     pub(crate) fn new(quota: Quota, keys: u64) -> Result<Self, OutOfMemory> {
@@ -109,7 +110,7 @@ impl SlotTable {
         let near = self.table.nearby(owner)?;
         let limit = self.limit();
         match try_take(near.head, owner, 1, limit, || near.is_ours()) {
-            Attempt::Taken(_, held) => Some(Decision::holding(limit, held)),
+            Attempt::Taken(_, held) => Some(Decision::from_in_flight(limit, held)),
             Attempt::Full(_) | Attempt::Moved => None,
         }
     }
@@ -128,7 +129,7 @@ impl SlotTable {
             let Place::Own(cell) = self.spot(owner, Stripe::Free) else { return None };
             match try_take(cell.head(), owner, demand.cost, self.limit(), || cell.is_ours()) {
                 Attempt::Taken(taken, held) => {
-                    return Some((Decision::holding(self.limit(), held), Some(taken)));
+                    return Some((Decision::from_in_flight(self.limit(), held), Some(taken)));
                 }
                 Attempt::Full(held) => {
                     let answer = self.answer(held, Demand { effect: Effect::Probe, ..demand });
@@ -191,7 +192,7 @@ impl SlotTable {
         }
         // Whoever charges has looked, and since then it can only have become less.
         let before = grip.head.fetch_add(demand.cost, Ordering::AcqRel);
-        (Decision::holding(self.limit(), (before & HELD) + demand.cost), demand.cost)
+        (Decision::from_in_flight(self.limit(), (before & HELD) + demand.cost), demand.cost)
     }
 
     /// How many permits a key holds.
@@ -319,7 +320,7 @@ mod tests {
         let slots = SlotTable::new("1 at once".parse().unwrap(), 1).unwrap();
         let Place::Own(cell) = slots.spot(1, Stripe::Free) else { panic!("no room") };
         let others = (2..).take_while(|_| cell.is_ours());
-        let permit = Question { hold: Hold::Permit, ..Question::plain(Demand::now(1)) };
+        let permit = Question { hold: Hold::Permit, ..Question::plain(Demand::new(1)) };
         others.for_each(|other| assert!(slots.decide(other, permit).unwrap().1.is_some()));
         assert_eq!(cell.head().load(Ordering::Relaxed) & HELD, 1, "another key's");
         assert!(slots.look(&cell, Demand::probe(1)).is_allowed());

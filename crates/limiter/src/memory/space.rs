@@ -17,7 +17,7 @@ use crate::{
     slots::Awaited,
     sync::{Mutex, MutexGuard, lock},
 };
-use tidegate_core::{CarryOver, Decision, Demand, Entry, Micros, Quota, Receipt};
+use tidegate_core::{CarryOver, Decision, Demand, Micros, Quota, Receipt, StateEntry};
 
 /// All keys of a limiter.
 #[derive(Debug)]
@@ -131,7 +131,7 @@ impl Space {
         {
             return decision;
         }
-        self.check_slowly(owner, clock, cost, overflow).in_registers()
+        self.check_slowly(owner, clock, cost, overflow).repack()
     }
 
     /// What `cost` would get now, by as short a path.
@@ -149,7 +149,7 @@ impl Space {
     /// A key that has no cell yet, or states of several words; kept out of line, so that the rest stays small.
     #[inline(never)]
     fn check_slowly(&self, owner: u64, clock: &Clock, cost: u64, overflow: Overflow) -> Decision {
-        self.decide(owner, clock, Question::plain(Demand::now(cost)), overflow)
+        self.decide(owner, clock, Question::plain(Demand::new(cost)), overflow)
     }
 
     /// Answers a question without keeping receipts.
@@ -267,7 +267,7 @@ impl Space {
 
     /// The answer to a key that there is no room for.
     pub(crate) fn no_room(&self) -> Decision {
-        Decision::denied_for(self.limit(), RETRY_FOR_ROOM)
+        Decision::deny(self.limit(), RETRY_FOR_ROOM)
     }
 
     /// The cell in which a key is counted.
@@ -388,7 +388,7 @@ impl Space {
         match self {
             Self::Word { changing, .. } => {
                 let quota = *lock(changing);
-                vec![(quota, quota.width())]
+                vec![(quota, quota.state_len())]
             }
             Self::Slots(_) => Vec::new(),
             Self::Wide(wide) => wide.former(),
@@ -414,14 +414,14 @@ impl Space {
                     held.map(|held| held.entries())
                         .unwrap_or_default()
                         .into_iter()
-                        .map(|it| (it.writer, it.words))
+                        .map(|it| (it.writer, it.state))
                         .collect()
                 }
             };
             let entries: Vec<_> =
-                entries.into_iter().map(|(writer, words)| Entry { writer, words }).collect();
+                entries.into_iter().map(|(writer, words)| StateEntry { writer, state: words }).collect();
             // A key that says nothing need not be known.
-            let says_something = entries.iter().any(|Entry { writer, words }| {
+            let says_something = entries.iter().any(|StateEntry { writer, state: words }| {
                 let look = writer.decide(words.clone().as_mut_slice(), now, Demand::probe(0)).decision;
                 look.reset_after() > Micros::ZERO
             });
@@ -431,12 +431,12 @@ impl Space {
         }
     }
 
-    fn take_over_key(&self, cell: Cell<'_>, entries: &[Entry], clock: &Clock) {
+    fn take_over_key(&self, cell: Cell<'_>, entries: &[StateEntry], clock: &Clock) {
         match self {
             Self::Word { plans, changing, .. } => {
                 // Held until the word is written: the state is in units of this quota.
                 let quota = lock(changing);
-                for Entry { writer, words } in
+                for StateEntry { writer, state: words } in
                     entries.iter().filter(|entry| quota.shares_state(&entry.writer))
                 {
                     let mut words = words.clone();

@@ -27,7 +27,8 @@ use crate::{
 use arc_swap::{ArcSwap, Guard};
 use std::sync::Arc;
 use tidegate_core::{
-    CarryOver, Decision, Demand, Effect, Entries, Entry, Kind, Micros, Quota, Receipt, Words,
+    AlgorithmKind, AlgorithmState, CarryOver, Decision, Demand, Effect, Micros, Quota, Receipt, StateEntries,
+    StateEntry,
 };
 
 /// Words of a body: the latest moment it has seen, then states. Under [`Layout::Tiers`] the word before a state is the tier that
@@ -75,7 +76,7 @@ fn places(
     former: &[Former],
 ) -> (Vec<StatePlace>, Vec<(Quota, StatePlace)>, usize) {
     let writers: Vec<_> = former.iter().map(|(quota, _)| *quota).collect();
-    let found = Entries::matching(quotas, &writers, CarryOver::Keep);
+    let found = StateEntries::match_writers(quotas, &writers, CarryOver::Keep);
     let (mut all, mut end) = (Vec::<StatePlace>::with_capacity(quotas.len()), STATES);
     for (index, quota) in quotas.iter().enumerate() {
         let shared = quotas[..index].iter().position(|other| quota.shares_state(other));
@@ -88,7 +89,7 @@ fn places(
             Layout::Tiers => quota.shares_state(other),
         });
         let rooms = together
-            .map(|(other, found)| other.width().max(found.map_or(0, |former_at| former[former_at].1)));
+            .map(|(other, found)| other.state_len().max(found.map_or(0, |former_at| former[former_at].1)));
         let room = rooms.max().unwrap_or(0);
         let start = if layout == Layout::Tiers { end + 1 } else { end };
         all.push(StatePlace { start, room });
@@ -253,7 +254,7 @@ impl Wide {
         let old = self.plan.load();
         let pairs = quotas.iter().zip(&*old.quotas).zip(&old.places);
         let fits =
-            pairs.clone().all(|((new, old), place)| new.shares_state(old) && new.width() <= place.room);
+            pairs.clone().all(|((new, old), place)| new.shares_state(old) && new.state_len() <= place.room);
         // Tiers that shared no state still share none, and the other way round.
         let (old_places, ..) = places(&old.quotas, old.layout, &[]);
         let (new_places, ..) = places(quotas, old.layout, &[]);
@@ -393,7 +394,7 @@ impl Held<'_> {
             self.keep_until(now.plus(step.decision.reset_after()).get());
         }
         receipts.push(step.receipt);
-        step.decision.of_quota(tier)
+        step.decision.with_quota(tier)
     }
 
     /// A state as `quota` finds it in the place of `tier`.
@@ -490,22 +491,26 @@ impl Held<'_> {
     }
 
     /// The states and the quotas that wrote them.
-    pub(crate) fn entries(&self) -> Vec<Entry> {
-        let entry = |(writer, words): (&Quota, Body<'_>)| Entry {
+    pub(crate) fn entries(&self) -> Vec<StateEntry> {
+        let entry = |(writer, words): (&Quota, Body<'_>)| StateEntry {
             writer: *writer,
-            words: (0..words.room).map(|index| words.get(index)).collect(),
+            state: (0..words.room).map(|index| words.get(index)).collect(),
         };
         self.plan.states(self.cell).chain(self.plan.others(self.cell)).map(entry).collect()
     }
 
     /// Takes over what another limiter knows of the key.
-    pub(crate) fn take_over(&mut self, entries: &[Entry]) {
+    pub(crate) fn take_over(&mut self, entries: &[StateEntry]) {
         let others: Vec<_> = self.plan.others.iter().map(|(quota, _)| *quota).collect();
         let own = self.plan.quotas.len();
         let wanted: Vec<Quota> = self.plan.quotas.iter().copied().chain(others).collect();
         let writers: Vec<_> = entries.iter().map(|entry| entry.writer).collect();
-        for (index, found) in Entries::matching(&wanted, &writers, CarryOver::Keep).into_iter().enumerate() {
-            let Some(Entry { writer, words }) = found.map(|found| &entries[found]) else { continue };
+        for (index, found) in
+            StateEntries::match_writers(&wanted, &writers, CarryOver::Keep).into_iter().enumerate()
+        {
+            let Some(StateEntry { writer, state: words }) = found.map(|found| &entries[found]) else {
+                continue;
+            };
             let (place, quota) = match index.checked_sub(own) {
                 None => (self.plan.places[index], &wanted[index]),
                 Some(other) => (self.plan.others[other].1, &wanted[index]),
@@ -585,7 +590,7 @@ impl Plan {
 }
 
 fn counts_permits(quota: &Quota) -> bool {
-    matches!(quota.kind(), Kind::Concurrency(_))
+    matches!(quota.kind(), AlgorithmKind::Concurrency(_))
 }
 
 /// Unlocks, whatever happened while the cell was held.
@@ -604,7 +609,7 @@ struct Body<'a> {
     room: usize,
 }
 
-impl Words for Body<'_> {
+impl AlgorithmState for Body<'_> {
     fn get(&self, index: usize) -> u64 {
         self.cell.body(self.start + index).load(Ordering::Relaxed)
     }

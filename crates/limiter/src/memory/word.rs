@@ -51,14 +51,14 @@ pub(crate) trait Word {
         for _ in 0..TRIES {
             let word = self.usual(plans)?;
             let empty = plans.first.empty_at(now);
-            let judgement = meter.judge(word.saturating_sub(empty), Demand::now(cost));
+            let judgement = meter.evaluate(word.saturating_sub(empty), Demand::new(cost));
             if !judgement.is_granted() {
                 // Somebody who read the clock after us may have swapped before us: do not deny for that.
                 let is_certain = judgement.excess > plans.first.overtaken;
-                return is_certain.then(|| meter.decision(judgement));
+                return is_certain.then(|| meter.to_decision(judgement));
             }
             if cost == 0 || self.swap(word, empty + judgement.level) {
-                return Some(meter.decision(judgement));
+                return Some(meter.to_decision(judgement));
             }
         }
         None
@@ -72,9 +72,9 @@ pub(crate) trait Word {
         // After the word: whoever wrote it must not have come later than we do.
         let now = clock.micros().saturating_sub(plans.epoch.get());
         let level = word.saturating_sub(plans.first.empty_at(now));
-        let mut judgement = meter.judge(level, Demand::probe(cost));
+        let mut judgement = meter.evaluate(level, Demand::probe(cost));
         judgement.level = level;
-        Some(meter.decision(judgement))
+        Some(meter.to_decision(judgement))
     }
 
     /// The word of a quota that never changed, if nobody holds it.
@@ -96,19 +96,19 @@ pub(crate) trait Word {
             let since = plans.since_epoch(at);
             let (changes, plan) = plans.current();
             let Some(level) = plans.level(changes, &plan, word, since) else { continue };
-            let mut judgement = plan.meter.judge(level, demand);
+            let mut judgement = plan.meter.evaluate(level, demand);
             if !judgement.is_granted() || demand.cost == 0 || demand.effect == Effect::Probe {
                 if judgement.is_granted() {
                     judgement.level = level;
                 }
-                let decision = plan.meter.decision(judgement);
+                let decision = plan.meter.to_decision(judgement);
                 return Some(Answer { at, decision, receipt: Receipt::default() });
             }
             let next = generation(changes) | (plan.empty_at(since) + judgement.level);
             if self.swap(word, next) {
-                let receipt = plan.meter.receipt(demand.cost, at, level, judgement.level);
+                let receipt = plan.meter.new_receipt(demand.cost, at, level, judgement.level);
                 let receipt = Receipt { stored: settlement(changes, resets), ..receipt };
-                return Some(Answer { at, decision: plan.meter.decision(judgement), receipt });
+                return Some(Answer { at, decision: plan.meter.to_decision(judgement), receipt });
             }
         }
     }
@@ -123,7 +123,7 @@ pub(crate) trait Word {
                 return;
             }
             let Some(level) = plans.level(changes, &plan, word, since) else { continue };
-            let left = plan.meter.after_refund(level, now, &receipt, cost.min(receipt.cost));
+            let left = plan.meter.level_after_refund(level, now, &receipt, cost.min(receipt.cost));
             let next = generation(changes) | (plan.empty_at(since) + left);
             if left == level || self.swap(word, next) {
                 return;
@@ -138,7 +138,7 @@ pub(crate) trait Word {
             let at = clock.now();
             let (changes, plan) = plans.current();
             if let Some(level) = plans.level(changes, &plan, word, plans.since_epoch(at)) {
-                return Some(Sketch { at, states: vec![(quota, Meter::words(at, level).to_vec())] });
+                return Some(Sketch { at, states: vec![(quota, Meter::encode_state(at, level).to_vec())] });
             }
         }
     }
@@ -148,7 +148,7 @@ pub(crate) trait Word {
         let now = clock.now();
         while let Some(word) = self.read() {
             let (changes, plan) = plans.current();
-            let level = plan.meter.level(words, now);
+            let level = plan.meter.level_at(words, now);
             let next = generation(changes) | (plan.empty_at(plans.since_epoch(now)) + level);
             if word >= next || self.swap(word, next) {
                 return;

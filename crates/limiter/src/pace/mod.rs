@@ -30,7 +30,7 @@ use std::{
     pin::Pin,
     task::{Context, Poll, ready},
 };
-use tidegate_core::{Kind, Quota};
+use tidegate_core::{AlgorithmKind, Quota};
 use tokens::Tokens;
 
 /// How fast a stream is pulled, and how many of its items are in flight.
@@ -85,7 +85,7 @@ impl Pace {
 
     /// No more items in flight than this.
     pub fn at_once(self, items: u64) -> Result<Self, BuildError> {
-        let throttle = Throttle::builder().clock(self.clock.clone()).build(Quota::at_once(items)?)?;
+        let throttle = Throttle::builder().clock(self.clock.clone()).build(Quota::concurrency(items)?)?;
         self.slots_of(&throttle)
     }
 
@@ -107,7 +107,7 @@ impl Pace {
     }
 
     fn with_slots(self, source: Source) -> Result<Self, BuildError> {
-        let counts_slots = |quota: &Quota| matches!(quota.kind(), Kind::Concurrency(_));
+        let counts_slots = |quota: &Quota| matches!(quota.kind(), AlgorithmKind::Concurrency(_));
         match source.quotas().iter().find(|quota| !counts_slots(quota)) {
             Some(unfit) => Err(BuildError::unfit(unfit, "a number at once, as in `3 at once`")),
             None => Ok(Self { slots: Some(source), ..self }),

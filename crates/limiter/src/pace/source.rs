@@ -29,7 +29,7 @@ impl Source {
 
     /// Takes one token, to be used at a moment that may lie ahead.
     pub(super) fn reserve(&self) -> (Decision, Option<Taken>) {
-        let demand = Demand::within(1, Micros::MAX);
+        let demand = Demand::with_max_wait(1, Micros::MAX);
         let (decision, charge) = self.bucket().take(demand, Hold::Nothing).into_parts();
         let taken = decision.is_granted().then(|| Taken::new(self.clone(), charge));
         (decision, taken)

@@ -117,7 +117,7 @@ impl Slots {
     /// Changes the number of slots. What is held stays held: after a cut nothing is granted until enough has been
     /// given back.
     pub fn resize(&self, limit: u32) -> Result<(), SettingError> {
-        SettingError::refuse_zero("a number of slots", limit.into())?;
+        SettingError::require_nonzero("a number of slots", limit.into())?;
         self.wake(self.set_limit(limit));
         Ok(())
     }
@@ -178,7 +178,7 @@ impl SlotsBuilder {
 
     /// So many slots.
     pub fn build(self, limit: u32) -> Result<Slots, SettingError> {
-        SettingError::refuse_zero("a number of slots", limit.into())?;
+        SettingError::require_nonzero("a number of slots", limit.into())?;
         let shared = Shared {
             word: AtomicU64::new(0),
             limit: AtomicU64::new(limit.into()),

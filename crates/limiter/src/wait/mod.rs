@@ -76,13 +76,13 @@ impl<'a> LocalBucket<'a> {
     fn start(&self, cost: u64, timeout: Option<Duration>) -> Start<'a> {
         let patience = timeout.map_or(Micros::MAX, Micros::from);
         if self.lines().manner() == Manner::Reserve {
-            let reservation = self.take(Demand::within(cost, patience), Hold::Nothing);
+            let reservation = self.take(Demand::with_max_wait(cost, patience), Hold::Nothing);
             return match reservation.decision().is_granted() {
                 true => Start::Wait(Wait::reserved(*self, reservation)),
                 false => Start::Answer(*reservation.decision()),
             };
         }
-        let own = self.decide(Demand { effect: Effect::Probe, ..Demand::within(cost, patience) });
+        let own = self.decide(Demand { effect: Effect::Probe, ..Demand::with_max_wait(cost, patience) });
         if !own.is_granted() {
             return Start::Answer(own);
         }
@@ -94,7 +94,7 @@ impl<'a> LocalBucket<'a> {
             let (now, latest) = (sketch.at, sketch.at.plus(patience));
             let ready_at = sketch.ready_at(ticket.costs_before().into_iter().chain([cost]), latest);
             if ready_at > latest {
-                return Start::Answer(Decision::denied_for(own.limit(), ready_at.since(now)));
+                return Start::Answer(Decision::deny(own.limit(), ready_at.since(now)));
             }
         }
         Start::Wait(Wait::with_ticket(*self, ticket, Hold::Nothing))
@@ -176,7 +176,7 @@ impl<'a> Wait<'a> {
             }
             if self.held.is_none() {
                 let patience = ticket.latest().map_or(Micros::MAX, |latest| latest.since(now));
-                let reservation = self.bucket.take(Demand::within(ticket.cost(), patience), self.hold);
+                let reservation = self.bucket.take(Demand::with_max_wait(ticket.cost(), patience), self.hold);
                 match reservation.decision().outcome() {
                     // Until it is time, whoever leaves gives everything back, tokens beside a slot too.
                     Outcome::Allow | Outcome::Delay(_) => {
@@ -232,7 +232,7 @@ impl<'a> Wait<'a> {
         let cost = self.ticket.as_ref().map_or(1, Ticket::cost);
         end.map_err(|_| match self.bucket.peek(cost) {
             // It would get it now, but has taken nothing.
-            look if look.is_granted() => Decision::denied_for(look.limit(), Micros::ZERO),
+            look if look.is_granted() => Decision::deny(look.limit(), Micros::ZERO),
             look => look,
         })
     }

@@ -67,7 +67,7 @@ fn what_is_no_quota_is_an_error() {
     assert!(matches!(Limiter::builder().build_tiers(&mixed), Err(BuildError::MixedTiers { .. })));
     // A quota that was made in code needs no parsing.
     assert!(Limiter::new(Quota::per_second(3).burst(1).unwrap()).is_ok());
-    assert!(Throttle::new(Quota::at_once(3).unwrap()).is_ok());
+    assert!(Throttle::new(Quota::concurrency(3).unwrap()).is_ok());
 }
 
 #[test]

@@ -59,7 +59,7 @@ fn a_coarse_clock_counts_to_the_token_and_states_its_bound() {
         // Where the operating system has no coarse clock it is the exact one.
         let blurred = match coarse.resolution() == exact.resolution() {
             true => bound,
-            false => bound.blurred(coarse.resolution()),
+            false => bound.with_clock_resolution(coarse.resolution()),
         };
         assert_eq!((limiter.bounds()[0].usual, throttle.bound()), (blurred, blurred), "{quota}");
         assert_eq!(Throttle::new(quota).unwrap().bound(), bound, "{quota}");

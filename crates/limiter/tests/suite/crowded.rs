@@ -64,7 +64,7 @@ fn a_change_reaches_those_without_room() {
         let limiter = builder.build(chain[0]).unwrap();
         fill(&limiter);
         let mut model = Plain::new(chain[0].parse().unwrap());
-        model.decide(now, Demand::now(3));
+        model.decide(now, Demand::new(3));
         assert!(limiter.check_cost("late", 3).is_allowed());
         for quota in &chain[1..] {
             limiter.change(*quota, CarryOver::Keep).unwrap();

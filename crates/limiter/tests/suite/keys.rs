@@ -34,7 +34,7 @@ impl Unbounded {
 
     fn check(&mut self, key: u64, now: Micros, cost: u64) -> Decision {
         let (plain, until) = self.keys.entry(key).or_insert_with(|| (Plain::new(self.quota), Micros::ZERO));
-        let decision = plain.decide(now, Demand::now(cost)).decision;
+        let decision = plain.decide(now, Demand::new(cost)).decision;
         *until = now.plus(decision.reset_after()).max(*until);
         decision
     }
@@ -84,7 +84,7 @@ fn keys_are_independent() {
             let model = &mut models[key as usize];
             if counts_permits {
                 let (permit, step) =
-                    (limiter.blocking().key(&key).permit(), model.decide(moment.now, Demand::now(1)));
+                    (limiter.blocking().key(&key).permit(), model.decide(moment.now, Demand::new(1)));
                 prop_assert_eq!(*permit.decision(), step.decision, "key {} at {}", key, moment.now);
                 held.push((key, permit, step.receipt));
                 if deed < 6 {
@@ -99,7 +99,7 @@ fn keys_are_independent() {
                 *model = Plain::new(sample.quota);
             }
             let cost = cost.under(sample.quota.limit());
-            let expected = model.decide(moment.now, Demand::now(cost)).decision;
+            let expected = model.decide(moment.now, Demand::new(cost)).decision;
             prop_assert_eq!(limiter.check_cost(&key, cost), expected, "key {} at {}", key, moment.now);
             moment.hear(&expected);
         }
@@ -121,7 +121,7 @@ fn a_change_reaches_every_key() {
             let mut models: Vec<_> = (0..150_u64).map(|_| Plain::new(old)).collect();
             for (key, model) in (0_u64..).zip(&mut models) {
                 let cost = key % 11;
-                let expected = model.decide(Micros::from_secs(7), Demand::now(cost)).decision;
+                let expected = model.decide(Micros::from_secs(7), Demand::new(cost)).decision;
                 assert_eq!(limiter.check_cost(&key, cost), expected);
             }
             for (quota, times) in [(new, 1), (new, 2)] {

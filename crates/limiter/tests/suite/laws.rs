@@ -5,7 +5,7 @@
 
 use crate::common::{Home, Memory};
 use proptest::{prelude::*, test_runner::TestCaseResult};
-use tidegate_core::{CarryOver, Decision, Demand, Effect, Kind, Micros, Quota, Receipt};
+use tidegate_core::{AlgorithmKind, CarryOver, Decision, Demand, Effect, Micros, Quota, Receipt};
 use tidegate_limiter::{Permit, Reservation};
 use tidegate_testkit::{Plain, Subject, strategy::*};
 
@@ -80,7 +80,7 @@ impl Twins {
     }
 
     fn counts_permits(&self) -> bool {
-        matches!(self.model.quota.kind(), Kind::Concurrency(_))
+        matches!(self.model.quota.kind(), AlgorithmKind::Concurrency(_))
     }
 
     /// What the core answers; a slot that nothing would give back is only looked at.
@@ -99,11 +99,11 @@ impl Twins {
         match *deed {
             Deed::Check(cost) => {
                 let cost = cost.under(limit);
-                Some((self.memory.check(now, cost), self.core(now, Demand::now(cost)).0))
+                Some((self.memory.check(now, cost), self.core(now, Demand::new(cost)).0))
             }
             Deed::CheckSlowly(cost) => {
                 let cost = cost.under(limit);
-                Some((bucket.check(cost), self.core(now, Demand::now(cost)).0))
+                Some((bucket.check(cost), self.core(now, Demand::new(cost)).0))
             }
             Deed::Peek(cost) => {
                 let cost = cost.under(limit);
@@ -111,12 +111,12 @@ impl Twins {
             }
             Deed::OnCredit(cost) => {
                 let cost = cost.under(limit);
-                Some((bucket.check_on_credit(cost), self.core(now, Demand::now(cost).on_credit()).0))
+                Some((bucket.check_on_credit(cost), self.core(now, Demand::new(cost).with_overdraft()).0))
             }
             Deed::TakeUpTo(cost) => Some(self.take_up_to(now, cost.under(limit))),
             Deed::Reserve(cost, patience) => {
-                let demand = Demand::within(cost.under(limit), self.patience(patience));
-                let tokens = bucket.reserve(demand.cost, demand.patience.into());
+                let demand = Demand::with_max_wait(cost.under(limit), self.patience(patience));
+                let tokens = bucket.reserve(demand.cost, demand.max_wait.into());
                 let (expected, receipt) = self.core(now, demand);
                 let decision = *tokens.decision();
                 if decision.is_granted() {
@@ -126,7 +126,7 @@ impl Twins {
             }
             Deed::Permit => {
                 let permit = bucket.permit();
-                let step = self.model.decide(now, Demand::now(1));
+                let step = self.model.decide(now, Demand::new(1));
                 let decision = *permit.decision();
                 if decision.is_granted() {
                     self.held.push(Held::Permit(permit, step.receipt));
@@ -160,10 +160,12 @@ impl Twins {
         let more = self.model.would(now, Demand::probe(taken + 1)).decision;
         match self.model.quota.kind() {
             // A shaper grants any cost while nobody is in debt: there is what is stored, and one on debt.
-            Kind::Smooth(_) | Kind::WarmUp(_) => assert_eq!(taken, one.remaining().clamp(1, most)),
+            AlgorithmKind::Smooth(_) | AlgorithmKind::WarmUp(_) => {
+                assert_eq!(taken, one.remaining().clamp(1, most))
+            }
             _ => assert!(taken == most || !more.is_granted(), "there was more: {more:?}"),
         }
-        (decision, self.core(now, Demand::now(taken)).0)
+        (decision, self.core(now, Demand::new(taken)).0)
     }
 
     fn settle(&mut self, now: Micros, which: usize, eighths: u64) -> Option<(Decision, Decision)> {

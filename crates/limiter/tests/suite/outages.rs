@@ -8,7 +8,7 @@ use std::{
     collections::HashMap,
     sync::{Arc, Mutex},
 };
-use tidegate_core::{Bound, CarryOver, Entries, Micros, Quota};
+use tidegate_core::{Bound, CarryOver, Micros, Quota, StateEntries};
 use tidegate_limiter::{
     Capacity, Limiter, LimiterBuilder, Outage, OutageBound, Overflow, Store, StoreError,
     store::{Answer, Inquiry, Pending, Reply, Request},
@@ -22,7 +22,7 @@ struct Flaky(Arc<Mutex<Inner>>);
 #[derive(Debug, Default)]
 struct Inner {
     condition: Condition,
-    keys: HashMap<(String, String), Entries>,
+    keys: HashMap<(String, String), StateEntries>,
 }
 
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]

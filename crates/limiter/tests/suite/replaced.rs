@@ -6,7 +6,7 @@
 #![allow(clippy::unwrap_used, clippy::panic, reason = "this is how a test fails")]
 
 use proptest::{prelude::*, sample::Index, test_runner::TestCaseResult};
-use tidegate_core::{CarryOver, Decision, Demand, Entries, Micros, Outcome, Quota, Retry};
+use tidegate_core::{CarryOver, Decision, Demand, Micros, Outcome, Quota, Retry, StateEntries};
 use tidegate_limiter::{Capacity, Clock, ClockHand, Limiter};
 use tidegate_testkit::{
     Plain, Subject,
@@ -42,7 +42,7 @@ const SIZES: [Capacity; 4] =
 
 /// What is known of a key beside the limiter.
 struct Known {
-    entries: Entries,
+    entries: StateEntries,
     /// Each quota as if it alone had admitted everything.
     alone: Vec<Plain>,
     admissions: Vec<Admission>,
@@ -64,7 +64,7 @@ impl Replaced {
         hand.set(samples[0].start);
         let limiter = Limiter::builder().clock(clock.clone()).capacity(SIZES[1]).build(samples[0].quota);
         let keys = KEYS.map(|_| Known {
-            entries: Entries::new(),
+            entries: StateEntries::new(),
             alone: samples.iter().map(|sample| Plain::new(sample.quota)).collect(),
             admissions: Vec::new(),
         });
@@ -77,9 +77,9 @@ impl Replaced {
         let next = builder.build(sample.quota).unwrap();
         next.take_over(&self.limiter);
         (self.limiter, self.sample) = (next, sample);
-        self.keys.iter_mut().for_each(|key| key.entries.change(&[sample.quota], CarryOver::Keep, now));
-        let mut entries = self.keys.iter().flat_map(|key| key.entries.all());
-        !entries.any(|entry| may_be_forgiven(&entry.writer, entry.words.iter().copied()))
+        self.keys.iter_mut().for_each(|key| key.entries.change_quotas(&[sample.quota], CarryOver::Keep, now));
+        let mut entries = self.keys.iter().flat_map(|key| key.entries.as_slice());
+        !entries.any(|entry| may_be_forgiven(&entry.writer, entry.state.iter().copied()))
     }
 
     fn check(&mut self, now: Micros, key: usize, cost: Cost) -> Result<Decision, TestCaseError> {
@@ -91,7 +91,7 @@ impl Replaced {
         let known = &mut self.keys[key];
         let quotas: [Quota; 1] = [self.sample.quota];
         let expected =
-            known.entries.decide(&quotas, CarryOver::Keep, now, Demand::now(cost)).remove(0).decision;
+            known.entries.decide(&quotas, CarryOver::Keep, now, Demand::new(cost)).remove(0).decision;
         // A full key is not taken over, but Guava's arithmetic takes a digit from it when its rate changes.
         if !is_shaper(&self.sample.quota) {
             prop_assert_eq!(decision, expected, "`{}` of {} at {}", KEYS[key], cost, now);

@@ -77,7 +77,7 @@ fn several_quotas_are_charged_together_or_not_at_all() {
             moment.pass(caller.pause);
             hand.set(moment.now);
             let demand = caller.demand(&sample);
-            let tokens = limiter.blocking().key("k").reserve(demand.cost, demand.patience.into());
+            let tokens = limiter.blocking().key("k").reserve(demand.cost, demand.max_wait.into());
             let (place, expected) = heeded(&model.decide(moment.now, demand));
             prop_assert_eq!(*tokens.decision(), expected, "{:?} at {}", demand, moment.now);
             prop_assert_eq!(tokens.decision().quota(), place);
@@ -106,7 +106,7 @@ fn a_retry_is_honest_for_all_quotas_together() {
             moment.pass(caller.pause);
             hand.set(moment.now);
             let demand = caller.demand(&sample);
-            moment.hear(&limiter.blocking().key("k").reserve(demand.cost, demand.patience.into()).keep());
+            moment.hear(&limiter.blocking().key("k").reserve(demand.cost, demand.max_wait.into()).keep());
         }
         moment.pass(pause);
         hand.set(moment.now);
@@ -147,14 +147,14 @@ fn a_refund_reaches_every_quota() {
                 moment.pass(caller.pause);
                 hand.set(moment.now);
                 let demand = caller.demand(&sample);
-                moment.hear(&limiter.blocking().key("k").reserve(demand.cost, demand.patience.into()).keep());
+                moment.hear(&limiter.blocking().key("k").reserve(demand.cost, demand.max_wait.into()).keep());
                 model.decide(moment.now, demand);
             }
             moment.now
         };
         let now = tell(&mut model, &before);
         let demand = Move { pause: Pause::None, cost, patience }.demand(&sample);
-        let tokens = limiter.blocking().key("k").reserve(demand.cost, demand.patience.into());
+        let tokens = limiter.blocking().key("k").reserve(demand.cost, demand.max_wait.into());
         let receipts = model.charge(now, demand);
         prop_assert_eq!(tokens.decision().is_granted(), receipts.is_some());
         let now = tell(&mut model, &between);
@@ -301,7 +301,7 @@ fn questions_to_several_limiters_are_charged_together_or_not_at_all() {
             distinct.sort_unstable();
             distinct.dedup();
             let mut look = |(which, key): (usize, u64), effect| {
-                let demand = Demand { effect, ..Demand::now(total(which, key)) };
+                let demand = Demand { effect, ..Demand::new(total(which, key)) };
                 heeded(&models[which][key as usize].decide(now, demand)).1
             };
             let mut said: Vec<_> = distinct.iter().map(|ask| look(*ask, Effect::Probe)).collect();

@@ -294,7 +294,7 @@ proptest! {
                 }
                 Deed::Resize(to) => {
                     limit = to as usize;
-                    limiter.change(Quota::at_once(to.into()).unwrap(), CarryOver::Keep).unwrap();
+                    limiter.change(Quota::concurrency(to.into()).unwrap(), CarryOver::Keep).unwrap();
                 }
                 Deed::Pass(millis) => advance(&hand, millis),
             }

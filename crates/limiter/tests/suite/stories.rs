@@ -4,7 +4,7 @@
 
 use crate::common::{Home, Memory};
 use std::{fs, path::Path};
-use tidegate_core::{Kind, Quota};
+use tidegate_core::{AlgorithmKind, Quota};
 use tidegate_testkit::trace::{self, Deed};
 
 /// A file of stories, cut where a new one starts.
@@ -31,14 +31,14 @@ fn can_change(deeds: &[Deed]) -> bool {
             _ => None,
         })
         .collect();
-    quotas.windows(2).all(|pair| pair[1].shares_state(pair[0]) && pair[0].width() >= pair[1].width())
+    quotas.windows(2).all(|pair| pair[1].shares_state(pair[0]) && pair[0].state_len() >= pair[1].state_len())
 }
 
 /// The homes in which a story is true: a new key, or a limiter that was just created.
 fn homes(deeds: &[Deed]) -> Vec<Home> {
     let creates = deeds.iter().any(|deed| matches!(deed, Deed::Create { .. }));
     let shapes = deeds.iter().any(|deed| {
-        matches!(deed, Deed::Start(quota) if matches!(quota.kind(), Kind::Smooth(_) | Kind::WarmUp(_)))
+        matches!(deed, Deed::Start(quota) if matches!(quota.kind(), AlgorithmKind::Smooth(_) | AlgorithmKind::WarmUp(_)))
     });
     match (creates, shapes) {
         (true, _) => vec![Home::Throttle],

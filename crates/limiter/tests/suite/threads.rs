@@ -164,7 +164,7 @@ fn a_crowded_table_admits_no_more_than_its_keys_may() {
                 allowed
             })
         });
-        let most = quota.bound().in_any(Micros::new(50_001));
+        let most = quota.bound().max_in_window(Micros::new(50_001));
         for count in admitted.into_iter().map(AtomicU64::into_inner) {
             assert!(count <= most, "{text}: {count} of {most}");
         }
@@ -295,7 +295,7 @@ fn a_running_clock_admits_no_more_than_the_bound() {
             }
             _ => count(1_000, |_| throttle.check().is_allowed()),
         });
-        let most = quota.bound().in_any(clock.now().plus(Micros::new(1)));
+        let most = quota.bound().max_in_window(clock.now().plus(Micros::new(1)));
         assert!(admitted <= most, "{text}: {admitted} of {most}");
     }
 }

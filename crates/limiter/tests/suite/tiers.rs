@@ -4,7 +4,7 @@
 
 use proptest::{prelude::*, test_runner::TestCaseResult};
 use std::time::Duration;
-use tidegate_core::{CarryOver, Demand, Entries, Micros, Quota};
+use tidegate_core::{CarryOver, Demand, Micros, Quota, StateEntries};
 use tidegate_limiter::{Capacity, Clock, ClockHand, Limiter, LimiterBuilder};
 use tidegate_testkit::{Plain, Subject, strategy::*};
 
@@ -35,7 +35,7 @@ fn tiers_share_a_history() {
             hand.set(moment.now);
             let all: Vec<Quota> = samples.iter().map(|sample| sample.quota).collect();
             let limiter = builder.build_tiers(&all).unwrap();
-            let mut model = Entries::new();
+            let mut model = StateEntries::new();
             for (pause, cost, tier, deed) in story {
                 let tier = tier % all.len();
                 moment.pass(pause);
@@ -47,7 +47,7 @@ fn tiers_share_a_history() {
                 }
                 let demand = match name {
                     "concurrency" => Demand::probe(cost.under(all[tier].limit())),
-                    _ => Demand::now(cost.under(all[tier].limit())),
+                    _ => Demand::new(cost.under(all[tier].limit())),
                 };
                 let step = model.decide(&[all[tier]], CarryOver::Keep, moment.now, demand).remove(0);
                 let decision = bucket.check(demand.cost);
@@ -107,7 +107,7 @@ fn a_change_of_all_tiers_keeps_history() {
         assert_eq!(limiter.quotas(), new);
         for (tier, (old, new)) in old.iter().zip(&new).enumerate() {
             let mut model = Plain::new(*old);
-            model.decide(Micros::from_secs(7), Demand::now(old.limit() / 2));
+            model.decide(Micros::from_secs(7), Demand::new(old.limit() / 2));
             model.change(Micros::from_secs(7), *new, how);
             let expected = model.would(Micros::from_secs(7), Demand::probe(1)).decision;
             assert_eq!(

@@ -29,13 +29,13 @@ impl Aimd {
 
     /// What is left of the limit after a loss: from 0.5 to just under 1.
     pub fn backoff(self, backoff: f64) -> Result<Self, SettingError> {
-        SettingError::refuse_outside("a backoff", backoff, 0.5, 0.999)?;
+        SettingError::require_in_range("a backoff", backoff, 0.5, 0.999)?;
         Ok(Self { backoff, ..self })
     }
 
     /// A call that takes longer counts as lost.
     pub fn timeout(self, timeout: Micros) -> Result<Self, SettingError> {
-        SettingError::refuse_endless("a timeout", timeout)?;
+        SettingError::require_finite("a timeout", timeout)?;
         Ok(Self { timeout, ..self })
     }
 }

@@ -93,7 +93,7 @@ impl Anchored {
     /// see. From 1 to 1000 in flight, 20 at the start. Under a target that the backend misses even without load the limit
     /// falls to its floor, and stays there.
     pub fn new(target: Micros) -> Result<Self, SettingError> {
-        SettingError::refuse_endless("a latency target", target)?;
+        SettingError::require_finite("a latency target", target)?;
         let bounds = Bounds::default();
         let target = target.get() as f64;
         Ok(Self {
@@ -115,7 +115,7 @@ impl Anchored {
 
     /// How many times the latency without load is still fine; 1.5 unless told otherwise, from 1 to 10.
     pub fn tolerance(self, tolerance: f64) -> Result<Self, SettingError> {
-        SettingError::refuse_outside("a tolerance", tolerance, 1.0, 10.0)?;
+        SettingError::require_in_range("a tolerance", tolerance, 1.0, 10.0)?;
         Ok(Self { tolerance, ..self })
     }
 

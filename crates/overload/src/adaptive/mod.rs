@@ -67,12 +67,12 @@ pub struct Bounds {
 impl Bounds {
     /// From `floor` to `ceiling`, starting at `initial`.
     pub fn new(floor: u32, initial: u32, ceiling: u32) -> Result<Self, SettingError> {
-        SettingError::refuse_zero("a floor", floor.into())?;
+        SettingError::require_nonzero("a floor", floor.into())?;
         if floor > ceiling {
             let problem = format!("a floor of {floor} over a ceiling of {ceiling}");
             return Err(SettingError::new(problem, "give a floor that is not above the ceiling"));
         }
-        SettingError::refuse_outside("an initial limit", initial, floor, ceiling)?;
+        SettingError::require_in_range("an initial limit", initial, floor, ceiling)?;
         Ok(Self { floor, initial, ceiling })
     }
 

@@ -55,7 +55,7 @@ impl Vegas {
 
     /// How much of a new value is taken over at once, from just over 0 to 1.
     pub fn smoothing(self, smoothing: f64) -> Result<Self, SettingError> {
-        SettingError::refuse_outside("a smoothing", smoothing, 0.001, 1.0)?;
+        SettingError::require_in_range("a smoothing", smoothing, 0.001, 1.0)?;
         Ok(Self { smoothing, ..self })
     }
 

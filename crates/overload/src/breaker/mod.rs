@@ -32,7 +32,7 @@ pub use snapshot::{BreakerSnapshot, BreakerState};
 pub use window::CallCounts;
 
 use crate::{rejection::Rejection, report::Report};
-use tidegate_core::{Micros, Share};
+use tidegate_core::{Micros, Percent};
 use window::{Outcome, Window};
 
 /// Which stretch between two changes of state a pass was given in.
@@ -272,7 +272,7 @@ impl BreakerMachine {
             Mode::HalfOpen { span, results, .. } => (*results, self.settings.quorum(), Some(span.left(now))),
             Mode::ForcedOpen | Mode::Disabled => (CallCounts::default(), 1, None),
         };
-        let rate = |part| (counts.calls >= needed).then(|| Share::ratio(part, counts.calls));
+        let rate = |part| (counts.calls >= needed).then(|| Percent::from_ratio(part, counts.calls));
         BreakerSnapshot {
             state: self.state(),
             generation: self.generation.0,

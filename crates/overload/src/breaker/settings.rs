@@ -2,7 +2,7 @@
 
 use super::window::CallCounts;
 use crate::rolling::check_window;
-use tidegate_core::{Micros, SettingError, Share};
+use tidegate_core::{Micros, Percent, SettingError};
 
 /// When a breaker opens, for how long, and what it takes to close it again.
 ///
@@ -26,7 +26,7 @@ use tidegate_core::{Micros, SettingError, Share};
 pub struct BreakerSettings {
     pub(super) over: Over,
     pub(super) min_calls: u64,
-    pub(super) failure_rate: Share,
+    pub(super) failure_rate: Percent,
     pub(super) slow: Option<Slow>,
     pub(super) probes: u32,
     pub(super) deadline: Micros,
@@ -42,7 +42,7 @@ pub(super) enum Over {
 
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub(super) struct Slow {
-    rate: Share,
+    rate: Percent,
     longer_than: Micros,
 }
 
@@ -51,7 +51,7 @@ struct OpenTime {
     first: Micros,
     factor: f64,
     longest: Option<Micros>,
-    jitter: Share,
+    jitter: Percent,
 }
 
 /// The last calls that are looked at, at most; a quarter of a byte each.
@@ -69,7 +69,7 @@ impl BreakerSettings {
             settings: Self {
                 over: Over::Calls(100),
                 min_calls: 100,
-                failure_rate: Share::ratio(1, 2),
+                failure_rate: Percent::from_ratio(1, 2),
                 slow: None,
                 probes: 10,
                 deadline: Micros::from_secs(60),
@@ -77,7 +77,7 @@ impl BreakerSettings {
                     first: Micros::from_secs(60),
                     factor: 1.0,
                     longest: None,
-                    jitter: Share::NONE,
+                    jitter: Percent::ZERO,
                 },
             },
         }
@@ -97,7 +97,7 @@ impl BreakerSettings {
 
     /// Whether the open time is spread by chance, so that a roll is needed.
     pub fn is_jittered(&self) -> bool {
-        self.open.jitter > Share::NONE
+        self.open.jitter > Percent::ZERO
     }
 
     /// How many results decide a half-open breaker.
@@ -158,12 +158,12 @@ impl BreakerBuilder {
     }
 
     /// Opens when this share of calls failed, or more; 50 % unless told otherwise.
-    pub fn failure_rate(self, rate: Share) -> Self {
+    pub fn failure_rate(self, rate: Percent) -> Self {
         Self { settings: BreakerSettings { failure_rate: rate, ..self.settings } }
     }
 
     /// Opens also when this share of calls, or more, took longer than this. Only then are calls timed.
-    pub fn slow_calls(self, rate: Share, longer_than: impl Into<Micros>) -> Self {
+    pub fn slow_calls(self, rate: Percent, longer_than: impl Into<Micros>) -> Self {
         let slow = Slow { rate, longer_than: longer_than.into() };
         Self { settings: BreakerSettings { slow: Some(slow), ..self.settings } }
     }
@@ -194,7 +194,7 @@ impl BreakerBuilder {
 
     /// Spreads each open time evenly, by up to this share of it to both sides, so that a fleet does not probe all
     /// at once.
-    pub fn jitter(self, jitter: Share) -> Self {
+    pub fn jitter(self, jitter: Percent) -> Self {
         self.open(|open| OpenTime { jitter, ..open })
     }
 
@@ -203,19 +203,19 @@ impl BreakerBuilder {
         let mut settings = self.settings;
         match settings.over {
             Over::Calls(calls) => {
-                SettingError::refuse_outside("a window of calls", calls, 1, MOST_CALLS)?;
+                SettingError::require_in_range("a window of calls", calls, 1, MOST_CALLS)?;
                 settings.min_calls = settings.min_calls.min(calls.into());
             }
             Over::Time { window, buckets } => check_window(window, buckets)?,
         }
-        SettingError::refuse_zero("a minimum of calls", settings.min_calls)?;
+        SettingError::require_nonzero("a minimum of calls", settings.min_calls)?;
         refuse_nothing("a failure rate", settings.failure_rate)?;
         if let Some(slow) = settings.slow {
             refuse_nothing("a rate of slow calls", slow.rate)?;
-            SettingError::refuse_endless("a time for slow calls", slow.longer_than)?;
+            SettingError::require_finite("a time for slow calls", slow.longer_than)?;
         }
-        SettingError::refuse_zero("a number of probes", settings.probes.into())?;
-        SettingError::refuse_endless("a deadline for probes", settings.deadline)?;
+        SettingError::require_nonzero("a number of probes", settings.probes.into())?;
+        SettingError::require_finite("a deadline for probes", settings.deadline)?;
         settings.open.check()?;
         Ok(settings)
     }
@@ -232,10 +232,10 @@ impl BreakerBuilder {
 
 impl OpenTime {
     fn check(&self) -> Result<(), SettingError> {
-        SettingError::refuse_endless("an open time", self.first)?;
-        SettingError::refuse_outside("a factor of the open time", self.factor, 1.0, LARGEST_FACTOR)?;
+        SettingError::require_finite("an open time", self.first)?;
+        SettingError::require_in_range("a factor of the open time", self.factor, 1.0, LARGEST_FACTOR)?;
         let Some(longest) = self.longest else { return Ok(()) };
-        SettingError::refuse_endless("a longest open time", longest)?;
+        SettingError::require_finite("a longest open time", longest)?;
         if longest < self.first {
             return Err(SettingError::new(
                 format!("a longest open time of {longest} after a first one of {}", self.first),
@@ -247,9 +247,9 @@ impl OpenTime {
 }
 
 /// A share cannot be above 100 %, but a threshold of nothing would always be reached.
-fn refuse_nothing(what: &str, share: Share) -> Result<(), SettingError> {
+fn refuse_nothing(what: &str, share: Percent) -> Result<(), SettingError> {
     match share {
-        Share::NONE => {
+        Percent::ZERO => {
             Err(SettingError::new(format!("{what} of 0%"), "give a share above zero, as in `50%`"))
         }
         _ => Ok(()),

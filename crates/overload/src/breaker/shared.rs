@@ -52,7 +52,7 @@ use tidegate_limiter::{
 /// let probe = breaker.try_pass()?;
 /// assert!(breaker.try_pass().is_err());
 /// probe.succeed();
-/// assert_eq!(breaker.state(), BreakerState::Closed);
+/// assert_eq!(breaker.state(), BreakerState::FailClosed);
 /// # Ok::<(), Box<dyn std::error::Error>>(())
 /// ```
 ///

@@ -2,7 +2,7 @@
 
 use super::window::CallCounts;
 use std::fmt;
-use tidegate_core::{Micros, Share};
+use tidegate_core::{Micros, Percent};
 
 /// What a breaker does with calls.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -45,9 +45,9 @@ pub struct BreakerSnapshot {
     /// What the rates are taken from. While the breaker is open, that is what opened it.
     pub counts: CallCounts,
     /// The share of calls that failed; `None` while there are too few to tell.
-    pub failure_rate: Option<Share>,
+    pub failure_rate: Option<Percent>,
     /// The share of calls that were slow; `None` while there are too few to tell, or calls are not timed.
-    pub slow_rate: Option<Share>,
+    pub slow_rate: Option<Percent>,
     /// How many calls were rejected since the breaker was made.
     pub rejected: u64,
     /// How often it opened since it was last closed.

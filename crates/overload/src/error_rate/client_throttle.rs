@@ -5,7 +5,7 @@ use crate::{
     report::Report,
     rolling::{Rolling, check_window},
 };
-use tidegate_core::{Micros, SettingError, Share};
+use tidegate_core::{Micros, Percent, SettingError};
 
 /// Settings of a [`ClientThrottleState`].
 ///
@@ -27,7 +27,7 @@ pub struct ClientThrottleSettings {
     buckets: u32,
     multiplier: f64,
     min_requests: u64,
-    most: Share,
+    most: Percent,
 }
 
 /// How many requests a backend may be sent for each that it accepts, at most.
@@ -43,7 +43,7 @@ impl ClientThrottleSettings {
                 buckets: 24,
                 multiplier: 2.0,
                 min_requests: 20,
-                most: Share::ratio(9, 10),
+                most: Percent::from_ratio(9, 10),
             },
         }
     }
@@ -80,7 +80,7 @@ impl ClientThrottleBuilder {
     }
 
     /// The largest share that is shed; 90 % unless told otherwise. The rest finds out when the backend recovers.
-    pub fn most(self, most: Share) -> Self {
+    pub fn most(self, most: Percent) -> Self {
         Self { settings: ClientThrottleSettings { most, ..self.settings } }
     }
 
@@ -88,9 +88,9 @@ impl ClientThrottleBuilder {
     pub fn build(self) -> Result<ClientThrottleSettings, SettingError> {
         let settings = self.settings;
         check_window(settings.window, settings.buckets)?;
-        SettingError::refuse_outside("a multiplier", settings.multiplier, 1.0, LARGEST_MULTIPLIER)?;
+        SettingError::require_in_range("a multiplier", settings.multiplier, 1.0, LARGEST_MULTIPLIER)?;
         match settings.most {
-            Share::NONE => {
+            Percent::ZERO => {
                 Err(SettingError::new("a throttle that sheds 0% at most", "give a share above zero"))
             }
             _ => Ok(settings),
@@ -171,7 +171,7 @@ mod tests {
     fn sheds_as_failsafe_go_does() {
         let settings = ClientThrottleSettings::builder()
             .multiplier(1.0 / 0.9)
-            .most(Share::ratio(8, 10))
+            .most(Percent::from_ratio(8, 10))
             .min_requests(100);
         for (requests, accepts, least, most) in [
             (0, 0, 0.0, 0.0),
@@ -223,7 +223,7 @@ mod tests {
             client().multiplier(0.99),
             client().multiplier(f64::NAN),
             client().multiplier(f64::INFINITY),
-            client().most(Share::NONE),
+            client().most(Percent::ZERO),
         ] {
             assert!(wrong.clone().build().is_err(), "{wrong:?}");
         }

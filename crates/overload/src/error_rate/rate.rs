@@ -4,7 +4,7 @@ use crate::{
     report::Report,
     rolling::{Rolling, check_window},
 };
-use tidegate_core::{Micros, SettingError, Share};
+use tidegate_core::{Micros, Percent, SettingError};
 
 /// Settings of an [`ErrorRate`].
 ///
@@ -24,7 +24,7 @@ pub struct ErrorRateSettings {
     window: Micros,
     buckets: u32,
     requests: u64,
-    errors: Share,
+    errors: Percent,
 }
 
 impl ErrorRateSettings {
@@ -35,7 +35,7 @@ impl ErrorRateSettings {
                 window: Micros::from_secs(10),
                 buckets: 20,
                 requests: 100,
-                errors: Share::ratio(1, 2),
+                errors: Percent::from_ratio(1, 2),
             },
         }
     }
@@ -66,7 +66,7 @@ impl ErrorRateBuilder {
     }
 
     /// This share of errors is fine, but more is not; 50 % unless told otherwise.
-    pub fn errors_over(self, errors: Share) -> Self {
+    pub fn errors_over(self, errors: Percent) -> Self {
         Self { settings: ErrorRateSettings { errors, ..self.settings } }
     }
 
@@ -75,7 +75,7 @@ impl ErrorRateBuilder {
         let settings = self.settings;
         check_window(settings.window, settings.buckets)?;
         match settings.errors {
-            Share::ALL => Err(SettingError::new(
+            Percent::FULL => Err(SettingError::new(
                 format!("a rate of errors over {}", settings.errors),
                 "give a share below 100%, for no rate is over that",
             )),
@@ -121,7 +121,7 @@ impl ErrorRate {
         let went_well = answered - failed.min(answered);
         requests > self.settings.requests
             && answered > 0
-            && !self.settings.errors.rest().is_reached_by(went_well, answered)
+            && !self.settings.errors.complement().is_reached_by(went_well, answered)
     }
 
     /// Requests that came, that were answered, and that failed.
@@ -138,7 +138,7 @@ mod tests {
 
     #[test]
     fn both_thresholds_must_be_passed() {
-        let settings = ErrorRateSettings::builder().requests_over(10).errors_over(Share::ratio(1, 2));
+        let settings = ErrorRateSettings::builder().requests_over(10).errors_over(Percent::from_ratio(1, 2));
         for (good, bad, over) in
             [(0, 10, false), (0, 11, true), (6, 6, false), (6, 7, true), (7, 6, false), (11, 0, false)]
         {
@@ -154,7 +154,7 @@ mod tests {
 
     #[test]
     fn refused_requests_count_as_such_and_do_not_dilute_errors() {
-        let settings = ErrorRateSettings::builder().requests_over(10).errors_over(Share::ratio(1, 2));
+        let settings = ErrorRateSettings::builder().requests_over(10).errors_over(Percent::from_ratio(1, 2));
         let mut rate = ErrorRate::new(settings.build().unwrap());
         (0..2).for_each(|_| rate.report(Report::Failure, NOW));
         (0..10).for_each(|_| rate.note(NOW));
@@ -168,9 +168,9 @@ mod tests {
     #[test]
     fn refuses_settings_that_make_no_sense() {
         let rate = ErrorRateSettings::builder;
-        for wrong in [rate().over_time(Micros::ZERO), rate().buckets(0), rate().errors_over(Share::ALL)] {
+        for wrong in [rate().over_time(Micros::ZERO), rate().buckets(0), rate().errors_over(Percent::FULL)] {
             assert!(wrong.clone().build().is_err(), "{wrong:?}");
         }
-        assert!(rate().errors_over(Share::NONE).requests_over(0).build().is_ok(), "any error at all");
+        assert!(rate().errors_over(Percent::ZERO).requests_over(0).build().is_ok(), "any error at all");
     }
 }

@@ -5,7 +5,7 @@ use crate::{
     guard::{Guard, Settle},
 };
 use std::fmt;
-use tidegate_core::{Kind, Micros, Outcome, Quota, Retry, SettingError};
+use tidegate_core::{AlgorithmKind, Micros, Outcome, Quota, Retry, SettingError};
 use tidegate_limiter::{
     BuildError, Clock, Throttle,
     sync::{Mutex, lock},
@@ -126,7 +126,7 @@ impl ErrorThrottle {
     }
 
     fn from_parts(settings: ErrorRateSettings, quota: Quota, clock: Clock) -> Result<Self, BuildError> {
-        if matches!(quota.kind(), Kind::Concurrency(_)) {
+        if matches!(quota.kind(), AlgorithmKind::Concurrency(_)) {
             let problem = format!("a quota of `{quota}` while calls fail");
             return Err(SettingError::new(problem, "give a rate, as in `10/s`").into());
         }

@@ -34,7 +34,7 @@ pub struct Average {
 impl Average {
     /// An average that has seen nothing, and forgets half of what it sees in every `half_life`.
     pub fn new(half_life: Micros) -> Result<Self, SettingError> {
-        SettingError::refuse_endless("a half-life", half_life)?;
+        SettingError::require_finite("a half-life", half_life)?;
         Ok(Self { half_life, last: None })
     }
 

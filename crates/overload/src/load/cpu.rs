@@ -10,7 +10,7 @@ use super::{
     host::{self, Host},
 };
 use std::path::PathBuf;
-use tidegate_core::{Micros, Share};
+use tidegate_core::{Micros, Percent};
 
 /// The share of processor time that is used. The first reading only starts the count.
 #[derive(Debug, Default)]
@@ -46,7 +46,7 @@ impl Cpu {
         Self { host, ..Self::default() }
     }
 
-    fn read_groups(&mut self, now: Micros, limited: Vec<(Folder, Quota)>) -> Option<Share> {
+    fn read_groups(&mut self, now: Micros, limited: Vec<(Folder, Quota)>) -> Option<Percent> {
         let before = std::mem::take(&mut self.groups);
         let mut fullest = None;
         for (folder, quota) in limited {
@@ -54,18 +54,18 @@ impl Cpu {
             let last = before.iter().find(|group| group.path == folder.path && used >= group.used);
             if let Some(last) = last.filter(|last| now > last.at) {
                 let may = quota.of(now.since(last.at), self.processors());
-                fullest = fullest.max(Some(Share::ratio(used.since(last.used).get(), may)));
+                fullest = fullest.max(Some(Percent::from_ratio(used.since(last.used).get(), may)));
             }
             self.groups.push(Group { path: folder.path, at: now, used });
         }
         fullest
     }
 
-    fn read_machine(&mut self) -> Option<Share> {
+    fn read_machine(&mut self) -> Option<Percent> {
         let now = self.ticks()?;
         let last = self.machine.replace(now)?;
         let (busy, all) = (now.busy.checked_sub(last.busy)?, now.all.checked_sub(last.all)?);
-        (all > 0).then(|| Share::ratio(busy, all))
+        (all > 0).then(|| Percent::from_ratio(busy, all))
     }
 
     fn ticks(&self) -> Option<Ticks> {
@@ -116,7 +116,7 @@ impl Cpu {
 }
 
 impl Probe for Cpu {
-    fn read(&mut self, now: Micros) -> Option<Share> {
+    fn read(&mut self, now: Micros) -> Option<Percent> {
         let folders = cgroup::folders(&self.host, "cpu");
         let limited: Vec<_> =
             folders.into_iter().filter_map(|it| Some((it.clone(), Quota::of_folder(&it)?))).collect();

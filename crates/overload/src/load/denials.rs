@@ -5,7 +5,7 @@ use std::sync::{
     Arc,
     atomic::{AtomicU64, Ordering},
 };
-use tidegate_core::{Decision, Micros, Share};
+use tidegate_core::{Decision, Micros, Percent};
 
 /// Remembers that a limiter of many keys denied somebody, so that [`super::Scaled`] knows that its limit is used up.
 /// Clones share what they remember.
@@ -43,10 +43,10 @@ impl Denials {
 /// All of the limit is used if somebody was denied since the last reading, else none: smoothed, the share of time in
 /// which it did not suffice.
 impl Probe for Denials {
-    fn read(&mut self, _now: Micros) -> Option<Share> {
+    fn read(&mut self, _now: Micros) -> Option<Percent> {
         match self.since_reading.swap(0, Ordering::Relaxed) {
-            0 => Some(Share::NONE),
-            _ => Some(Share::ALL),
+            0 => Some(Percent::ZERO),
+            _ => Some(Percent::FULL),
         }
     }
 }

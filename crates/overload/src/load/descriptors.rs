@@ -5,7 +5,7 @@ use super::{
     host::{self, Host},
 };
 use std::{fs, path::PathBuf};
-use tidegate_core::{Micros, Share};
+use tidegate_core::{Micros, Percent};
 
 /// The share of this process's file descriptors that are open.
 #[derive(Debug)]
@@ -67,8 +67,8 @@ impl Descriptors {
 }
 
 impl Probe for Descriptors {
-    fn read(&mut self, _now: Micros) -> Option<Share> {
+    fn read(&mut self, _now: Micros) -> Option<Percent> {
         let limit = self.limit().filter(|limit| *limit > 0)?;
-        Some(Share::ratio(self.open()?, limit))
+        Some(Percent::from_ratio(self.open()?, limit))
     }
 }

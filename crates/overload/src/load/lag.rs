@@ -16,7 +16,7 @@ use std::{
     },
     time::Duration,
 };
-use tidegate_core::{Micros, SettingError, Share};
+use tidegate_core::{Micros, Percent, SettingError};
 use tidegate_limiter::{Clock, Pause};
 
 /// How late the event loop is, as a share of a lag that counts as full.
@@ -51,7 +51,7 @@ impl EventLoopLag {
     /// The same by another clock.
     pub fn watch_by(full_at: Duration, clock: Clock) -> Result<Self, SettingError> {
         let full_at = Micros::from(full_at);
-        SettingError::refuse_endless("a full lag", full_at)?;
+        SettingError::require_finite("a full lag", full_at)?;
         let runtime = tokio::runtime::Handle::try_current()
             .map_err(|error| SettingError::new(error.to_string(), "start it on tokio's runtime"))?;
         let beat = Arc::new(Beat { clock, due: AtomicU64::new(NEVER), worst: AtomicU64::new(0) });
@@ -61,10 +61,10 @@ impl EventLoopLag {
 }
 
 impl Probe for EventLoopLag {
-    fn read(&mut self, _now: Micros) -> Option<Share> {
+    fn read(&mut self, _now: Micros) -> Option<Percent> {
         // By the clock of the task, which may not be the monitor's.
         let late = self.beat.late(self.beat.clock.now())?;
-        Some(Share::ratio(late.get(), self.full_at.get()))
+        Some(Percent::from_ratio(late.get(), self.full_at.get()))
     }
 }
 

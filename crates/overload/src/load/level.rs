@@ -11,7 +11,7 @@
 //! stayed under the lower mark of that level for a whole dwell time.
 
 use std::{fmt, str::FromStr};
-use tidegate_core::{Micros, SettingError, Share};
+use tidegate_core::{Micros, Percent, SettingError};
 
 /// How much load there is.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
@@ -89,13 +89,13 @@ pub struct LoadLevels {
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 struct Mark {
-    enter: Share,
-    leave: Share,
+    enter: Percent,
+    leave: Percent,
 }
 
 impl LoadLevels {
     /// Has a level begin at `enter` and end below `leave`, which must be lower. Levels begin in their order.
-    pub fn mark(mut self, level: LoadLevel, enter: Share, leave: Share) -> Result<Self, SettingError> {
+    pub fn mark(mut self, level: LoadLevel, enter: Percent, leave: Percent) -> Result<Self, SettingError> {
         if leave >= enter {
             return Err(SettingError::new(
                 format!("{level} begins at {enter} and ends at {leave}"),
@@ -143,7 +143,7 @@ impl LoadLevels {
     }
 
     /// The highest level that such a load enters.
-    fn entered_by(&self, load: Share) -> LoadLevel {
+    fn entered_by(&self, load: Percent) -> LoadLevel {
         let enters = |level: &LoadLevel| self.of(*level).is_none_or(|mark| load >= mark.enter);
         LoadLevel::ALL.into_iter().rev().find(enters).unwrap_or_default()
     }
@@ -152,7 +152,10 @@ impl LoadLevels {
 /// Normal from 50 %, busy from 75 %, critical from 90 %, each until 10 % less.
 impl Default for LoadLevels {
     fn default() -> Self {
-        let mark = |enter, leave| Mark { enter: Share::ratio(enter, 100), leave: Share::ratio(leave, 100) };
+        let mark = |enter, leave| Mark {
+            enter: Percent::from_ratio(enter, 100),
+            leave: Percent::from_ratio(leave, 100),
+        };
         Self { marks: [mark(50, 40), mark(75, 65), mark(90, 80)], dwell: Micros::from_secs(5) }
     }
 }
@@ -196,7 +199,7 @@ impl LoadGauge {
     }
 
     /// Takes in the load at `now`, and tells the level.
-    pub fn observe(&mut self, now: Micros, load: Share) -> LoadLevel {
+    pub fn observe(&mut self, now: Micros, load: Percent) -> LoadLevel {
         let entered = self.levels.entered_by(load);
         if entered > self.level {
             self.level = entered;
@@ -228,8 +231,8 @@ impl LoadGauge {
 mod tests {
     use super::*;
 
-    fn percent(percent: u64) -> Share {
-        Share::ratio(percent, 100)
+    fn percent(percent: u64) -> Percent {
+        Percent::from_ratio(percent, 100)
     }
 
     #[test]

@@ -9,7 +9,7 @@ use super::{
     cgroup::{self, Folder, Version},
     host::{self, Host},
 };
-use tidegate_core::{Micros, Share};
+use tidegate_core::{Micros, Percent};
 
 /// The share of memory that is used and cannot be given up.
 #[derive(Debug, Default)]
@@ -30,19 +30,19 @@ impl Memory {
 }
 
 impl Probe for Memory {
-    fn read(&mut self, _now: Micros) -> Option<Share> {
+    fn read(&mut self, _now: Micros) -> Option<Percent> {
         let machine = host::text(self.host.proc("meminfo"));
         let total = machine.as_deref().and_then(|text| host::field(text, "MemTotal"));
         // In version 1 "no limit" is a number too, larger than any machine.
         let most = total.map_or(u64::MAX / 4, |kilobytes| kilobytes.saturating_mul(1_024));
         let of_folder = |folder: Folder| {
             let limit = limit(&folder).filter(|limit| *limit < most)?;
-            Some(Share::ratio(used(&folder)?, limit))
+            Some(Percent::from_ratio(used(&folder)?, limit))
         };
         let fullest = cgroup::folders(&self.host, "memory").into_iter().filter_map(of_folder).max();
         fullest.or_else(|| {
             let (total, available) = (total?, host::field(machine.as_deref()?, "MemAvailable")?);
-            (total > 0).then(|| Share::ratio(total.saturating_sub(available), total))
+            (total > 0).then(|| Percent::from_ratio(total.saturating_sub(available), total))
         })
     }
 }

@@ -43,23 +43,23 @@ pub use scaled::{Scalable, Scaled, ScaledBuilder};
 pub use schedule::{Schedule, ScheduleError};
 pub use stall::Stall;
 
-use tidegate_core::{Micros, Share};
+use tidegate_core::{Micros, Percent};
 
 /// Something whose use can be told as a share. Read by one thread, off the request path.
 ///
 /// A closure is one too: `|_now| Some(Share::ratio(queue.len() as u64, 1_000))`.
 pub trait Probe: Send {
     /// The share that is used, at `now`; `None` if there is no such signal, or not yet.
-    fn read(&mut self, now: Micros) -> Option<Share>;
+    fn read(&mut self, now: Micros) -> Option<Percent>;
 }
 
-impl<F: FnMut(Micros) -> Option<Share> + Send> Probe for F {
-    fn read(&mut self, now: Micros) -> Option<Share> {
+impl<F: FnMut(Micros) -> Option<Percent> + Send> Probe for F {
+    fn read(&mut self, now: Micros) -> Option<Percent> {
         self(now)
     }
 }
 
 /// A smoothed share, as a share again.
-fn smoothed(average: &Average) -> Option<Share> {
-    average.value().map(|share| Share::from_millionths((share * 1e6 + 0.5) as u32))
+fn smoothed(average: &Average) -> Option<Percent> {
+    average.value().map(|share| Percent::from_millionths((share * 1e6 + 0.5) as u32))
 }

@@ -12,7 +12,7 @@ use std::{
     thread,
     time::Duration,
 };
-use tidegate_core::{Micros, SettingError, Share};
+use tidegate_core::{Micros, Percent, SettingError};
 #[cfg(feature = "tokio")]
 use tidegate_limiter::Pause;
 use tidegate_limiter::{
@@ -48,7 +48,7 @@ pub struct LoadMonitor {
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Load {
     /// The smoothed share of the fullest signal; `None` if there is no signal.
-    pub share: Option<Share>,
+    pub share: Option<Percent>,
     /// What that means, without flapping.
     pub level: LoadLevel,
 }
@@ -78,7 +78,7 @@ impl LoadMonitor {
     }
 
     /// Each signal by name, smoothed; `None` if this machine does not have it.
-    pub fn signals(&self) -> impl Iterator<Item = (&str, Option<Share>)> {
+    pub fn signals(&self) -> impl Iterator<Item = (&str, Option<Percent>)> {
         let signals = self.handle.shared.signals.iter();
         signals.map(|signal| (&*signal.name, signal.share()))
     }
@@ -114,7 +114,7 @@ pub struct LoadMonitorBuilder {
     interval: Micros,
     half_life: Micros,
     levels: LoadLevels,
-    probes: Vec<(String, Share, Box<dyn Probe>)>,
+    probes: Vec<(String, Percent, Box<dyn Probe>)>,
 }
 
 impl LoadMonitorBuilder {
@@ -145,7 +145,7 @@ impl LoadMonitorBuilder {
     /// One more signal.
     #[must_use]
     pub fn probe(self, name: impl Into<String>, probe: impl Probe + 'static) -> Self {
-        self.probe_full_at(name, Share::ALL, probe)
+        self.probe_full_at(name, Percent::FULL, probe)
     }
 
     /// One more signal, that counts as full when it reads `full_at` already.
@@ -153,7 +153,7 @@ impl LoadMonitorBuilder {
     pub fn probe_full_at(
         mut self,
         name: impl Into<String>,
-        full_at: Share,
+        full_at: Percent,
         probe: impl Probe + 'static,
     ) -> Self {
         self.probes.push((name.into(), full_at, Box::new(probe)));
@@ -174,9 +174,9 @@ impl LoadMonitorBuilder {
         self.probe("cpu", Cpu::of(host.clone()))
             .probe("memory", Memory::of(host.clone()))
             .probe("descriptors", Descriptors::of(host.clone()))
-            .probe_full_at("cpu stall", Share::ratio(60, 100), Stall::cpu().of(host.clone()))
-            .probe_full_at("memory stall", Share::ratio(20, 100), Stall::memory().of(host.clone()))
-            .probe_full_at("io stall", Share::ratio(50, 100), Stall::io().of(host.clone()))
+            .probe_full_at("cpu stall", Percent::from_ratio(60, 100), Stall::cpu().of(host.clone()))
+            .probe_full_at("memory stall", Percent::from_ratio(20, 100), Stall::memory().of(host.clone()))
+            .probe_full_at("io stall", Percent::from_ratio(50, 100), Stall::io().of(host.clone()))
     }
 
     /// A monitor that reads when [`LoadMonitor::sample_once`] is called, and never by itself.
@@ -226,12 +226,12 @@ impl LoadMonitorBuilder {
     }
 
     fn into_shared(self) -> Result<Arc<Shared>, SettingError> {
-        SettingError::refuse_endless("an interval", self.interval)?;
+        SettingError::require_finite("an interval", self.interval)?;
         let average = Average::new(self.half_life)?;
         let mut signals = Vec::new();
         let mut meters = Vec::new();
         for (name, full_at, probe) in self.probes {
-            SettingError::refuse_zero(&format!("a full `{name}`"), full_at.millionths().into())?;
+            SettingError::require_nonzero(&format!("a full `{name}`"), full_at.millionths().into())?;
             if signals.iter().any(|signal: &Signal| *signal.name == *name) {
                 return Err(SettingError::new(
                     format!("two signals `{name}`"),
@@ -307,13 +307,13 @@ struct Signal {
 const NO_SHARE: u32 = u32::MAX;
 
 impl Signal {
-    fn share(&self) -> Option<Share> {
+    fn share(&self) -> Option<Percent> {
         share_of(self.share.load(Ordering::Relaxed))
     }
 }
 
-fn share_of(millionths: u32) -> Option<Share> {
-    (millionths != NO_SHARE).then(|| Share::from_millionths(millionths))
+fn share_of(millionths: u32) -> Option<Percent> {
+    (millionths != NO_SHARE).then(|| Percent::from_millionths(millionths))
 }
 
 struct Sampler {
@@ -323,16 +323,16 @@ struct Sampler {
 
 struct Meter {
     probe: Box<dyn Probe>,
-    full_at: Share,
+    full_at: Percent,
     average: Average,
 }
 
 impl Meter {
     /// The smoothed share; `None` if there is no reading now.
-    fn read(&mut self, now: Micros) -> Option<Share> {
+    fn read(&mut self, now: Micros) -> Option<Percent> {
         // A probe that panics has no signal; the others must go on.
         let reading = catch_unwind(AssertUnwindSafe(|| self.probe.read(now))).ok().flatten()?;
-        let share = Share::ratio(reading.millionths().into(), self.full_at.millionths().into());
+        let share = Percent::from_ratio(reading.millionths().into(), self.full_at.millionths().into());
         self.average.observe(now, share.as_f64());
         smoothed(&self.average)
     }
@@ -346,11 +346,11 @@ impl Shared {
         let Sampler { meters, gauge } = &mut *sampler;
         for (meter, signal) in meters.iter_mut().zip(&self.signals) {
             let share = meter.read(now);
-            signal.share.store(share.map_or(NO_SHARE, Share::millionths), Ordering::Relaxed);
+            signal.share.store(share.map_or(NO_SHARE, Percent::millionths), Ordering::Relaxed);
             fullest = fullest.max(share);
         }
         // Without any signal there is no reason to hold on to a high level for ever.
-        let level = gauge.observe(now, fullest.unwrap_or(Share::NONE));
+        let level = gauge.observe(now, fullest.unwrap_or(Percent::ZERO));
         let load = Load { share: fullest, level };
         self.load.store(load.pack(), Ordering::Relaxed);
         drop(sampler);
@@ -372,7 +372,7 @@ fn tell(follower: &Weak<dyn Follower>, now: Micros, load: Load) -> bool {
 
 impl Load {
     fn pack(self) -> u64 {
-        let share = self.share.map_or(NO_SHARE, Share::millionths);
+        let share = self.share.map_or(NO_SHARE, Percent::millionths);
         u64::from(share) << 8 | self.level as u64
     }
 

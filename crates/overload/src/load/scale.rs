@@ -15,7 +15,7 @@
 //! Its surprise: it never grows beyond x1 for a limit that nobody uses up, however idle the machine. Such a limit would
 //! only be higher when the flood comes; and one that was grown and is used no more comes back to x1.
 
-use tidegate_core::{Micros, Ratio, SettingError, Share};
+use tidegate_core::{Micros, Percent, Ratio, SettingError};
 
 /// How a limit follows the load.
 ///
@@ -32,20 +32,20 @@ use tidegate_core::{Micros, Ratio, SettingError, Share};
 /// ```
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Scale {
-    low: Share,
-    high: Share,
+    low: Percent,
+    high: Percent,
     shrink: Ratio,
     grow: Ratio,
     floor: Ratio,
     ceiling: Ratio,
-    unused: Share,
-    used_up: Share,
+    unused: Percent,
+    used_up: Percent,
     every: Micros,
 }
 
 impl Scale {
     /// From `high` on the limit shrinks; up to `low` it may grow. 50 % and 80 % unless told otherwise.
-    pub fn marks(self, low: Share, high: Share) -> Result<Self, SettingError> {
+    pub fn marks(self, low: Percent, high: Percent) -> Result<Self, SettingError> {
         Self { low, high, ..self }.validate()
     }
 
@@ -62,7 +62,7 @@ impl Scale {
 
     /// Up to which share of its use a limit counts as unused, and from which as used up; 30 % and 70 % unless told
     /// otherwise.
-    pub fn used(self, unused: Share, used_up: Share) -> Result<Self, SettingError> {
+    pub fn used(self, unused: Percent, used_up: Percent) -> Result<Self, SettingError> {
         Self { unused, used_up, ..self }.validate()
     }
 
@@ -84,7 +84,7 @@ impl Scale {
 
     fn validate(self) -> Result<Self, SettingError> {
         let Self { low, high, shrink, grow, floor, ceiling, unused, used_up, every } = self;
-        SettingError::refuse_endless("a time between two steps", every)?;
+        SettingError::require_finite("a time between two steps", every)?;
         if low >= high || unused >= used_up {
             let (low, high) = if low >= high { (low, high) } else { (unused, used_up) };
             return Err(SettingError::new(
@@ -98,14 +98,14 @@ impl Scale {
                 "step down by less than x1 and up by more",
             ));
         }
-        if floor > Ratio::ONE || ceiling < Ratio::ONE || floor < Ratio::thousandths(1) {
+        if floor > Ratio::ONE || ceiling < Ratio::ONE || floor < Ratio::from_thousandths(1) {
             return Err(SettingError::new(
                 format!("a floor of {floor} and a ceiling of {ceiling}"),
                 "give a floor from x0.001 to x1 and a ceiling from x1",
             ));
         }
         let (low_mark, high_mark) = (u64::from(low.millionths()), u64::from(high.millionths()));
-        if shrink.of(high_mark) <= low_mark || grow.of(low_mark) >= high_mark {
+        if shrink.apply(high_mark) <= low_mark || grow.apply(low_mark) >= high_mark {
             return Err(SettingError::new(
                 format!("steps of {shrink} and {grow} lead from {high} to {low} or back at once"),
                 "take smaller steps, or marks that are further apart",
@@ -117,14 +117,14 @@ impl Scale {
 
 impl Default for Scale {
     fn default() -> Self {
-        let percent = |percent| Share::ratio(percent, 100);
+        let percent = |percent| Percent::from_ratio(percent, 100);
         Self {
             low: percent(50),
             high: percent(80),
-            shrink: Ratio::thousandths(800),
-            grow: Ratio::thousandths(1_100),
-            floor: Ratio::thousandths(100),
-            ceiling: Ratio::thousandths(2_000),
+            shrink: Ratio::from_thousandths(800),
+            grow: Ratio::from_thousandths(1_100),
+            floor: Ratio::from_thousandths(100),
+            ceiling: Ratio::from_thousandths(2_000),
             unused: percent(30),
             used_up: percent(70),
             every: Micros::from_secs(5),
@@ -163,7 +163,7 @@ impl Scaler {
 
     /// Takes in the load and how much of the limit is used at `now`, and tells the factor. Without a load, because
     /// there is no signal, it goes back to x1.
-    pub fn observe(&mut self, now: Micros, load: Option<Share>, used: Share) -> Ratio {
+    pub fn observe(&mut self, now: Micros, load: Option<Percent>, used: Percent) -> Ratio {
         // A clock that steps back begins the wait anew.
         self.stepped = self.stepped.map(|stepped| stepped.min(now));
         if self.stepped.is_some_and(|stepped| now.since(stepped) < self.scale.every) {
@@ -182,7 +182,7 @@ impl Scaler {
         self.factor
     }
 
-    fn next(&self, load: Option<Share>, used: Share) -> Ratio {
+    fn next(&self, load: Option<Percent>, used: Percent) -> Ratio {
         let Scale { low, high, floor, ceiling, unused, used_up, .. } = self.scale;
         let Some(load) = load else { return self.homewards() };
         if load >= high {
@@ -210,13 +210,13 @@ impl Scaler {
 
     /// Factors are kept in thousandths, so that they can be read, and amounts stay round.
     fn down(&self) -> Ratio {
-        Ratio::thousandths(self.factor.times(self.scale.shrink).of(1_000))
+        Ratio::from_thousandths(self.factor.multiply(self.scale.shrink).apply(1_000))
     }
 
     fn up(&self) -> Ratio {
-        let exact = self.factor.times(self.scale.grow);
-        match Ratio::thousandths(exact.of(1_000)) {
-            rounded if rounded < exact => Ratio::thousandths(exact.of(1_000).saturating_add(1)),
+        let exact = self.factor.multiply(self.scale.grow);
+        match Ratio::from_thousandths(exact.apply(1_000)) {
+            rounded if rounded < exact => Ratio::from_thousandths(exact.apply(1_000).saturating_add(1)),
             rounded => rounded,
         }
     }

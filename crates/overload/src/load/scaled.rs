@@ -10,7 +10,7 @@
 use super::{Follower, Load, LoadMonitor, Probe, smoothed};
 use crate::{Average, Scale, Scaler, Schedule, priority::PriorityLimit};
 use std::{fmt, sync::Arc};
-use tidegate_core::{CarryOver, Micros, Quota, Ratio, Share};
+use tidegate_core::{CarryOver, Micros, Percent, Quota, Ratio};
 use tidegate_limiter::{
     BuildError, Limiter, Slots, Throttle,
     sync::{Mutex, lock},
@@ -32,7 +32,7 @@ pub trait Scalable: Send + Sync + 'static {
 
     /// How much of the limit is used right now; `None` if it cannot tell. Such a limit does not grow beyond what was
     /// declared, unless [`ScaledBuilder::used_by`] tells.
-    fn used(&self) -> Option<Share> {
+    fn used(&self) -> Option<Percent> {
         None
     }
 }
@@ -64,7 +64,7 @@ impl Scalable for Slots {
     }
 
     fn scale(limit: &u32, factor: Ratio) -> Result<u32, BuildError> {
-        let scaled = factor.of((*limit).into()).clamp(1, u32::MAX.into());
+        let scaled = factor.apply((*limit).into()).clamp(1, u32::MAX.into());
         Ok(u32::try_from(scaled).unwrap_or(u32::MAX))
     }
 
@@ -72,8 +72,8 @@ impl Scalable for Slots {
         Ok(self.resize(*limit)?)
     }
 
-    fn used(&self) -> Option<Share> {
-        Some(Share::ratio(self.in_flight().into(), Self::limit(self).into()))
+    fn used(&self) -> Option<Percent> {
+        Some(Percent::from_ratio(self.in_flight().into(), Self::limit(self).into()))
     }
 }
 
@@ -93,8 +93,8 @@ impl Scalable for PriorityLimit {
         Ok(self.resize(*limit)?)
     }
 
-    fn used(&self) -> Option<Share> {
-        Some(Share::ratio(self.in_flight().into(), Self::limit(self).into()))
+    fn used(&self) -> Option<Percent> {
+        Some(Percent::from_ratio(self.in_flight().into(), Self::limit(self).into()))
     }
 }
 
@@ -106,9 +106,9 @@ impl Scalable for Throttle {
     }
 
     fn scale(limit: &Quota, factor: Ratio) -> Result<Quota, BuildError> {
-        let scaled = limit.scaled(factor)?;
+        let scaled = limit.scale(factor)?;
         // A longer log needs more state than there is room for.
-        match scaled.width() > limit.width() {
+        match scaled.state_len() > limit.state_len() {
             true => Err(BuildError::different_quota(&[*limit], &[scaled])),
             false => Ok(scaled),
         }
@@ -118,10 +118,10 @@ impl Scalable for Throttle {
         self.change(*limit, CarryOver::Keep)
     }
 
-    fn used(&self) -> Option<Share> {
+    fn used(&self) -> Option<Percent> {
         let look = self.blocking().peek(0);
         let (limit, left) = (look.limit(), look.remaining());
-        Some(Share::ratio(limit.saturating_sub(left), limit))
+        Some(Percent::from_ratio(limit.saturating_sub(left), limit))
     }
 }
 
@@ -228,9 +228,9 @@ impl<T: Scalable> ScaledBuilder<T> {
         let Self { target, scale, schedule, used } = self;
         let factors = || schedule.iter().flat_map(Schedule::factors);
         let least =
-            factors().min().unwrap_or_default().times(scale.map_or(Ratio::ONE, |scale| scale.floor()));
+            factors().min().unwrap_or_default().multiply(scale.map_or(Ratio::ONE, |scale| scale.floor()));
         let most =
-            factors().max().unwrap_or_default().times(scale.map_or(Ratio::ONE, |scale| scale.ceiling()));
+            factors().max().unwrap_or_default().multiply(scale.map_or(Ratio::ONE, |scale| scale.ceiling()));
         // Long enough that the noise of single readings goes, short beside the steps.
         let usage = Average::new(Micros::from_secs(1)).ok();
         let state = State {
@@ -292,14 +292,14 @@ enum Follows {
 }
 
 impl<L> State<L> {
-    fn factor(&mut self, now: Micros, load: Load, used: Option<Share>) -> Ratio {
+    fn factor(&mut self, now: Micros, load: Load, used: Option<Percent>) -> Ratio {
         let by_time = self.schedule.as_ref().map_or(Ratio::ONE, |schedule| schedule.factor_at(now));
         let Some(scaler) = &mut self.scaler else { return by_time };
         if let (Some(usage), Some(used)) = (&mut self.usage, used) {
             usage.observe(now, used.as_f64());
         }
-        let used = self.usage.as_ref().and_then(smoothed).unwrap_or(Share::NONE);
-        scaler.observe(now, load.share, used).times(by_time)
+        let used = self.usage.as_ref().and_then(smoothed).unwrap_or(Percent::ZERO);
+        scaler.observe(now, load.share, used).multiply(by_time)
     }
 }
 

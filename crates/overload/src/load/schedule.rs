@@ -16,7 +16,7 @@
 //! Saturday morning.
 
 use std::{error, fmt, ops::Range, str::FromStr};
-use tidegate_core::{Micros, Ratio, place::Place};
+use tidegate_core::{Micros, Ratio, span::TextSpan};
 
 /// Factors of a limit by time of day and day of the week.
 ///
@@ -305,7 +305,7 @@ impl fmt::Display for Clock {
 pub struct ScheduleError {
     problem: String,
     fix: String,
-    place: Option<Place>,
+    place: Option<TextSpan>,
 }
 
 impl ScheduleError {
@@ -314,7 +314,7 @@ impl ScheduleError {
     }
 
     fn at(self, text: &str, span: Range<usize>) -> Self {
-        Self { place: Some(Place::new(text, span)), ..self }
+        Self { place: Some(TextSpan::new(text, span)), ..self }
     }
 
     /// What is wrong, in one line.
@@ -329,7 +329,7 @@ impl ScheduleError {
 
     /// The bytes of the text that are at fault, where they can be named.
     pub fn span(&self) -> Option<Range<usize>> {
-        self.place.as_ref().map(Place::span)
+        self.place.as_ref().map(TextSpan::span)
     }
 }
 

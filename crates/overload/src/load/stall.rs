@@ -10,7 +10,7 @@ use super::{
     Probe, cgroup,
     host::{self, Host},
 };
-use tidegate_core::{Micros, Share};
+use tidegate_core::{Micros, Percent};
 
 /// The share of time in which some task waited for a resource. The first reading only starts the count.
 #[derive(Debug)]
@@ -53,10 +53,10 @@ impl Stall {
 }
 
 impl Probe for Stall {
-    fn read(&mut self, now: Micros) -> Option<Share> {
+    fn read(&mut self, now: Micros) -> Option<Percent> {
         let total = self.stood_still()?;
         let (at, before) = self.last.replace((now, total))?;
         let elapsed = now.since(at).get();
-        (elapsed > 0).then(|| Share::ratio(total.saturating_sub(before), elapsed))
+        (elapsed > 0).then(|| Percent::from_ratio(total.saturating_sub(before), elapsed))
     }
 }

@@ -87,7 +87,7 @@ impl PriorityLimit {
     /// Changes the number of slots. What is taken stays taken. Where a controller sets the number, it does so again when
     /// the next call ends.
     pub fn resize(&self, limit: u32) -> Result<(), SettingError> {
-        SettingError::refuse_zero("a number of slots", limit.into())?;
+        SettingError::require_nonzero("a number of slots", limit.into())?;
         lock(&self.state).triage.resize(limit);
         Ok(())
     }

@@ -25,19 +25,19 @@ pub use limit::{PriorityLimit, PriorityLimitBuilder};
 
 use demand::{Bar, Demand};
 use std::{error, fmt};
-use tidegate_core::{Micros, SettingError, Share};
+use tidegate_core::{Micros, Percent, SettingError};
 use usage::Usage;
 
 /// A class of requests, with the share of the slots that it is guaranteed.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Class {
     name: String,
-    share: Share,
+    share: Percent,
 }
 
 impl Class {
     /// A class by name, with its share.
-    pub fn new(name: impl Into<String>, share: Share) -> Self {
+    pub fn new(name: impl Into<String>, share: Percent) -> Self {
         Self { name: name.into(), share }
     }
 
@@ -47,7 +47,7 @@ impl Class {
     }
 
     /// What it is guaranteed.
-    pub fn share(&self) -> Share {
+    pub fn share(&self) -> Percent {
         self.share
     }
 }
@@ -152,10 +152,10 @@ impl Triage {
     /// The classes, the most important first, and how many slots they share.
     pub fn new(classes: impl IntoIterator<Item = Class>, limit: u32) -> Result<Self, SettingError> {
         let lanes: Vec<_> = classes.into_iter().map(Lane::new).collect();
-        SettingError::refuse_zero("a number of classes", lanes.len() as u64)?;
-        SettingError::refuse_zero("a number of slots", limit.into())?;
+        SettingError::require_nonzero("a number of classes", lanes.len() as u64)?;
+        SettingError::require_nonzero("a number of slots", limit.into())?;
         let all: u64 = lanes.iter().map(|lane| u64::from(lane.class.share.millionths())).sum();
-        if all > u64::from(Share::ALL.millionths()) {
+        if all > u64::from(Percent::FULL.millionths()) {
             let problem = format!("shares of {}% in all", all / 10_000);
             return Err(SettingError::new(problem, "give shares that are not more than 100% together"));
         }
@@ -265,6 +265,6 @@ impl Lane {
     }
 
     fn guaranteed(&self, limit: u64) -> u64 {
-        self.class.share.of(limit)
+        self.class.share.apply(limit)
     }
 }

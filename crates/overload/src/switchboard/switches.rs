@@ -11,7 +11,7 @@
 //! costs before the next. What is set by hand stays as it was set, whatever the load.
 
 use crate::load::LoadLevel;
-use tidegate_core::{Micros, SettingError, spelling};
+use tidegate_core::{Micros, SettingError, suggest};
 
 /// A feature that can be turned off.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -188,7 +188,7 @@ impl Feature {
 
 /// The name that was meant, if one is near; else all of them.
 fn hint<'a>(name: &str, known: impl Iterator<Item = &'a str> + Clone) -> String {
-    if let Some(meant) = spelling::meant(name, known.clone()) {
+    if let Some(meant) = suggest::closest(name, known.clone()) {
         return format!("did you mean `{meant}`?");
     }
     match known.collect::<Vec<_>>() {

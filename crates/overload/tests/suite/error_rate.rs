@@ -3,7 +3,7 @@
 #![allow(clippy::unwrap_used, clippy::panic, reason = "this is how a test fails")]
 
 use std::{sync::Arc, thread, time::Duration};
-use tidegate_core::{Retry, Share};
+use tidegate_core::{Percent, Retry};
 use tidegate_limiter::{BuildError, Clock, ClockHand};
 use tidegate_overload::{
     Cause, ClientThrottle, ClientThrottleSettings, ErrorRateSettings, ErrorThrottle, Guard, Rejection, Report,
@@ -116,7 +116,7 @@ fn quotas_that_make_no_sense_are_refused() {
         panic!("nobody would give slots back")
     };
     assert!(error.to_string().contains("3 at once"), "{error}");
-    assert!(ErrorRateSettings::builder().errors_over(Share::ALL).build().is_err());
+    assert!(ErrorRateSettings::builder().errors_over(Percent::FULL).build().is_err());
 }
 
 #[test]

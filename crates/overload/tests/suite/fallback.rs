@@ -13,7 +13,7 @@ use tidegate_overload::{
 type Answer = Result<&'static str, Cause<String>>;
 
 fn denied() -> Decision {
-    Decision::denied_for(10, Micros::from_millis(1_500))
+    Decision::deny(10, Micros::from_millis(1_500))
 }
 
 fn causes() -> [(&'static str, Cause<String>); 7] {
@@ -103,11 +103,11 @@ fn every_gate_leads_to_a_cause() {
 #[test]
 fn a_denial_is_a_limit_or_a_store_that_is_away() {
     type Denial = Cause<Infallible>;
-    let closed = Decision::closed(10, Micros::from_secs(1));
-    assert!(closed.is_closed() && closed.is_degraded() && !closed.is_granted());
+    let closed = Decision::fail_closed(10, Micros::from_secs(1));
+    assert!(closed.is_fail_closed() && closed.is_degraded() && !closed.is_granted());
     assert_eq!(Denial::unless_granted(closed), Err(Cause::StoreAway(Micros::from_secs(1))));
-    let counted = denied().degraded();
-    assert!(!counted.is_closed());
+    let counted = denied().into_degraded();
+    assert!(!counted.is_fail_closed());
     assert_eq!(Denial::of_denial(counted), Cause::Limited(counted));
     assert_eq!(Denial::from(Refused::StoreAway(Micros::new(5))), Cause::StoreAway(Micros::new(5)));
 }

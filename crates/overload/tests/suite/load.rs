@@ -10,7 +10,7 @@ use std::{
     },
     time::Duration,
 };
-use tidegate_core::{CarryOver, Micros, Ratio, Share};
+use tidegate_core::{CarryOver, Micros, Percent, Ratio};
 use tidegate_limiter::{BuildError, Clock, ClockHand, Limiter, Throttle};
 use tidegate_overload::{
     Lever, LoadLevel, LoadLevels, LoadMonitor, Scale, Scaled, Schedule, Switch, Switchboard,
@@ -34,10 +34,10 @@ impl Dial {
 }
 
 impl Probe for Dial {
-    fn read(&mut self, _now: Micros) -> Option<Share> {
+    fn read(&mut self, _now: Micros) -> Option<Percent> {
         match self.0.load(Ordering::SeqCst) {
             NO_SIGNAL => None,
-            percent => Some(Share::ratio(percent, 100)),
+            percent => Some(Percent::from_ratio(percent, 100)),
         }
     }
 }
@@ -54,8 +54,8 @@ fn step(monitor: &LoadMonitor, hand: &ClockHand, seconds: u64) {
     monitor.sample_once();
 }
 
-fn percent(percent: u64) -> Option<Share> {
-    Some(Share::ratio(percent, 100))
+fn percent(percent: u64) -> Option<Percent> {
+    Some(Percent::from_ratio(percent, 100))
 }
 
 #[test]
@@ -66,7 +66,7 @@ fn the_fullest_signal_is_the_load_and_each_is_smoothed() {
         .clock(clock)
         .half_life(Duration::from_secs(1))
         .probe("one", one.clone())
-        .probe_full_at("other", Share::ratio(20, 100), other.clone())
+        .probe_full_at("other", Percent::from_ratio(20, 100), other.clone())
         .build()
         .unwrap();
     assert_eq!(monitor.load(), Load::default());
@@ -109,7 +109,7 @@ fn a_probe_or_a_follower_that_panics_stops_nobody_else() {
         }
     }
     let (clock, _hand) = Clock::manual();
-    let broken = |_now: Micros| -> Option<Share> { panic!("broken") };
+    let broken = |_now: Micros| -> Option<Percent> { panic!("broken") };
     let builder = LoadMonitor::builder().clock(clock).probe("broken", broken);
     let monitor = builder.probe("dial", Dial::at(30)).build().unwrap();
     let (grumpy, board) = (Arc::new(Grumpy), board());
@@ -154,7 +154,7 @@ fn settings_that_make_no_sense_are_refused() {
     assert!(builder().interval(Duration::ZERO).build().is_err());
     assert!(builder().half_life(Duration::ZERO).build().is_err());
     assert!(builder().probe("a", probe()).probe("a", probe()).build().is_err());
-    assert!(builder().probe_full_at("a", Share::NONE, probe()).build().is_err());
+    assert!(builder().probe_full_at("a", Percent::ZERO, probe()).build().is_err());
     assert!(builder().interval(Duration::MAX).start().is_err());
     assert!(builder().start_on_tokio().is_err(), "there is no runtime here");
 }
@@ -163,7 +163,7 @@ fn settings_that_make_no_sense_are_refused() {
 struct Witness(mpsc::Sender<&'static str>);
 
 impl Probe for Witness {
-    fn read(&mut self, _now: Micros) -> Option<Share> {
+    fn read(&mut self, _now: Micros) -> Option<Percent> {
         let _nobody_listens = self.0.send("read");
         percent(10)
     }
@@ -230,7 +230,7 @@ async fn a_lag_of_the_event_loop_is_a_signal() {
     // The loop is held for 90 ms; the task was due after 50.
     tokio::time::advance(Duration::from_millis(90)).await;
     let share = lag.read(Micros::ZERO).unwrap();
-    assert!(share >= Share::ratio(39, 100) && share <= Share::ratio(42, 100), "{share}");
+    assert!(share >= Percent::from_ratio(39, 100) && share <= Percent::from_ratio(42, 100), "{share}");
     assert!(EventLoopLag::watch(Duration::ZERO).is_err());
 }
 
@@ -375,7 +375,7 @@ impl Scalable for Gate {
     }
 
     fn scale(limit: &u64, factor: Ratio) -> Result<u64, BuildError> {
-        Ok(factor.of(*limit).max(1))
+        Ok(factor.apply(*limit).max(1))
     }
 
     fn set_limit(&self, limit: &u64) -> Result<(), BuildError> {

@@ -3,12 +3,12 @@
 #![allow(clippy::unwrap_used, clippy::panic, reason = "this is how a test fails")]
 
 use proptest::prelude::*;
-use tidegate_core::{Micros, Ratio, Share};
+use tidegate_core::{Micros, Percent, Ratio};
 use tidegate_overload::{Average, LoadGauge, LoadLevel, LoadLevels, Scale, Scaler};
 use tidegate_testkit::strategy::runner;
 
-fn percent(percent: f64) -> Share {
-    Share::percent(percent).unwrap()
+fn percent(percent: f64) -> Percent {
+    Percent::new(percent).unwrap()
 }
 
 fn ratio(text: &str) -> Ratio {
@@ -49,7 +49,7 @@ fn a_level_falls_slowly_whatever_the_load_does() {
         for (pause, load) in loads {
             now = now.plus(Micros::from_millis(pause));
             let before = gauge.level();
-            let after = gauge.observe(now, Share::ratio(load, 100));
+            let after = gauge.observe(now, Percent::from_ratio(load, 100));
             if after < before {
                 prop_assert_eq!(after as u8 + 1, before as u8);
                 prop_assert!(last_change.is_some_and(|at: Micros| now.since(at) >= dwell));
@@ -74,7 +74,7 @@ fn noise_inside_the_band_does_not_flap() {
         for (pause, load) in noise {
             now = now.plus(Micros::from_millis(pause));
             let before = gauge.level();
-            changes += u32::from(gauge.observe(now, Share::ratio(load, 1_000_000)) != before);
+            changes += u32::from(gauge.observe(now, Percent::from_ratio(load, 1_000_000)) != before);
         }
         prop_assert!(changes <= 1, "{changes} changes");
         Ok(())
@@ -128,16 +128,17 @@ fn a_noisy_signal_does_not_make_a_limit_oscillate() {
         let mut now = Micros::ZERO;
         // Start from anywhere: pressed down, or grown.
         for _ in 0..base % 9 {
-            let load = if start { Share::ALL } else { Share::NONE };
-            scaler.observe(now, Some(load), Share::ALL);
+            let load = if start { Percent::FULL } else { Percent::ZERO };
+            scaler.observe(now, Some(load), Percent::FULL);
             now = now.plus(Micros::from_secs(5));
         }
         let (mut ups, mut downs) = (0, 0);
         for (pause, noise, used_noise) in noise {
             now = now.plus(Micros::from_millis(pause));
             let before = scaler.factor();
-            let load = Share::ratio(base + noise, 1_000_000);
-            let after = scaler.observe(now, Some(load), Share::ratio(used_base + used_noise, 1_000_000));
+            let load = Percent::from_ratio(base + noise, 1_000_000);
+            let after =
+                scaler.observe(now, Some(load), Percent::from_ratio(used_base + used_noise, 1_000_000));
             ups += u32::from(after > before);
             downs += u32::from(after < before);
         }
@@ -162,7 +163,7 @@ fn a_load_that_follows_the_limit_comes_to_rest() {
             average.observe(now, load);
             let before = scaler.factor();
             let smooth = percent(average.value().unwrap() * 100.0);
-            let after = scaler.observe(now, Some(smooth), Share::ALL);
+            let after = scaler.observe(now, Some(smooth), Percent::FULL);
             if after != before {
                 turns += u32::from(last.is_some_and(|last| last != (after > before)));
                 last = Some(after > before);
@@ -203,11 +204,11 @@ fn levels_are_ordered() {
 #[test]
 fn a_factor_grows_as_far_as_numbers_go() {
     let most = Ratio::new(u64::MAX, 1).unwrap();
-    let scale = Scale::default().marks(Share::NONE, Share::ALL).unwrap();
+    let scale = Scale::default().marks(Percent::ZERO, Percent::FULL).unwrap();
     let scale = scale.between(Ratio::ONE, most).unwrap().steps("x0.8".parse().unwrap(), most).unwrap();
     let mut scaler = Scaler::new(scale);
     for second in [0, 5, 10] {
-        let factor = scaler.observe(Micros::from_secs(second), Some(Share::NONE), Share::ALL);
+        let factor = scaler.observe(Micros::from_secs(second), Some(Percent::ZERO), Percent::FULL);
         assert!(factor >= Ratio::new(u64::MAX, 1_000).unwrap(), "{factor}");
     }
 }
@@ -218,15 +219,19 @@ fn a_clock_that_steps_back_begins_a_wait_anew() {
     let at = Micros::from_secs;
     let mut scaler = Scaler::new(Scale::default());
     let mut gauge = LoadGauge::new(LoadLevels::default());
-    scaler.observe(at(1_000_000), Some(Share::ALL), Share::NONE);
-    gauge.observe(at(1_000_000), Share::ALL);
-    gauge.observe(at(1_000_000), Share::NONE);
+    scaler.observe(at(1_000_000), Some(Percent::FULL), Percent::ZERO);
+    gauge.observe(at(1_000_000), Percent::FULL);
+    gauge.observe(at(1_000_000), Percent::ZERO);
     for (second, factor, level) in [
         (100, "x0.8", LoadLevel::Critical),
         (104, "x0.8", LoadLevel::Critical),
         (105, "x0.88", LoadLevel::Busy),
     ] {
-        assert_eq!(scaler.observe(at(second), Some(Share::NONE), Share::NONE), ratio(factor), "at {second}s");
-        assert_eq!(gauge.observe(at(second), Share::NONE), level, "at {second}s");
+        assert_eq!(
+            scaler.observe(at(second), Some(Percent::ZERO), Percent::ZERO),
+            ratio(factor),
+            "at {second}s"
+        );
+        assert_eq!(gauge.observe(at(second), Percent::ZERO), level, "at {second}s");
     }
 }

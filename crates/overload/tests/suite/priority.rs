@@ -4,7 +4,7 @@
 
 use proptest::prelude::*;
 use std::{cmp::Reverse, collections::BinaryHeap};
-use tidegate_core::{Micros, Share};
+use tidegate_core::{Micros, Percent};
 use tidegate_overload::priority::{Arrival, Class, Seat, Shed, Triage};
 
 /// A stream of arrivals that know nothing of each other.
@@ -72,8 +72,8 @@ fn kept((asked, admitted): (u32, u32)) -> f64 {
     f64::from(admitted) / f64::from(asked)
 }
 
-fn percent(percent: f64) -> Share {
-    Share::percent(percent).unwrap()
+fn percent(percent: f64) -> Percent {
+    Percent::new(percent).unwrap()
 }
 
 fn triage(classes: &[(&str, f64)], limit: u32) -> Triage {

@@ -4,7 +4,7 @@
 
 use std::{fs, path::Path};
 use tempfile::TempDir;
-use tidegate_core::{Micros, Share};
+use tidegate_core::{Micros, Percent};
 use tidegate_overload::load::{Cpu, Descriptors, Host, Memory, Probe, Stall};
 
 /// A machine of files: `proc/...` and `cgroup/...`.
@@ -36,8 +36,8 @@ fn second(second: u64) -> Micros {
     Micros::from_secs(second)
 }
 
-fn percent(percent: f64) -> Option<Share> {
-    Some(Share::percent(percent).unwrap())
+fn percent(percent: f64) -> Option<Percent> {
+    Some(Percent::new(percent).unwrap())
 }
 
 const STAT_1: &str =
@@ -318,13 +318,13 @@ fn this_machine_says_something_plausible() {
         for (name, probe) in &mut probes {
             let share = probe.read(second(at));
             println!("{name} at {at}: {share:?}");
-            assert!(share.is_none_or(|share| share <= Share::ALL));
+            assert!(share.is_none_or(|share| share <= Percent::FULL));
         }
     }
     if cfg!(target_os = "linux") {
         let memory = Memory::new().read(second(0)).unwrap();
         let descriptors = Descriptors::new().read(second(0)).unwrap();
-        assert!(memory > Share::NONE && memory < Share::ALL, "{memory}");
-        assert!(descriptors > Share::NONE && descriptors < Share::ALL, "{descriptors}");
+        assert!(memory > Percent::ZERO && memory < Percent::FULL, "{memory}");
+        assert!(descriptors > Percent::ZERO && descriptors < Percent::FULL, "{descriptors}");
     }
 }

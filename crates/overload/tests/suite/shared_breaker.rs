@@ -11,7 +11,7 @@ use std::{
     thread,
     time::Duration,
 };
-use tidegate_core::Share;
+use tidegate_core::Percent;
 use tidegate_limiter::{Clock, ClockHand};
 use tidegate_overload::{
     Breaker, BreakerBuilder, BreakerSettings, BreakerState, CallCounts, Cause, Guard, Rejection, Report,
@@ -21,7 +21,7 @@ const SECOND: Duration = Duration::from_secs(1);
 
 /// Opens for a second when both of two calls failed; then one probe.
 fn settings() -> BreakerBuilder {
-    BreakerSettings::builder().over_calls(2).failure_rate(Share::ALL).probes(1).open_for(SECOND)
+    BreakerSettings::builder().over_calls(2).failure_rate(Percent::FULL).probes(1).open_for(SECOND)
 }
 
 fn breaker(settings: BreakerBuilder) -> (Arc<Breaker>, ClockHand) {
@@ -55,7 +55,7 @@ fn a_pass_is_reported_in_four_ways() {
 /// The clock is read only for a report that may open the breaker: then it must be.
 #[test]
 fn the_open_time_starts_when_the_breaker_opens() {
-    let slow = settings().over_calls(2).slow_calls(Share::ratio(1, 2), SECOND);
+    let slow = settings().over_calls(2).slow_calls(Percent::from_ratio(1, 2), SECOND);
     for settings in [settings(), slow] {
         let (breaker, hand) = breaker(settings);
         hand.advance(SECOND * 1_000);
@@ -65,7 +65,7 @@ fn the_open_time_starts_when_the_breaker_opens() {
         pass.fail();
         assert_eq!(breaker.try_pass().unwrap_err(), Rejection::Open(SECOND.into()));
     }
-    let (breaker, hand) = breaker(settings().over_calls(2).slow_calls(Share::ratio(1, 2), SECOND));
+    let (breaker, hand) = breaker(settings().over_calls(2).slow_calls(Percent::from_ratio(1, 2), SECOND));
     hand.advance(SECOND * 1_000);
     (0..2).for_each(|_| breaker.try_pass().unwrap().succeed());
     let pass = breaker.try_pass().unwrap();
@@ -140,7 +140,7 @@ fn the_caller_says_what_a_failure_is() {
 
 #[test]
 fn calls_are_timed_when_slow_ones_matter() {
-    let (breaker, hand) = breaker(settings().slow_calls(Share::ALL, SECOND));
+    let (breaker, hand) = breaker(settings().slow_calls(Percent::FULL, SECOND));
     for (took, state) in [
         (SECOND, BreakerState::Closed),
         (SECOND, BreakerState::Closed),
@@ -152,7 +152,7 @@ fn calls_are_timed_when_slow_ones_matter() {
         pass.succeed();
         assert_eq!(breaker.state(), state);
     }
-    assert_eq!(breaker.snapshot().slow_rate, Some(Share::ALL));
+    assert_eq!(breaker.snapshot().slow_rate, Some(Percent::FULL));
 }
 
 /// Through all shortcuts: a window that is full of successes, one that is not, and hands in between.
@@ -287,7 +287,7 @@ fn threads_lose_no_report() {
     for settings in [
         BreakerSettings::builder().over_calls(100_000),
         BreakerSettings::builder().over_time(SECOND),
-        BreakerSettings::builder().over_time(SECOND).slow_calls(Share::ALL, SECOND),
+        BreakerSettings::builder().over_time(SECOND).slow_calls(Percent::FULL, SECOND),
     ] {
         let (breaker, _hand) = breaker(settings);
         breaker.metrics_only();

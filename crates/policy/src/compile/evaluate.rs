@@ -13,7 +13,7 @@ use super::{
 };
 use crate::matching::RequestView;
 use std::{fmt, future::ready, mem, sync::Arc, time::Duration};
-use tidegate_access::Standing;
+use tidegate_access::AccessDecision;
 use tidegate_bandwidth::Bandwidth;
 use tidegate_core::{Decision, Micros, Quota};
 use tidegate_limiter::Mark;
@@ -248,7 +248,7 @@ impl EvaluationState {
             Some(Err(barred)) if mode == Mode::Enforce => return Err(RuleDenial::Access(barred)),
             Some(Err(barred)) => result = RuleResult::Denied(RuleDenial::Access(barred).reason()),
             // No other limit of this rule applies.
-            Some(Ok(client)) if client.standing() == Standing::Allowed => return Ok(()),
+            Some(Ok(client)) if client.standing() == AccessDecision::Allowed => return Ok(()),
             Some(Ok(client)) => self.clients.push((place, client)),
             None => {}
         }

@@ -10,9 +10,9 @@ use crate::{
     model::{self, AccessSpec, AdaptiveSpec, BreakerSpec, RuleEnforcement, RuleSpec},
 };
 use std::{fmt, sync::Arc};
-use tidegate_access::{AccessControl, AccessList, Bans, Stance};
-use tidegate_bandwidth::{Bandwidth, Bandwidths};
-use tidegate_core::{Micros, SettingError, Share};
+use tidegate_access::{AccessControl, AccessList, Bans, ListAction};
+use tidegate_bandwidth::{Bandwidth, KeyedBandwidth};
+use tidegate_core::{Micros, Percent, SettingError};
 use tidegate_limiter::{Clock, Refused, Slots, Waiter};
 use tidegate_overload::{
     AdaptiveLimit, Breaker, BreakerSettings, Guard as _, Pass, PriorityLimit, Rejection, Report,
@@ -50,8 +50,8 @@ pub(crate) struct CompiledRule {
     pub(crate) class: Option<Arc<IndexFn>>,
     /// Who may wait, where anybody may.
     pub(crate) queue: Option<Queue>,
-    pub(crate) down: Option<Arc<Bandwidths>>,
-    pub(crate) up: Option<Arc<Bandwidths>>,
+    pub(crate) down: Option<Arc<KeyedBandwidth>>,
+    pub(crate) up: Option<Arc<KeyedBandwidth>>,
 }
 
 /// A permit of a guard, which is reported how the call went.
@@ -216,7 +216,7 @@ impl CompiledRule {
             return (None, None);
         }
         let Some(key) = self.key_of(head) else { return (None, None) };
-        let of = |rates: &Option<Arc<Bandwidths>>| rates.as_ref().map(|rates| rates.key(&key));
+        let of = |rates: &Option<Arc<KeyedBandwidth>>| rates.as_ref().map(|rates| rates.key(&key));
         (of(&self.down), of(&self.up))
     }
 
@@ -269,7 +269,7 @@ impl RuleCompiler<'_> {
         });
         let class = source.priority.as_ref().map(|class| keys.compile_class(class)).transpose()?;
         let rates = source.bandwidth.as_ref();
-        let before = |of: fn(&CompiledRule) -> &Option<Arc<Bandwidths>>| {
+        let before = |of: fn(&CompiledRule) -> &Option<Arc<KeyedBandwidth>>| {
             self.previous.and_then(|rule| of(rule).clone())
         };
         let (old_down, old_up) = (before(|rule| &rule.down), before(|rule| &rule.up));
@@ -316,7 +316,7 @@ impl RuleCompiler<'_> {
         }
         let mut bans = Bans::builder();
         if let Some(rule) = &access.ban {
-            bans = bans.automatic(rule.clone());
+            bans = bans.rule(rule.clone());
         }
         if let Some(clock) = self.clock {
             bans = bans.clock(clock.clone());
@@ -377,7 +377,7 @@ impl RuleCompiler<'_> {
             return AdaptiveLimit::with_slots(controller, slots).map(Arc::new).map(InFlightLimit::Adaptive);
         }
         let classes: Result<Vec<_>, _> =
-            CLASSES.iter().map(|(name, share)| Ok(Class::new(*name, Share::percent(*share)?))).collect();
+            CLASSES.iter().map(|(name, share)| Ok(Class::new(*name, Percent::new(*share)?))).collect();
         let mut builder = PriorityLimit::builder(classes?);
         if let Some(clock) = self.clock {
             builder = builder.clock(clock.clone());
@@ -388,14 +388,14 @@ impl RuleCompiler<'_> {
     fn build_bandwidth(
         &mut self,
         rate: tidegate_core::Quota,
-        before: Option<Arc<Bandwidths>>,
-    ) -> Result<Arc<Bandwidths>, SettingError> {
+        before: Option<Arc<KeyedBandwidth>>,
+    ) -> Result<Arc<KeyedBandwidth>, SettingError> {
         let mut builder = Bandwidth::builder();
         if let Some(clock) = self.clock {
             builder = builder.clock(clock.clone());
         }
         // Made in any case: what cannot be is found out before anything changes.
-        let made = builder.build_by_key(rate);
+        let made = builder.build_keyed(rate);
         let made =
             made.map_err(|error| SettingError::new(format!("bandwidth `{rate}`: {error}"), "write `1MB/s`"))?;
         match before {
@@ -422,7 +422,7 @@ pub fn breaker_settings(terms: &BreakerSpec) -> Result<BreakerSettings, SettingE
         settings = settings.failure_rate(rate);
     }
     match (terms.slow_call_rate, terms.slow_call_duration) {
-        (rate, Some(slow)) => settings = settings.slow_calls(rate.unwrap_or(Share::ALL), slow),
+        (rate, Some(slow)) => settings = settings.slow_calls(rate.unwrap_or(Percent::FULL), slow),
         (Some(_), None) => {
             return Err(SettingError::new(
                 "a rate of slow calls, and nothing is slow",
@@ -447,7 +447,7 @@ pub fn breaker_settings(terms: &BreakerSpec) -> Result<BreakerSettings, SettingE
 }
 
 fn build_access_list(access: &AccessSpec, lists: &Lists) -> Result<AccessList, SettingError> {
-    let deny = lists.entries(&access.deny, Stance::Deny)?;
-    let allow = lists.entries(&access.allow, Stance::Allow)?;
+    let deny = lists.entries(&access.deny, ListAction::Deny)?;
+    let allow = lists.entries(&access.allow, ListAction::Allow)?;
     access_list_from_entries(deny.into_iter().chain(allow))
 }

@@ -6,7 +6,7 @@ use super::{JsonValue, PolicyGate, PolicyGateInner};
 use crate::model::{KeyPart, KeySpec, Quotas, RuleSpec};
 use foldhash::fast::RandomState;
 use std::{borrow::Cow, collections::HashMap};
-use tidegate_core::{Kind, SettingError, spelling};
+use tidegate_core::{AlgorithmKind, SettingError, suggest};
 use tidegate_rule::{
     Mode, RequestLimit, Rule,
     request::{
@@ -92,7 +92,7 @@ impl<'a> NamedRule<'a> {
 
     /// What its quotas are of.
     pub fn quota_kind(&self) -> QuotaKind {
-        let is_slots = |quota: &tidegate_core::Quota| matches!(quota.kind(), Kind::Concurrency(_));
+        let is_slots = |quota: &tidegate_core::Quota| matches!(quota.kind(), AlgorithmKind::Concurrency(_));
         let quotas = self.rule().quotas();
         match (quotas.iter().any(is_slots), quotas.iter().all(is_slots)) {
             (false, _) => QuotaKind::Tokens,
@@ -123,7 +123,7 @@ impl<'a> NamedRule<'a> {
         let known = tiers.quotas.iter().map(|(name, _)| name.as_str());
         known.clone().position(|name| name == named).ok_or_else(|| {
             let all = known.clone().collect::<Vec<_>>().join("`, `");
-            let fix = match spelling::meant(named, known) {
+            let fix = match suggest::closest(named, known) {
                 Some(near) => format!("did you mean `{near}`?"),
                 None => format!("use one of `{all}`, or leave it out"),
             };

@@ -3,7 +3,7 @@
 use super::{PolicyGate, guards::CompiledRule, guards::InFlightLimit};
 use crate::model::{RuleEnforcement, RuleSpec};
 use tidegate_access::Bans;
-use tidegate_core::{Quota, Share};
+use tidegate_core::{Percent, Quota};
 use tidegate_limiter::{Limiter, Mark};
 use tidegate_overload::BreakerSnapshot;
 use tidegate_rule::{
@@ -105,7 +105,7 @@ impl<'a> RuleView<'a> {
     }
 
     /// The part of its keys for which it is enforced; `None` where that is all of them.
-    pub fn percent(&self) -> Option<Share> {
+    pub fn percent(&self) -> Option<Percent> {
         match self.rule.source.enforcement {
             RuleEnforcement::All(_) => None,
             RuleEnforcement::Percent(share) => Some(share),

@@ -19,7 +19,7 @@ use std::{
     io,
     path::{Path, PathBuf},
 };
-use tidegate_core::spelling;
+use tidegate_core::suggest;
 
 /// Another mode for one rule: which bytes of which file say it.
 ///
@@ -97,7 +97,7 @@ impl ModeEdit {
         let Some((place, found)) = policy.rules.iter().enumerate().find(|(_, found)| found.name == rule)
         else {
             let names = policy.rules.iter().map(|rule| rule.name.as_str());
-            let near = spelling::meant(rule, names).map(str::to_owned);
+            let near = suggest::closest(rule, names).map(str::to_owned);
             return Err(EditError::NoRule { name: rule.to_owned(), suggestion: near });
         };
         let cannot = |at| {

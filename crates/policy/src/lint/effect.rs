@@ -8,7 +8,7 @@ use crate::{
         RuleSpec, Stores,
     },
 };
-use tidegate_core::{CarryOver, Kind, Quota};
+use tidegate_core::{AlgorithmKind, CarryOver, Quota};
 use tidegate_limiter::Overflow;
 use tidegate_rule::{Mode, request::Missing};
 
@@ -146,7 +146,7 @@ fn all_quotas(rule: &RuleSpec) -> Vec<Quota> {
 /// Places in which nobody waits without a `wait`: those beyond what goes at once.
 fn queue_beyond_delay(quota: &Quota) -> Option<u64> {
     match quota.kind() {
-        Kind::LeakyBucket(bucket) if bucket.queue() > bucket.delay() => Some(bucket.queue()),
+        AlgorithmKind::LeakyBucket(bucket) if bucket.queue() > bucket.delay() => Some(bucket.queue()),
         _ => None,
     }
 }

@@ -13,7 +13,7 @@ use crate::{
 };
 use cover::{are_disjoint, covers};
 use std::{collections::BTreeMap, fmt, mem};
-use tidegate_core::{Demand, Kind, Micros, Outcome, Quota, Retry, spelling};
+use tidegate_core::{AlgorithmKind, Demand, Micros, Outcome, Quota, Retry, suggest};
 use tidegate_limiter::{Capacity, Outage};
 use tidegate_rule::{Mode, request::Missing};
 
@@ -207,7 +207,7 @@ const KNOWN_METHODS: [&str; 16] = [
 fn find_unknown_methods(matching: &Match) -> Vec<(&str, &'static str)> {
     let inner = matching.not.iter().map(|not| &**not).chain(&matching.any).flat_map(find_unknown_methods);
     let own = matching.methods.iter().filter(|method| !KNOWN_METHODS.contains(&method.as_str()));
-    own.filter_map(|method| Some((method.as_str(), spelling::meant(method, KNOWN_METHODS)?)))
+    own.filter_map(|method| Some((method.as_str(), suggest::closest(method, KNOWN_METHODS)?)))
         .chain(inner)
         .collect()
 }
@@ -324,7 +324,7 @@ fn is_tighter(tight: &Quota, wide: &Quota) -> bool {
             let per = |amount: u64, other: Micros| u128::from(amount) * u128::from(other.get());
             let is_slower =
                 per(tight.amount(), wide_rate.period()) <= per(wide_rate.amount(), tight.period());
-            let is_bucket = matches!(wide.kind(), Kind::TokenBucket(_));
+            let is_bucket = matches!(wide.kind(), AlgorithmKind::TokenBucket(_));
             is_slower
                 && tight.unit() == wide_rate.unit()
                 && (is_bucket || tight.period() == wide_rate.period())
@@ -349,9 +349,9 @@ fn find_cost_over_burst(rule: &RuleSpec) -> Option<String> {
 /// Asked of a state that nothing was taken from.
 fn is_never_granted(quota: &Quota, cost: u64) -> bool {
     let now = Micros::from_secs(1);
-    let mut words = vec![0; quota.width()];
+    let mut words = vec![0; quota.state_len()];
     quota.create(&mut words[..], now);
-    let step = quota.decide(&mut words[..], now, Demand::within(cost, Micros::MAX));
+    let step = quota.decide(&mut words[..], now, Demand::with_max_wait(cost, Micros::MAX));
     matches!(step.decision.outcome(), Outcome::Deny(Retry::Never))
 }
 

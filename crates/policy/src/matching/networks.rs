@@ -10,7 +10,7 @@ use std::{
     path::{Path, PathBuf},
     sync::Arc,
 };
-use tidegate_access::{Access, AccessList, AccessListBuilder, Prefix, Stance};
+use tidegate_access::{AccessList, AccessListBuilder, AccessMatch, ListAction, Prefix};
 use tidegate_core::SettingError;
 
 /// The lists of a policy, as they are now: those from files can be read again. Clones are the same lists.
@@ -30,7 +30,7 @@ struct NamedList {
 #[derive(Debug, Default)]
 pub(crate) struct ListContent {
     access_list: AccessList,
-    prefixes: Vec<(Stance, Prefix)>,
+    prefixes: Vec<(ListAction, Prefix)>,
 }
 
 /// The name that stands for everybody.
@@ -86,8 +86,8 @@ impl Lists {
     pub(crate) fn entries(
         &self,
         networks: &[Network],
-        stance: Stance,
-    ) -> Result<Vec<(Stance, Prefix)>, SettingError> {
+        stance: ListAction,
+    ) -> Result<Vec<(ListAction, Prefix)>, SettingError> {
         let mut entries = Vec::new();
         for network in networks {
             match network {
@@ -98,7 +98,7 @@ impl Lists {
                 Network::List(name) => {
                     let list = self.get(name)?.load();
                     // What a list leaves out of its own networks is not meant by naming it.
-                    let allowed = list.prefixes.iter().filter(|(listed, _)| *listed == Stance::Allow);
+                    let allowed = list.prefixes.iter().filter(|(listed, _)| *listed == ListAction::Allow);
                     entries.extend(allowed.map(|(_, prefix)| (stance, *prefix)));
                 }
             }
@@ -114,7 +114,7 @@ fn all_prefixes() -> impl Iterator<Item = Prefix> {
 
 /// Reads a list: what is said, and its files, with one network on each line.
 fn load_list(name: &str, networks: &[Prefix], files: &[PathBuf]) -> Result<ListContent, SettingError> {
-    let mut prefixes: Vec<_> = networks.iter().map(|prefix| (Stance::Allow, *prefix)).collect();
+    let mut prefixes: Vec<_> = networks.iter().map(|prefix| (ListAction::Allow, *prefix)).collect();
     for file in files {
         let shown = file.display();
         let text = read_file(file).map_err(|error| {
@@ -129,8 +129,8 @@ fn load_list(name: &str, networks: &[Prefix], files: &[PathBuf]) -> Result<ListC
                 continue;
             }
             let (stance, network) = match line.strip_prefix('!') {
-                Some(network) => (Stance::Deny, network.trim()),
-                None => (Stance::Allow, line),
+                Some(network) => (ListAction::Deny, network.trim()),
+                None => (ListAction::Allow, line),
             };
             let prefix = network.parse::<Prefix>().map_err(|error| {
                 let problem = format!("list `{name}`: {shown}, line {number}: {}", error.problem());
@@ -163,11 +163,11 @@ fn read_file(path: &Path) -> io::Result<String> {
 
 /// Entries as one table, where the longest prefix wins.
 pub(crate) fn access_list_from_entries(
-    entries: impl IntoIterator<Item = (Stance, Prefix)>,
+    entries: impl IntoIterator<Item = (ListAction, Prefix)>,
 ) -> Result<AccessList, SettingError> {
     let add = |list: AccessListBuilder, (stance, prefix)| match stance {
-        Stance::Allow => list.allow(prefix),
-        Stance::Deny => list.deny(prefix),
+        ListAction::Allow => list.allow(prefix),
+        ListAction::Deny => list.deny(prefix),
     };
     let built = entries.into_iter().fold(AccessList::builder(), add).build();
     built.map_err(|error| to_setting_error(&error.to_string(), "leave one of them out"))
@@ -195,7 +195,7 @@ impl Networks {
         for network in networks {
             match network {
                 Network::List(name) if name != ALL_LIST => named.push(lists.get(name)?.clone()),
-                here => inline.extend(lists.entries(std::slice::from_ref(here), Stance::Allow)?),
+                here => inline.extend(lists.entries(std::slice::from_ref(here), ListAction::Allow)?),
             }
         }
         let inline = if inline.is_empty() { None } else { Some(Arc::new(access_list_from_entries(inline)?)) };
@@ -203,7 +203,7 @@ impl Networks {
     }
 
     pub(crate) fn contains(&self, address: IpAddr) -> bool {
-        let is_in = |table: &AccessList| table.check(address) == Access::Allowed;
+        let is_in = |table: &AccessList| table.check(address) == AccessMatch::Allowed;
         self.inline.as_deref().is_some_and(is_in)
             || self.lists.iter().any(|list| is_in(&list.load().access_list))
     }

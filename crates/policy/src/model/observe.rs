@@ -1,7 +1,7 @@
 //! What operators see: numbers that are sent to them, and what is kept of single requests.
 
 use std::time::Duration;
-use tidegate_core::Share;
+use tidegate_core::Percent;
 
 /// `observe: { denials: 10000, keys: hashed, history: 10000, percent: 10% }`
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -13,7 +13,7 @@ pub struct Observe {
     /// `history`: how many of the last requests are kept; none where it is left out.
     pub history: u64,
     /// `percent`: of the clients of which requests are kept; all where it is left out.
-    pub share: Share,
+    pub share: Percent,
 }
 
 /// What operators see of keys.
@@ -28,7 +28,7 @@ pub enum KeyDisplay {
 
 impl Default for Observe {
     fn default() -> Self {
-        Self { denials: 0, keys: KeyDisplay::Plain, history: 0, share: Share::ALL }
+        Self { denials: 0, keys: KeyDisplay::Plain, history: 0, share: Percent::FULL }
     }
 }
 

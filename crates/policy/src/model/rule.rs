@@ -3,7 +3,7 @@
 use super::{CostSpec, KeySpec, Match, Network, OnLimit};
 use std::{fmt, str::FromStr, time::Duration};
 use tidegate_access::BanRule;
-use tidegate_core::{CarryOver, Quota, SettingError, Share};
+use tidegate_core::{CarryOver, Percent, Quota, SettingError};
 use tidegate_limiter::{Capacity, Outage, Overflow};
 use tidegate_overload::Schedule;
 use tidegate_rule::{
@@ -182,9 +182,9 @@ pub struct AccessSpec {
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct BreakerSpec {
     /// `failure-rate`: from which it opens.
-    pub failure_rate: Option<Share>,
+    pub failure_rate: Option<Percent>,
     /// `slow_call_duration-rate`: the same for slow answers.
-    pub slow_call_rate: Option<Share>,
+    pub slow_call_rate: Option<Percent>,
     /// `slow_call_duration`: from when an answer is slow.
     pub slow_call_duration: Option<Duration>,
     /// `over`: of so many calls.
@@ -217,7 +217,7 @@ pub enum RuleEnforcement {
     /// For all keys.
     All(Mode),
     /// Enforced for so many of a hundred keys, always the same ones, and in shadow for the others.
-    Percent(Share),
+    Percent(Percent),
 }
 
 impl RuleEnforcement {
@@ -225,9 +225,9 @@ impl RuleEnforcement {
     pub fn new(mode: Mode, percent: Option<f64>) -> Result<Self, SettingError> {
         match (mode, percent) {
             (mode, None) => Ok(Self::All(mode)),
-            (Mode::Enforce, Some(percent)) => match Share::percent(percent)? {
-                Share::ALL => Ok(Self::All(Mode::Enforce)),
-                Share::NONE => Err(SettingError::new(
+            (Mode::Enforce, Some(percent)) => match Percent::new(percent)? {
+                Percent::FULL => Ok(Self::All(Mode::Enforce)),
+                Percent::ZERO => Err(SettingError::new(
                     "enforced for no key at all",
                     "say `shadow`, or a larger percentage",
                 )),
@@ -254,15 +254,15 @@ impl RuleEnforcement {
     /// Whether it is enforced for fewer keys than the other.
     pub fn is_weaker_than(&self, other: &Self) -> bool {
         let enforced = |one: &Self| match one {
-            Self::All(Mode::Enforce) => Share::ALL,
-            Self::All(Mode::Shadow | Mode::Off) => Share::NONE,
+            Self::All(Mode::Enforce) => Percent::FULL,
+            Self::All(Mode::Shadow | Mode::Off) => Percent::ZERO,
             Self::Percent(share) => *share,
         };
         enforced(self) < enforced(other)
     }
 
     /// The keys that are meant, where these are not all.
-    pub fn percent(&self) -> Option<Share> {
+    pub fn percent(&self) -> Option<Percent> {
         match self {
             Self::All(_) => None,
             Self::Percent(share) => Some(*share),

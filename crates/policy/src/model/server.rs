@@ -2,7 +2,7 @@
 
 use super::{BreakerSpec, Match};
 use std::{collections::BTreeMap, net::SocketAddr, path::PathBuf, time::Duration};
-use tidegate_core::Share;
+use tidegate_core::Percent;
 
 /// One of `listen`: `127.0.0.1:8080`, or `{ address: 127.0.0.1:8443, tls: { certificate: a.pem, key: a.key } }`.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -235,12 +235,12 @@ pub struct Retries {
     /// `max`: for one request.
     pub max: u64,
     /// `budget`: of all requests.
-    pub budget: Share,
+    pub budget: Percent,
 }
 
 impl Default for Retries {
     fn default() -> Self {
-        Self { max: 1, budget: Share::from_millionths(200_000) }
+        Self { max: 1, budget: Percent::from_millionths(200_000) }
     }
 }
 
@@ -330,13 +330,13 @@ pub struct Traces {
     /// `endpoint`: a URL, to which `/v1/traces` is added.
     pub endpoint: String,
     /// `sample`: of the requests of which nobody before has said whether they are traced; all unless told otherwise.
-    pub sample: Share,
+    pub sample: Percent,
     /// `service`: what the gateway is called in them; `tidegate` unless told otherwise.
     pub service: String,
 }
 
 impl Default for Traces {
     fn default() -> Self {
-        Self { endpoint: String::new(), sample: Share::ALL, service: "tidegate".to_owned() }
+        Self { endpoint: String::new(), sample: Percent::FULL, service: "tidegate".to_owned() }
     }
 }

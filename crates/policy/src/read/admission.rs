@@ -12,7 +12,7 @@ use crate::{
     model::{BreakerSpec, KeySpec, PrioritySpec, QueueOrder, QueueSpec, RuleEnforcement},
     source::{SyntaxNode, SyntaxValue},
 };
-use tidegate_core::Share;
+use tidegate_core::Percent;
 use tidegate_rule::Mode;
 
 const QUEUE_ORDERS: [(&str, QueueOrder); 2] =
@@ -131,7 +131,7 @@ pub(super) fn parse_mode(text: &str) -> Result<RuleEnforcement, ValueError> {
     if let Some(share) = text.strip_prefix("enforce ") {
         let share = share
             .trim()
-            .parse::<Share>()
+            .parse::<Percent>()
             .map_err(|error| ValueError::from(error).with_span("enforce ".len()..text.len()))?;
         return Ok(RuleEnforcement::Percent(share));
     }

@@ -35,7 +35,7 @@ use crate::{
 };
 use references::References;
 use std::{collections::HashMap, path::Path, str::FromStr};
-use tidegate_core::spelling;
+use tidegate_core::suggest;
 
 impl Policy {
     /// What a file says, and the files that it includes. The end of its name tells its language: `.yaml`, `.yml`, `.toml` or
@@ -232,7 +232,7 @@ impl PolicyReader<'_> {
             self.report_error(name.span, "an unknown key", "leave it out");
             return None;
         }
-        let suggested = spelling::meant(&name.text, known.clone());
+        let suggested = suggest::closest(&name.text, known.clone());
         let fix = match suggested {
             Some(known) => format!("did you mean `{known}`?"),
             None => format!("there are: {}", known.collect::<Vec<_>>().join(", ")),

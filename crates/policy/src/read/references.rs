@@ -6,7 +6,7 @@ use crate::{
     source::{SourceSpan, SyntaxNode, SyntaxValue, truncate},
 };
 use std::collections::{HashMap, HashSet};
-use tidegate_core::spelling;
+use tidegate_core::suggest;
 
 /// What can be referred to.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -135,7 +135,7 @@ impl PolicyReader<'_> {
                 }
                 ReferenceTarget::Capture if !known.contains(&name.as_str()) => {
                     let problem = format!("no path of {place} has `{{{}}}`", truncate(name));
-                    let fix = match spelling::meant(name, known.iter().copied()) {
+                    let fix = match suggest::closest(name, known.iter().copied()) {
                         Some(known) => format!("did you mean `capture {known}`?"),
                         None => format!("write it into its path, as in `/users/{{{}}}`", truncate(name)),
                     };
@@ -209,7 +209,7 @@ impl PolicyReader<'_> {
             }
             let mut names: Vec<_> = known.iter().map(String::as_str).collect();
             names.sort_unstable();
-            let fix = match spelling::meant(&name, names.iter().copied()) {
+            let fix = match suggest::closest(&name, names.iter().copied()) {
                 Some(known) => format!("did you mean `{known}`?"),
                 None if names.is_empty() => format!("define it under `{section}`"),
                 None if names.len() <= 8 => format!("there are: {}", names.join(", ")),

@@ -12,7 +12,7 @@ use std::{
     time::Duration,
 };
 use tidegate_access::BanRule;
-use tidegate_core::{LARGEST_EXACT, Micros, Quota, QuotaError, SettingError, Share, Unit, spelling};
+use tidegate_core::{LARGEST_EXACT, Micros, Percent, Quota, QuotaError, RateUnit, SettingError, suggest};
 use tidegate_limiter::Outage;
 use tidegate_overload::ScheduleError;
 
@@ -218,7 +218,7 @@ impl PolicyReader<'_> {
     /// A length of time above zero.
     pub(super) fn positive_duration(&mut self, node: &SyntaxNode) -> Option<Duration> {
         let time = self.parse::<Micros>(node)?;
-        match SettingError::refuse_endless("a time", time) {
+        match SettingError::require_finite("a time", time) {
             Ok(()) => Some(time.into()),
             Err(error) => {
                 self.report_error(node.span, error.problem(), error.fix());
@@ -259,7 +259,7 @@ impl PolicyReader<'_> {
     pub(super) fn byte_rate(&mut self, node: &SyntaxNode) -> Option<Quota> {
         let quota: Quota = self.parse(node)?;
         match quota.rate().map(tidegate_core::Rate::unit) {
-            Some(Unit::Bytes) => Some(quota),
+            Some(RateUnit::Bytes) => Some(quota),
             _ => {
                 let problem = format!("`{quota}` counts no bytes");
                 self.report_error(node.span, problem, "write bytes per second, as in `1MB/s`");
@@ -268,7 +268,7 @@ impl PolicyReader<'_> {
         }
     }
 
-    pub(super) fn percent(&mut self, node: &SyntaxNode) -> Option<Share> {
+    pub(super) fn percent(&mut self, node: &SyntaxNode) -> Option<Percent> {
         self.parse(node)
     }
 
@@ -325,7 +325,7 @@ pub(super) fn unknown_word_error<'k>(
     known: impl Iterator<Item = &'k str> + Clone,
 ) -> (String, String) {
     let all = known.clone().collect::<Vec<_>>().join(", ");
-    let fix = match spelling::meant(text, known) {
+    let fix = match suggest::closest(text, known) {
         Some(known) => format!("did you mean `{known}`? There are: {all}"),
         None => format!("use one of {all}"),
     };
@@ -364,7 +364,7 @@ fn parse_size(text: &str) -> Result<u64, ValueError> {
     };
     let quota = format!("{text}/us").parse::<Quota>().map_err(error)?;
     match quota.rate() {
-        Some(rate) if rate.unit() == Unit::Bytes && rate.period() == Micros::new(1) => Ok(rate.amount()),
+        Some(rate) if rate.unit() == RateUnit::Bytes && rate.period() == Micros::new(1) => Ok(rate.amount()),
         _ => Err(ValueError::new(format!("`{}` is not a size", truncate(text)), fix)),
     }
 }

@@ -6,7 +6,7 @@ use crate::{
     requests::{MatchExt as _, PolicyTestRequest, any_request},
     rules::{count_admitted, expect_ready, gate, header, ip, policy, refusal, refusing_rule, rule},
 };
-use tidegate_core::Share;
+use tidegate_core::Percent;
 use tidegate_policy::{
     compile::{Compiler, DenyReason, PolicyResult, RejectAction},
     model::{
@@ -218,7 +218,7 @@ fn charge_depends_on_response() {
 
 #[test]
 fn percentage_mode_enforces_a_share_of_keys() {
-    let part = RuleEnforcement::Percent(Share::percent(30.0).unwrap());
+    let part = RuleEnforcement::Percent(Percent::new(30.0).unwrap());
     let gate = gate(&policy([RuleSpec { key: ip(), enforcement: part, ..rule("new", &["1/min"]) }]));
     let limited = |last: u32| {
         let request = PolicyTestRequest::new("GET /").with_peer(&format!("192.0.2.{last}"));
@@ -228,7 +228,7 @@ fn percentage_mode_enforces_a_share_of_keys() {
     assert!((15..45).contains(&chosen.len()), "{chosen:?}");
     let expected: Vec<_> = (0..100_u32)
         .filter(|last| {
-            tidegate_rule::is_chosen("new", &format!("192.0.2.{last}"), Share::percent(30.0).unwrap())
+            tidegate_rule::is_chosen("new", &format!("192.0.2.{last}"), Percent::new(30.0).unwrap())
         })
         .collect();
     assert_eq!(chosen, expected);

@@ -4,7 +4,7 @@
 
 use proptest::{collection::vec, prelude::*, sample::Index};
 use std::{collections::BTreeMap, io, path::Path};
-use tidegate_core::Share;
+use tidegate_core::Percent;
 use tidegate_policy::{
     Policy, PolicyFormat,
     edit::{EditError, ModeEdit},
@@ -272,7 +272,7 @@ fn modes() -> impl Strategy<Value = RuleEnforcement> {
     prop_oneof![
         prop::sample::select(vec![Mode::Enforce, Mode::Shadow, Mode::Off]).prop_map(RuleEnforcement::All),
         (1_u32..1_000_000)
-            .prop_map(|millionths| RuleEnforcement::Percent(Share::from_millionths(millionths))),
+            .prop_map(|millionths| RuleEnforcement::Percent(Percent::from_millionths(millionths))),
     ]
 }
 

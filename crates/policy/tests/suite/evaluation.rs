@@ -7,7 +7,7 @@ use crate::{
     rules::{access, count_admitted, expect_ready, gate, header, ip, policy, refusal, refusing_rule, rule},
 };
 use std::{collections::BTreeMap, time::Duration};
-use tidegate_core::Share;
+use tidegate_core::Percent;
 use tidegate_limiter::Clock;
 use tidegate_policy::{
     compile::{Compiler, DenyReason, LivePolicy, PolicyGate, PolicyResult, RejectAction},
@@ -104,7 +104,7 @@ fn upstream() -> tidegate_policy::model::Upstream {
         fail_timeout: Duration::from_secs(10),
         health: None,
         breaker: None,
-        retries: Retries { max: 0, budget: Share::NONE },
+        retries: Retries { max: 0, budget: Percent::ZERO },
     }
 }
 
@@ -216,7 +216,7 @@ fn requests_without_a_key_are_counted_by_address() {
 #[test]
 fn breaker_opens_after_failures() {
     let terms = BreakerSpec {
-        failure_rate: Some(Share::percent(50.0).unwrap()),
+        failure_rate: Some(Percent::new(50.0).unwrap()),
         slow_call_rate: None,
         slow_call_duration: None,
         window_size: Some(2),

@@ -5,7 +5,7 @@
 use proptest::{collection::vec, option, prelude::*, sample::select};
 use std::{collections::BTreeMap, path::PathBuf, time::Duration};
 use tidegate_access::Prefix;
-use tidegate_core::{CarryOver, Quota, Share};
+use tidegate_core::{CarryOver, Percent, Quota};
 use tidegate_limiter::{Capacity, Outage, Overflow};
 use tidegate_policy::model::*;
 use tidegate_rule::{
@@ -160,8 +160,8 @@ fn times() -> BoxedStrategy<Duration> {
     micros.prop_map(Duration::from_micros).boxed()
 }
 
-fn shares() -> BoxedStrategy<Share> {
-    (0_u32..=1_000_000).prop_map(Share::from_millionths).boxed()
+fn shares() -> BoxedStrategy<Percent> {
+    (0_u32..=1_000_000).prop_map(Percent::from_millionths).boxed()
 }
 
 fn quotas() -> BoxedStrategy<Quota> {
@@ -364,7 +364,7 @@ fn server_sections() -> BoxedStrategy<ServerSection> {
         .prop_map(|(format, file)| AccessLogSpec { format, file });
     let endpoints = vec!["http://127.0.0.1:4318", "https://[::1]:4318/otlp", "http://collector"];
     let traces = (select(endpoints), 0..=1_000_000_u32, names()).prop_map(|(endpoint, sample, service)| {
-        Traces { endpoint: endpoint.to_owned(), sample: Share::from_millionths(sample), service }
+        Traces { endpoint: endpoint.to_owned(), sample: Percent::from_millionths(sample), service }
     });
     let metrics = (select(vec!["http://127.0.0.1:4318", "https://collector/otlp"]), 1_u64..9_000, names())
         .prop_map(|(endpoint, every, service)| Metrics {
@@ -409,7 +409,7 @@ fn observe_settings() -> BoxedStrategy<Observe> {
             denials,
             keys,
             history,
-            share: Share::from_millionths(share),
+            share: Percent::from_millionths(share),
         })
         .boxed()
 }

@@ -1,26 +1,26 @@
 use tidegate::{Limited, limit};
 
-struct User {
+struct Account {
     id: u64,
 }
 
 #[limit("10/s", key = user)]
-fn not_a_key(user: User) -> Result<u64, Limited> {
+fn not_a_key(user: Account) -> Result<u64, Limited> {
     Ok(user.id)
 }
 
 #[limit("10/s", key = (user.id, user))]
-async fn not_a_key_in_a_tuple(user: User) -> Result<u64, Limited> {
+async fn not_a_key_in_a_tuple(user: Account) -> Result<u64, Limited> {
     Ok(user.id)
 }
 
 #[limit("10/s", key = user.name)]
-fn no_such_field(user: User) -> Result<u64, Limited> {
+fn no_such_field(user: Account) -> Result<u64, Limited> {
     Ok(user.id)
 }
 
 #[limit("10/s", key = somebody)]
-fn no_such_argument(user: User) -> Result<u64, Limited> {
+fn no_such_argument(user: Account) -> Result<u64, Limited> {
     Ok(user.id)
 }
 

@@ -1,7 +1,7 @@
 use tidegate::{Limited, breaker, concurrency, limit};
 
 #[limit("10/s", kee = 1, messaeg = "no")]
-fn misspelt(id: u64) -> Result<u64, Limited> {
+fn misspelled(id: u64) -> Result<u64, Limited> {
     Ok(id)
 }
 
@@ -11,27 +11,27 @@ fn unknown() -> Result<(), Limited> {
 }
 
 #[limit("10/s", key = id, key = id)]
-fn twice(id: u64) -> Result<u64, Limited> {
+fn duplicate(id: u64) -> Result<u64, Limited> {
     Ok(id)
 }
 
 #[limit("10/s", shadow = true, wait, message = 5)]
-fn values() -> Result<(), Limited> {
+fn invalid_values() -> Result<(), Limited> {
     Ok(())
 }
 
 #[concurrency(3, cost = 2)]
-fn slots_cost_one() -> Result<(), Limited> {
+fn concurrency_has_no_cost() -> Result<(), Limited> {
     Ok(())
 }
 
 #[limit("10/s", share)]
-fn alone() -> Result<(), Limited> {
+fn share_without_block() -> Result<(), Limited> {
     Ok(())
 }
 
 #[limit("10/s", on_limit = fallback, or = fallback)]
-fn both() -> Result<(), Limited> {
+fn two_rejection_modes() -> Result<(), Limited> {
     Ok(())
 }
 
@@ -41,7 +41,7 @@ fn closure(id: u64) -> u64 {
 }
 
 #[breaker(failure_rate = "0%", over = "half an hour", probes = 0, slow_rate = "10%", longest = "5s")]
-fn breaks() -> Result<(), Limited> {
+fn invalid_breaker_values() -> Result<(), Limited> {
     Ok(())
 }
 
@@ -71,7 +71,7 @@ fn unquoted_burst(id: u64) -> Result<u64, Limited> {
 }
 
 #[limit("10/s", burst = 20, fallback = guess, name = "x", timeout = "1s")]
-fn words_of_others() -> Result<(), Limited> {
+fn foreign_parameter_names() -> Result<(), Limited> {
     Ok(())
 }
 

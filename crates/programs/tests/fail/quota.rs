@@ -1,12 +1,12 @@
 use tidegate::{Limited, concurrency, limit};
 
 #[limit("10/s brust 20")]
-fn misspelt() -> Result<(), Limited> {
+fn misspelled() -> Result<(), Limited> {
     Ok(())
 }
 
 #[limit("10 per fortnight", "1000/h", "0/s")]
-fn two_of_three() -> Result<(), Limited> {
+fn two_invalid_quotas() -> Result<(), Limited> {
     Ok(())
 }
 
@@ -26,27 +26,27 @@ fn bad_time() -> Result<(), Limited> {
 }
 
 #[limit("3 at once")]
-fn slots() -> Result<(), Limited> {
+fn concurrency_in_limit() -> Result<(), Limited> {
     Ok(())
 }
 
 #[concurrency("3/s")]
-fn rate() -> Result<(), Limited> {
+fn rate_in_concurrency() -> Result<(), Limited> {
     Ok(())
 }
 
 #[concurrency(0)]
-fn none() -> Result<(), Limited> {
+fn zero_permits() -> Result<(), Limited> {
     Ok(())
 }
 
 #[limit]
-fn how_much() -> Result<(), Limited> {
+fn missing_quota() -> Result<(), Limited> {
     Ok(())
 }
 
 #[limit(10)]
-fn a_number() -> Result<(), Limited> {
+fn bare_number() -> Result<(), Limited> {
     Ok(())
 }
 

@@ -1,11 +1,11 @@
 use tidegate::{Limited, concurrency, limit};
 
-struct User {
+struct Account {
     id: u64,
 }
 
 #[limit("10/s", key = "user.id")]
-fn quoted_field(user: User) -> Result<u64, Limited> {
+fn quoted_field(user: Account) -> Result<u64, Limited> {
     Ok(user.id)
 }
 
@@ -15,7 +15,7 @@ fn quoted_word() -> Result<(), Limited> {
 }
 
 #[limit("10/s", key = ("user.id", &"ip"))]
-fn quoted_parts(user: User) -> Result<u64, Limited> {
+fn quoted_parts(user: Account) -> Result<u64, Limited> {
     Ok(user.id)
 }
 

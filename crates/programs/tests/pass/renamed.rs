@@ -15,34 +15,34 @@ fn renamed() -> Result<(), Limited> {
     Ok(())
 }
 
-type Answer<T> = Result<T, Failure>;
+type AliasedResult<T> = Result<T, AliasedError>;
 
 #[derive(Debug)]
-struct Failure;
+struct AliasedError;
 
-impl From<Limited> for Failure {
+impl From<Limited> for AliasedError {
     fn from(_: Limited) -> Self {
-        Failure
+        AliasedError
     }
 }
 
 // An alias of `Result` is one.
 #[rate("10/h burst 1", crate = mine::gate)]
-fn aliased() -> Answer<u8> {
+fn aliased() -> AliasedResult<u8> {
     Ok(1)
 }
 
-struct Block;
+struct LimitedBlock;
 
 #[mine::gate::limit("10/h burst 2", share, crate = mine::gate)]
 #[mine::gate::concurrency(1, crate = mine::gate)]
-impl Block {
-    fn one(&self) -> Answer<u8> {
+impl LimitedBlock {
+    fn one(&self) -> AliasedResult<u8> {
         Ok(1)
     }
 
     #[mine::gate::limit(skip, crate = mine::gate)]
-    fn two(&self) -> Answer<u8> {
+    fn two(&self) -> AliasedResult<u8> {
         Ok(self.one()? + self.one()?)
     }
 }
@@ -50,7 +50,7 @@ impl Block {
 macro_rules! limited {
     ($name:ident, $key:expr, $quota:literal, |$argument:ident| $body:expr) => {
         #[rate($quota, key = $key, crate = mine::gate)]
-        fn $name($argument: u64) -> Answer<u64> {
+        fn $name($argument: u64) -> AliasedResult<u64> {
             Ok($body)
         }
     };
@@ -59,8 +59,8 @@ macro_rules! limited {
 limited!(by_macro, 7_u64, "10/h burst 1", |id| id + 1);
 
 fn main() {
-    Block.two().unwrap();
-    Block.one().unwrap_err();
+    LimitedBlock.two().unwrap();
+    LimitedBlock.one().unwrap_err();
     by_macro(1).unwrap();
     by_macro(2).unwrap_err();
     renamed().unwrap();

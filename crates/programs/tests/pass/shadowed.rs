@@ -18,21 +18,21 @@ type u64 = u8;
 type Number = ::core::primitive::u64;
 type Result<T> = ::core::result::Result<T, ::tg::Limited>;
 
-#[::tg::limit("10/h burst 2", key = opened, cost = cost, crate = ::tg)]
-#[::tg::concurrency(3, key = (asked, limited), crate = ::tg)]
+#[::tg::limit("10/h burst 2", key = open_site, cost = cost, crate = ::tg)]
+#[::tg::concurrency(3, key = (checked, limited), crate = ::tg)]
 #[::tg::breaker(failure = |_| ::tg::Report::Success, crate = ::tg)]
-fn blocking(opened: Number, cost: Number, asked: &str, limited: u32, answer: Number) -> Result<Number> {
-    let (granted_0, pass_0, stopped) = (opened, cost, answer);
-    let _ = (asked, limited);
-    ::core::result::Result::Ok(granted_0 + pass_0 + stopped)
+fn blocking(open_site: Number, cost: Number, checked: &str, limited: u32, answer: Number) -> Result<Number> {
+    let (granted_0, pass_0, pending) = (open_site, cost, answer);
+    let _ = (checked, limited);
+    ::core::result::Result::Ok(granted_0 + pass_0 + pending)
 }
 
-#[::tg::limit("10/h burst 2", "20/d", key = opened, cost = cost, wait = "1ms", crate = ::tg)]
-#[::tg::concurrency(3, key = (asked, limited), crate = ::tg)]
+#[::tg::limit("10/h burst 2", "20/d", key = open_site, cost = cost, wait = "1ms", crate = ::tg)]
+#[::tg::concurrency(3, key = (checked, limited), crate = ::tg)]
 #[::tg::breaker(slow = "1s", backoff = 1.5, jitter = "10%", crate = ::tg)]
-async fn asynchronous(opened: Number, cost: Number, asked: &str, limited: u32) -> Result<Number> {
-    let _ = (asked, limited);
-    ::core::result::Result::Ok(opened + cost)
+async fn asynchronous(open_site: Number, cost: Number, checked: &str, limited: u32) -> Result<Number> {
+    let _ = (checked, limited);
+    ::core::result::Result::Ok(open_site + cost)
 }
 
 fn main() {

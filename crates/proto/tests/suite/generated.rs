@@ -4,7 +4,7 @@ use prost::Message;
 use std::{collections::BTreeMap, env, fs, path::Path};
 
 /// What services are for; everything else is what they need.
-const ROOTS: [&str; 3] = [
+const PROTO_ROOTS: [&str; 3] = [
     "envoy/service/ratelimit/v3/rls.proto",
     "envoy/service/discovery/v3/ads.proto",
     "ratelimit/config/ratelimit/v3/rls_conf.proto",
@@ -22,7 +22,7 @@ fn checked_in_code_is_current() {
             fs::write(checked_in.join(name), content).unwrap();
         }
     }
-    let before = files(&checked_in);
+    let before = read_files(&checked_in);
     let (now_names, names): (Vec<_>, Vec<_>) = (now.keys().collect(), before.keys().collect());
     assert_eq!(names, now_names, "files under src/generated; TIDEGATE_BLESS=1 writes them");
     for (name, content) in &now {
@@ -36,7 +36,7 @@ fn checked_in_code_is_current() {
 /// Names and contents of all that is generated.
 fn generate(from: &Path) -> BTreeMap<String, Vec<u8>> {
     let into = tempfile::tempdir().unwrap();
-    let all = protox::compile(ROOTS, [from]).unwrap();
+    let all = protox::compile(PROTO_ROOTS, [from]).unwrap();
     let mut messages = prost_build::Config::new();
     messages.enable_type_names().type_name_domain(["."], "type.googleapis.com");
     tonic_prost_build::configure()
@@ -44,17 +44,17 @@ fn generate(from: &Path) -> BTreeMap<String, Vec<u8>> {
         .out_dir(into.path())
         .compile_fds_with_config(all, messages)
         .unwrap();
-    let mut generated = files(into.path());
+    let mut generated = read_files(into.path());
 
     // For whoever asks the service what it is: without comments, and without what it does not serve.
-    let mut service = protox::compile([ROOTS[0]], [from]).unwrap();
+    let mut service = protox::compile([PROTO_ROOTS[0]], [from]).unwrap();
     service.file.iter_mut().for_each(|file| file.source_code_info = None);
     generated.insert("rls.bin".to_owned(), service.encode_to_vec());
     generated
 }
 
-fn files(of: &Path) -> BTreeMap<String, Vec<u8>> {
-    let files = fs::read_dir(of).unwrap().map(|entry| entry.unwrap());
+fn read_files(directory: &Path) -> BTreeMap<String, Vec<u8>> {
+    let files = fs::read_dir(directory).unwrap().map(|entry| entry.unwrap());
     // `type` is a word of the language; in the name of a file it may be what it is.
     let name = |file: &fs::DirEntry| file.file_name().into_string().unwrap().replace("r#", "");
     files.map(|file| (name(&file), fs::read(file.path()).unwrap())).collect()

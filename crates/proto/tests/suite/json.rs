@@ -9,7 +9,7 @@ use tidegate_proto::{
     },
 };
 
-fn asked() -> RateLimitRequest {
+fn sample_request() -> RateLimitRequest {
     let entry = |key: &str, value: &str| Entry { key: key.to_owned(), value: value.to_owned() };
     RateLimitRequest {
         domain: "shop".to_owned(),
@@ -26,7 +26,7 @@ fn asked() -> RateLimitRequest {
 }
 
 #[test]
-fn both_names_of_a_field_are_read() {
+fn both_field_spellings_parse() {
     let texts = [
         r#"{"domain":"shop","descriptors":[
             {"entries":[{"key":"user","value":"alice"},{"key":"path"}],
@@ -38,14 +38,18 @@ fn both_names_of_a_field_are_read() {
             {"entries":[{"key":"user","value":"bob"}]}],"hits_addend":2.0}"#,
     ];
     for text in texts {
-        assert_eq!(json::read::<RateLimitRequest>(text.as_bytes()).unwrap(), asked(), "{text}");
+        assert_eq!(
+            json::from_slice::<RateLimitRequest>(text.as_bytes()).unwrap(),
+            sample_request(),
+            "{text}"
+        );
     }
-    let written = json::write(&asked()).unwrap();
-    assert_eq!(json::read::<RateLimitRequest>(&written).unwrap(), asked());
+    let written = json::to_vec(&sample_request()).unwrap();
+    assert_eq!(json::from_slice::<RateLimitRequest>(&written).unwrap(), sample_request());
 }
 
 #[test]
-fn what_is_no_message_is_told() {
+fn invalid_json_is_rejected() {
     let table = [
         ("", "EOF while parsing"),
         ("[]", "expected"),
@@ -57,15 +61,15 @@ fn what_is_no_message_is_told() {
         (r#"{"descriptors":[{"limit":{"unit":"FORTNIGHT"}}]}"#, "FORTNIGHT"),
         (r#"{"descriptors":[{"entries":[{"key":"a","name":"b"}]}]}"#, "name"),
     ];
-    for (text, told) in table {
-        let error = json::read::<RateLimitRequest>(text.as_bytes()).unwrap_err().to_string();
-        assert!(error.contains(told), "{text}: {error}");
+    for (text, expected) in table {
+        let error = json::from_slice::<RateLimitRequest>(text.as_bytes()).unwrap_err().to_string();
+        assert!(error.contains(expected), "{text}: {error}");
     }
 }
 
 #[test]
-fn a_response_is_written_as_the_reference_service_writes_it() {
-    let said = RateLimitResponse {
+fn response_json_matches_the_reference_service() {
+    let response = RateLimitResponse {
         overall_code: Code::OverLimit.into(),
         statuses: vec![
             DescriptorStatus {
@@ -97,7 +101,7 @@ fn a_response_is_written_as_the_reference_service_writes_it() {
         }),
         ..RateLimitResponse::default()
     };
-    let written: serde_json::Value = serde_json::from_slice(&json::write(&said).unwrap()).unwrap();
+    let written: serde_json::Value = serde_json::from_slice(&json::to_vec(&response).unwrap()).unwrap();
     let expected = serde_json::json!({
         "overallCode": "OVER_LIMIT",
         "statuses": [

@@ -7,6 +7,6 @@
     reason = "a story ends where it goes wrong"
 )]
 
+mod field_numbers;
 mod generated;
 mod json;
-mod numbers;

@@ -8,7 +8,7 @@ use std::{
     task::{Context, Poll},
     time::Duration,
 };
-use tidegate_core::{Credit, Micros};
+use tidegate_core::{Micros, Overdraft};
 use tidegate_limiter::{
     StoreError,
     store::{Reply, Request},
@@ -71,7 +71,7 @@ impl Node {
     /// How long a request may take: a decision has a caller who waits for it, the rest has to arrive.
     fn time_for(&self, request: &Request) -> Duration {
         match request {
-            Request::Decide(asks) if asks.iter().all(|ask| ask.demand.credit != Credit::Force) => {
+            Request::Decide(asks) if asks.iter().all(|ask| ask.demand.overdraft != Overdraft::Force) => {
                 self.deadline
             }
             Request::TakeUpTo(_) => self.deadline,
@@ -227,7 +227,7 @@ const LATEST_ANSWER: Duration = Duration::from_secs(300);
 /// What undoes a request that was granted; nothing where it was denied, only looked, or settled a cost.
 fn refunds(request: &Request, reply: Reply) -> Vec<Request> {
     let asks = match request {
-        Request::Decide(asks) if asks.iter().all(|ask| ask.demand.credit != Credit::Force) => &asks[..],
+        Request::Decide(asks) if asks.iter().all(|ask| ask.demand.overdraft != Overdraft::Force) => &asks[..],
         Request::TakeUpTo(ask) => std::slice::from_ref(ask),
         // The holder knows only the slot that it had before: it takes another.
         Request::Renew { place, .. } => {

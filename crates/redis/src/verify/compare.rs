@@ -5,7 +5,7 @@ use super::{
     pair::{Deed, Pair, Taken},
 };
 use std::fmt;
-use tidegate_core::{Decision, Demand, Micros, Receipt, Step};
+use tidegate_core::{ChargeResult, Decision, Demand, Micros, Receipt};
 use tidegate_limiter::store::{Answer, Charged, Reply};
 
 impl Pair {
@@ -20,7 +20,7 @@ impl Pair {
         match (deed, reply) {
             (Deed::Check(cost), Reply::Decided(answers)) => {
                 self.note(format!("at {}us check {cost}", now.get()));
-                let mut steps = self.decide(now, Demand::now(*cost));
+                let mut steps = self.decide(now, Demand::new(*cost));
                 // Nobody asked for receipts.
                 steps.iter_mut().for_each(|step| step.receipt = Receipt::default());
                 done.checks += 1;
@@ -75,17 +75,17 @@ impl Pair {
         }
     }
 
-    fn decide(&mut self, now: Micros, demand: Demand) -> Vec<Step> {
+    fn decide(&mut self, now: Micros, demand: Demand) -> Vec<ChargeResult> {
         self.entries.decide(self.limit.quotas(), self.limit.carry_over(), now, demand)
     }
 
-    fn take_up_to(&mut self, now: Micros, most: u64) -> Vec<Step> {
+    fn take_up_to(&mut self, now: Micros, most: u64) -> Vec<ChargeResult> {
         let looks = self.decide(now, Demand::probe(1));
         if !looks.iter().all(|step| step.decision.is_allowed()) {
             return looks;
         }
         let least = looks.iter().map(|step| step.decision.remaining().max(1)).min().unwrap_or(1);
-        self.decide(now, Demand::now(least.min(most)))
+        self.decide(now, Demand::new(least.min(most)))
     }
 
     fn refund(&mut self, now: Micros, taken: &Taken, cost: u64, is_settled: bool) {
@@ -94,7 +94,7 @@ impl Pair {
 
     fn decided(
         &mut self,
-        steps: &[Step],
+        steps: &[ChargeResult],
         answer: &Answer,
         done: &mut Compared,
     ) -> Result<(), Box<Difference>> {

@@ -1,7 +1,7 @@
 //! Chance, and the quotas that it makes up.
 
 use tidegate_core::{
-    Kind, LARGEST_EXACT, Micros, Quota, Rate,
+    AlgorithmKind, LARGEST_EXACT, Micros, Quota, Rate,
     algorithm::{
         Concurrency, FixedWindow, LeakyBucket, SlidingLog, SlidingStrict, SlidingWindow, Smooth, TokenBucket,
         WarmUp, WindowStart,
@@ -49,30 +49,34 @@ impl Dice {
         Rate::new(self.among(&amounts), Micros::new(self.among(&periods)))
     }
 
-    /// A quota of the algorithm with this place in [`Kind::names`], or of any.
+    /// A quota of the algorithm with this place in [`AlgorithmKind::names`], or of any.
     pub(super) fn quota(&mut self, kind: Option<u64>) -> Quota {
-        let names = Kind::names().count() as u64;
+        let names = AlgorithmKind::names().count() as u64;
         loop {
             let kind = kind.unwrap_or_else(|| self.below(names));
             let rate = self.rate();
             let some = self.among(&[1, 2, 3, 5, 10, 100, 1_000, 1_000_000]);
             let few = 1 + self.below(40);
             let made = match kind {
-                0 => TokenBucket::new(rate, some).map(Kind::TokenBucket),
-                1 => LeakyBucket::new(rate, some, self.below(some + 1)).map(Kind::LeakyBucket),
-                2 if self.one_in(2) => FixedWindow::new(rate, WindowStart::FirstHit).map(Kind::FixedWindow),
-                2 if self.one_in(2) => FixedWindow::new(rate, WindowStart::Epoch).map(Kind::FixedWindow),
-                2 => FixedWindow::new(rate, WindowStart::Calendar).map(Kind::FixedWindow),
-                3 => SlidingWindow::new(rate).map(Kind::SlidingWindow),
-                4 => SlidingStrict::new(rate, few).map(Kind::SlidingStrict),
-                5 => SlidingLog::new(Rate::new(few, rate.period())).map(Kind::SlidingLog),
-                6 if self.one_in(2) => Smooth::with_burst(rate, some).map(Kind::Smooth),
-                6 => Smooth::new(rate).map(Kind::Smooth),
+                0 => TokenBucket::new(rate, some).map(AlgorithmKind::TokenBucket),
+                1 => LeakyBucket::new(rate, some, self.below(some + 1)).map(AlgorithmKind::LeakyBucket),
+                2 if self.one_in(2) => {
+                    FixedWindow::new(rate, WindowStart::FirstHit).map(AlgorithmKind::FixedWindow)
+                }
+                2 if self.one_in(2) => {
+                    FixedWindow::new(rate, WindowStart::Epoch).map(AlgorithmKind::FixedWindow)
+                }
+                2 => FixedWindow::new(rate, WindowStart::Calendar).map(AlgorithmKind::FixedWindow),
+                3 => SlidingWindow::new(rate).map(AlgorithmKind::SlidingWindow),
+                4 => SlidingStrict::new(rate, few).map(AlgorithmKind::SlidingStrict),
+                5 => SlidingLog::new(Rate::new(few, rate.period())).map(AlgorithmKind::SlidingLog),
+                6 if self.one_in(2) => Smooth::with_burst(rate, some).map(AlgorithmKind::Smooth),
+                6 => Smooth::new(rate).map(AlgorithmKind::Smooth),
                 7 => {
                     let warm_up = Micros::new(self.among(&[1_000, 500_000, 4_000_000, 60_000_000]));
-                    WarmUp::new(rate, warm_up, 1.0 + self.below(50) as f64 / 10.0).map(Kind::WarmUp)
+                    WarmUp::new(rate, warm_up, 1.0 + self.below(50) as f64 / 10.0).map(AlgorithmKind::WarmUp)
                 }
-                _ => Concurrency::with_lease(few, rate.period()).map(Kind::Concurrency),
+                _ => Concurrency::with_lease(few, rate.period()).map(AlgorithmKind::Concurrency),
             };
             // A cost that no double holds exactly is beyond what both can agree on.
             if let Some(kind) = made.ok().filter(|kind| kind.limit() < LARGEST_EXACT / 4) {

@@ -2,7 +2,7 @@
 
 use super::{Compared, dice::Dice, show};
 use std::{collections::VecDeque, sync::Arc};
-use tidegate_core::{CarryOver, Demand, Entries, Kind, Micros, Quota, Rate, Receipt};
+use tidegate_core::{AlgorithmKind, CarryOver, Demand, Micros, Quota, Rate, Receipt, StateEntries};
 use tidegate_limiter::store::{Charged, Choice, Inquiry, Limit, Place, Request, Slots};
 
 /// One key in both places.
@@ -13,7 +13,7 @@ pub(super) struct Pair {
     pub(super) key: String,
     /// Of all quotas that it ever had.
     pub(super) tags: Vec<u16>,
-    pub(super) entries: Entries,
+    pub(super) entries: StateEntries,
     pub(super) outstanding: Vec<Taken>,
     /// What was taken before a reset, and cannot be given back.
     pub(super) settled: Vec<Taken>,
@@ -64,7 +64,7 @@ impl Pair {
             others: Vec::new(),
             tags,
             key: format!("{:x}-{round}-{index}", dice.next()),
-            entries: Entries::new(),
+            entries: StateEntries::new(),
             outstanding: Vec::new(),
             settled: Vec::new(),
             last_wait: Micros::ZERO,
@@ -94,7 +94,9 @@ impl Pair {
     }
 
     pub(super) fn is_plain(&self) -> bool {
-        let is_level = |quota: &Quota| matches!(quota.kind(), Kind::TokenBucket(_) | Kind::LeakyBucket(_));
+        let is_level = |quota: &Quota| {
+            matches!(quota.kind(), AlgorithmKind::TokenBucket(_) | AlgorithmKind::LeakyBucket(_))
+        };
         self.limit.quotas().iter().all(is_level)
     }
 
@@ -123,8 +125,8 @@ impl Pair {
             return Deed::Check(cost);
         }
         match dice.below(20) {
-            9 | 10 => Deed::Decide(Demand::within(cost, patience)),
-            11 => Deed::Decide(Demand::within(cost, patience).on_credit()),
+            9 | 10 => Deed::Decide(Demand::with_max_wait(cost, patience)),
+            11 => Deed::Decide(Demand::with_max_wait(cost, patience).with_overdraft()),
             // What was settled may be any cost.
             12 => Deed::Decide(Demand::forced(match dice.below(6) {
                 0 => limit.saturating_mul(2_000),
@@ -147,7 +149,7 @@ impl Pair {
                 Deed::Renew(self.outstanding.swap_remove(which))
             }
             19 if dice.one_in(3) => Deed::Reset,
-            _ => Deed::Decide(Demand::now(cost)),
+            _ => Deed::Decide(Demand::new(cost)),
         }
     }
 
@@ -210,14 +212,14 @@ impl Pair {
         let slots = Slots::Take;
         match deed {
             Deed::Check(cost) => {
-                let (demand, slots) = (Demand::now(*cost), Slots::Look);
+                let (demand, slots) = (Demand::new(*cost), Slots::Look);
                 Request::Decide(vec![Inquiry { place, demand, slots, receipt: false }])
             }
             Deed::Decide(demand) => {
                 Request::Decide(vec![Inquiry { place, demand: *demand, slots, receipt: true }])
             }
             Deed::TakeUpTo(most) => {
-                Request::TakeUpTo(Inquiry { place, demand: Demand::now(*most), slots, receipt: true })
+                Request::TakeUpTo(Inquiry { place, demand: Demand::new(*most), slots, receipt: true })
             }
             Deed::Refund(taken, cost) => {
                 Request::Refund { place: taken.place.clone(), charge: taken.charged.clone(), cost: *cost }
@@ -233,5 +235,5 @@ impl Pair {
 }
 
 pub(super) fn is_concurrency(quota: &Quota) -> bool {
-    matches!(quota.kind(), Kind::Concurrency(_))
+    matches!(quota.kind(), AlgorithmKind::Concurrency(_))
 }

@@ -75,11 +75,11 @@ async fn what_spans_nodes_is_charged_as_a_whole_or_not_at_all() {
         let limit = limit(&format!("rule-{index}"), quota);
         let places = on_each_primary(&cluster, &store, &limit);
         let [_, _, full] = &places;
-        assert!(is_granted(&decide(&store, std::slice::from_ref(full), Demand::now(4)).await[0]), "{quota}");
+        assert!(is_granted(&decide(&store, std::slice::from_ref(full), Demand::new(4)).await[0]), "{quota}");
 
         for order in [[0, 1, 2], [0, 2, 1], [2, 1, 0]] {
             let asked = order.map(|index| places[index].clone());
-            let answers = decide(&store, &asked, Demand::now(2)).await;
+            let answers = decide(&store, &asked, Demand::new(2)).await;
             assert_eq!(answers.len(), 3, "{quota}: an answer to each question");
             for (index, answer) in order.iter().zip(&answers) {
                 assert_eq!(is_granted(answer), *index != 2, "{quota}, {order:?}");
@@ -92,7 +92,7 @@ async fn what_spans_nodes_is_charged_as_a_whole_or_not_at_all() {
         }
 
         perform(&store, Request::Reset(full.clone())).await;
-        assert!(decide(&store, &places, Demand::now(3)).await.iter().all(is_granted), "{quota}");
+        assert!(decide(&store, &places, Demand::new(3)).await.iter().all(is_granted), "{quota}");
         assert_eq!(left(&store, &places).await, [1, 1, 1], "{quota}");
         let looked = decide(&store, &places, Demand::probe(2)).await;
         assert!(looked.len() == 3 && !looked.iter().any(is_granted), "{quota}");
@@ -104,15 +104,15 @@ async fn what_spans_nodes_is_charged_as_a_whole_or_not_at_all() {
 async fn slots_that_span_nodes_are_given_back() {
     let cluster = RedisCluster::start().unwrap();
     let store = connect(&cluster).await;
-    let quotas = vec![Quota::at_once_leased(2, Duration::from_secs(600)).unwrap()];
+    let quotas = vec![Quota::concurrency_with_lease(2, Duration::from_secs(600)).unwrap()];
     let limit = Arc::new(Limit::new("downloads", quotas, Choice::All, CarryOver::default()));
     let places = on_each_primary(&cluster, &store, &limit);
     let [_, _, full] = &places;
     for _ in 0..2 {
-        assert!(is_granted(&decide(&store, std::slice::from_ref(full), Demand::now(1)).await[0]));
+        assert!(is_granted(&decide(&store, std::slice::from_ref(full), Demand::new(1)).await[0]));
     }
     for _ in 0..5 {
-        assert!(!decide(&store, &places, Demand::now(1)).await.iter().all(is_granted));
+        assert!(!decide(&store, &places, Demand::new(1)).await.iter().all(is_granted));
     }
     assert_eq!(left(&store, &places).await, [2, 2, 0]);
 }
@@ -126,7 +126,7 @@ async fn who_gives_up_leaves_nothing_charged() {
     assert_eq!(left(&store, &places).await, [1000; 3]);
     let before = Handle::current().metrics().num_alive_tasks();
     for _ in 0..200 {
-        let asks = places.iter().map(|place| ask(place, Demand::now(1))).collect();
+        let asks = places.iter().map(|place| ask(place, Demand::new(1))).collect();
         let mut request = store.perform(Request::Decide(asks));
         let polled = poll_fn(|context| Poll::Ready(request.as_mut().poll(context))).await;
         assert!(polled.is_pending(), "it was asked only once");
@@ -253,7 +253,7 @@ async fn a_slot_moves_under_load() {
     migration.move_key(&store.key(&place(&limit, &moved))).unwrap();
     take_from(&limiter, &keys[..3], 10, &mut counts).await;
     let both = [place(&limit, &moved), place(&limit, &stays), place(&limit, &new)];
-    assert!(decide(&store, &both, Demand::now(2)).await.iter().all(is_granted));
+    assert!(decide(&store, &both, Demand::new(2)).await.iter().all(is_granted));
     keys[..3].iter().for_each(|key| *counts.entry(key.clone()).or_default() += 2);
     assert_eq!(limiter.degraded(), 0);
 
@@ -347,7 +347,7 @@ async fn slots_that_moved_unseen_are_found() {
 
     // All at once: those that moved, and those that share a call with them.
     let places: Vec<_> = neighbours.iter().map(|key| place(&limit, key)).collect();
-    assert!(decide(&store, &places, Demand::now(1)).await.iter().all(is_granted));
+    assert!(decide(&store, &places, Demand::new(1)).await.iter().all(is_granted));
     for key in &neighbours {
         assert_eq!(granted(&limiter, key, 20).await, 5, "{key}");
     }

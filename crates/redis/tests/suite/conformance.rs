@@ -12,7 +12,7 @@ use std::{
         atomic::{AtomicU64, Ordering},
     },
 };
-use tidegate_core::{CarryOver, Demand, Kind, Micros, Quota, Receipt, Step};
+use tidegate_core::{AlgorithmKind, CarryOver, ChargeResult, Demand, Micros, Quota, Receipt};
 use tidegate_limiter::{
     Store as _,
     store::{Charged, Choice, Inquiry, Limit, Place, Reply, Request, Slots},
@@ -42,7 +42,7 @@ impl Key {
 }
 
 impl Subject for Key {
-    fn decide(&mut self, now: Micros, demand: Demand) -> Step {
+    fn decide(&mut self, now: Micros, demand: Demand) -> ChargeResult {
         let ask = Inquiry { place: self.place.clone(), demand, slots: Slots::Take, receipt: true };
         let Reply::Decided(answers) = self.perform(Request::Decide(vec![ask]), now) else {
             panic!("no decision")
@@ -127,7 +127,7 @@ fn the_stories_of_all_peers_are_true_in_redis() {
 fn is_for_a_store(story: &str) -> bool {
     let mut last = Micros::ZERO;
     trace::read(story).unwrap().iter().all(|line| match line.deed {
-        Deed::Start(quota) => !matches!(quota.kind(), Kind::Concurrency(it) if it.lease().is_none()),
+        Deed::Start(quota) => !matches!(quota.kind(), AlgorithmKind::Concurrency(it) if it.lease().is_none()),
         Deed::Create { .. } => false,
         Deed::Ask { at, .. } | Deed::Cancel { at, .. } | Deed::Change { at, .. } => {
             last <= at && {

@@ -14,7 +14,7 @@ use std::{
     sync::Arc,
     time::{Duration, SystemTime},
 };
-use tidegate_core::{Kind, Micros, Quota};
+use tidegate_core::{AlgorithmKind, Micros, Quota};
 use tidegate_limiter::{Ahead, Limiter, Outage};
 use tidegate_redis::RedisStore;
 use tidegate_testkit::servers::{Connection, RedisServer, Value};
@@ -64,14 +64,14 @@ impl Mode {
     fn bound(self, quota: &Quota, window: Micros) -> u64 {
         let is_leased = self == Self::Leased && quota.rate().is_some();
         let ahead = if is_leased { TTL.into() } else { Micros::ZERO };
-        quota.bound().ahead(ahead).in_any(window)
+        quota.bound().with_prefetch(ahead).max_in_window(window)
     }
 }
 
 #[test]
 fn four_processes_admit_no_more_than_one_would() {
     let names: Vec<_> = QUOTAS.iter().map(|quota| quota.parse::<Quota>().unwrap().kind().name()).collect();
-    assert!(Kind::names().all(|name| names.contains(&name)), "an algorithm is missing: {names:?}");
+    assert!(AlgorithmKind::names().all(|name| names.contains(&name)), "an algorithm is missing: {names:?}");
     for mode in [Mode::Strict, Mode::Leased] {
         let server = RedisServer::start().unwrap();
         let process =
@@ -130,7 +130,7 @@ fn process_of_a_fleet() {
 }
 
 async fn ask(limiter: Arc<Limiter>) -> u64 {
-    let counts_permits = matches!(limiter.quotas()[0].kind(), Kind::Concurrency(_));
+    let counts_permits = matches!(limiter.quotas()[0].kind(), AlgorithmKind::Concurrency(_));
     let mut allowed = 0;
     for _ in 0..ASKS {
         if counts_permits {

@@ -14,7 +14,7 @@ use std::{
     thread,
     time::Duration,
 };
-use tidegate_core::{CarryOver, Demand, Entries, Micros, Quota};
+use tidegate_core::{CarryOver, Demand, Micros, Quota, StateEntries};
 use tidegate_limiter::{Limiter, Priority, Refused, Waiter};
 use tidegate_redis::RedisStore;
 use tidegate_testkit::servers::RedisServer;
@@ -302,10 +302,10 @@ async fn processes_that_reset_do_not_reset_each_other() {
             builder.store(stores[index % 2].clone()).carry_over(CarryOver::Reset).build(*quota).unwrap()
         };
         let nodes: Vec<_> = quotas.iter().enumerate().map(build).collect();
-        let (mut model, now, mut admitted) = (Entries::new(), Micros::from_secs(1_000), 0);
+        let (mut model, now, mut admitted) = (StateEntries::new(), Micros::from_secs(1_000), 0);
         for turn in 0..300 {
             let (node, quota) = (&nodes[turn % nodes.len()], quotas[turn % nodes.len()]);
-            let expected = model.decide(&[quota], CarryOver::Reset, now, Demand::now(1)).remove(0).decision;
+            let expected = model.decide(&[quota], CarryOver::Reset, now, Demand::new(1)).remove(0).decision;
             let decision = node.decide("a", 1).await;
             assert_eq!(verdict(&decision), verdict(&expected), "{quota}, turn {turn}");
             admitted += u64::from(decision.is_allowed());

@@ -70,7 +70,7 @@ fn tiers_in_redis_are_those_of_memory() {
                     panic!("no decision")
                 };
                 let bucket = memory.blocking().key("k").tier(tier).unwrap();
-                let reservation = bucket.reserve(demand.cost, demand.patience.into());
+                let reservation = bucket.reserve(demand.cost, demand.max_wait.into());
                 let (ours, theirs) = (*reservation.decision(), answers[0].steps[0].decision);
                 prop_assert_eq!(ours, theirs, "{:?} under {} at {}", demand, quotas[tier], moment.now);
                 moment.hear(&ours);

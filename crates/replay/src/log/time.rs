@@ -60,7 +60,7 @@ fn common(text: &[u8]) -> Option<u64> {
     let behind = &text[20..];
     let (fraction, zone) = fraction(behind)?;
     let zone = zone.strip_prefix(b" ").unwrap_or(zone);
-    moment(Utc::days(digits(year)?, month, day)?, second, fraction, offset(zone)?)
+    moment(Utc::days_since_epoch(digits(year)?, month, day)?, second, fraction, offset(zone)?)
 }
 
 /// `2015-05-17T10:05:03.125Z`, with a blank instead of the `T`, and with `+02:00` instead of the `Z`.
@@ -74,7 +74,7 @@ fn iso(text: &[u8]) -> Option<u64> {
     let second = clock(two(*h, *h2)?, two(*min, *min2)?, two(*s, *s2)?)?;
     let (fraction, zone) = fraction(&text[19..])?;
     let zone = zone.strip_prefix(b" ").unwrap_or(zone);
-    moment(Utc::days(digits(year)?, month, day)?, second, fraction, offset(zone)?)
+    moment(Utc::days_since_epoch(digits(year)?, month, day)?, second, fraction, offset(zone)?)
 }
 
 fn moment(days: u64, second: u64, micros: u64, offset: i64) -> Option<u64> {

@@ -33,7 +33,7 @@ use crate::{
 };
 use std::path::Path;
 use target::Allowance;
-use tidegate_core::{Quota, Share};
+use tidegate_core::{Percent, Quota};
 use tidegate_policy::{Policy, model::KeySpec};
 use tidegate_rule::Mode;
 
@@ -47,7 +47,7 @@ pub struct Wish {
     /// How much may be denied.
     pub target: Target,
     /// How much larger a quota is than what the log needed.
-    pub headroom: Share,
+    pub headroom: Percent,
 }
 
 /// Quotas for a log.
@@ -99,7 +99,7 @@ pub struct Suggested {
 
 impl Wish {
     /// Reads what is asked for, in the words of a policy: `ip`, `header x-api-key`, `[ip, path]`.
-    pub fn read(key: &str, target: Target, headroom: Share) -> Result<Self, String> {
+    pub fn read(key: &str, target: Target, headroom: Percent) -> Result<Self, String> {
         let text = key.trim();
         if text.contains('\n') {
             return Err("a key is one line; write ip, user or `header x-api-key`".to_owned());

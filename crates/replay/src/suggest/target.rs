@@ -2,15 +2,15 @@
 
 use super::{rates::Rates, trial::Trial};
 use std::fmt;
-use tidegate_core::Share;
+use tidegate_core::Percent;
 
 /// How much a quota may deny of a group. Outliers are left out on both sides.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Target {
     /// The part of its keys that must never be denied.
-    Keys(Share),
+    Keys(Percent),
     /// The part of its requests that may be denied.
-    Requests(Share),
+    Requests(Percent),
 }
 
 /// What that means for one group.
@@ -25,8 +25,8 @@ pub(super) enum Allowance {
 impl Target {
     pub(super) fn allowance(self, group: &Rates) -> Allowance {
         match self {
-            Self::Keys(share) => Allowance::Keys(share.rest().of(group.usual_keys())),
-            Self::Requests(share) => Allowance::Requests(share.of(group.usual_requests())),
+            Self::Keys(share) => Allowance::Keys(share.complement().apply(group.usual_keys())),
+            Self::Requests(share) => Allowance::Requests(share.apply(group.usual_requests())),
         }
     }
 }

@@ -12,7 +12,7 @@ use crate::{
 };
 use foldhash::HashSet;
 use std::time::Duration;
-use tidegate_core::{Quota, Share};
+use tidegate_core::{Percent, Quota};
 use tidegate_limiter::{Capacity, Clock, Limiter};
 
 /// A quota that was tried, and what it would have denied.
@@ -96,7 +96,7 @@ fn rates_between(window: usize, low: u64, high: u64) -> Vec<Candidate> {
 }
 
 /// Each of these with more room, for what the log has not seen.
-pub(super) fn with_headroom(needed: &[Trial], headroom: Share) -> Vec<Vec<Candidate>> {
+pub(super) fn with_headroom(needed: &[Trial], headroom: Percent) -> Vec<Vec<Candidate>> {
     let more = |number: u64| round((number as f64 * (1.0 + headroom.as_f64())).ceil());
     let of_group = |needed: &Trial| {
         let Candidate { window, rate, burst } = needed.candidate();

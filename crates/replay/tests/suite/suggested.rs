@@ -63,9 +63,11 @@ fn a_suggestion_denies_what_it_said() {
             assert_eq!(tried.denied, group.denied, "{}", rule.name);
             assert!(group.is_within, "{group:?}");
             match target {
-                Target::Keys(share) => assert!(tried.keys <= share.rest().of(group.keys), "{group:?}"),
+                Target::Keys(share) => {
+                    assert!(tried.keys <= share.complement().apply(group.keys), "{group:?}")
+                }
                 Target::Requests(share) => {
-                    assert!(tried.usual_denied <= share.of(group.requests), "{group:?}");
+                    assert!(tried.usual_denied <= share.apply(group.requests), "{group:?}");
                 }
             }
             said += group.denied;

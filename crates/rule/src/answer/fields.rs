@@ -3,7 +3,7 @@
 use std::fmt;
 use tidegate_core::{
     Decision,
-    header::{Label, Text, write_number},
+    header::{PolicyField, SmallString, write_number},
 };
 
 /// Which header fields tell clients of quotas, on answers and on refusals.
@@ -25,10 +25,10 @@ impl Fields {
     /// Writes the fields of an answer: calls `each` with a name in lower case and a value.
     ///
     /// ```
-    /// use tidegate_core::{Decision, Quota, header::Label};
+    /// use tidegate_core::{Decision, Quota, header::PolicyField};
     /// use tidegate_rule::Fields;
     ///
-    /// let label = Label::new("api", &Quota::at_once(3)?);
+    /// let label = PolicyField::new("api", &Quota::at_once(3)?);
     /// let decision = Decision::holding(3, 1);
     /// let mut written = Vec::new();
     /// Fields::Ietf.write([(&label, &decision)], |name, value| written.push(format!("{name}: {value}")));
@@ -37,7 +37,7 @@ impl Fields {
     /// ```
     pub fn write<'a, T>(self, told: T, mut each: impl FnMut(&'static str, &str))
     where
-        T: IntoIterator<Item = (&'a Label, &'a Decision), IntoIter: Clone>,
+        T: IntoIterator<Item = (&'a PolicyField, &'a Decision), IntoIter: Clone>,
     {
         let told = told.into_iter();
         self.write_policies(told.clone().map(|(label, _)| label), &mut each);
@@ -47,7 +47,7 @@ impl Fields {
     /// Writes those fields that stay the same for as long as the quotas do: they can be kept.
     pub fn write_policies<'a, L>(self, labels: L, mut each: impl FnMut(&'static str, &str))
     where
-        L: IntoIterator<Item = &'a Label>,
+        L: IntoIterator<Item = &'a PolicyField>,
     {
         if self != Self::Ietf {
             return;
@@ -67,11 +67,11 @@ impl Fields {
     /// Writes those fields that tell of this request.
     pub fn write_left<'a, T>(self, told: T, mut each: impl FnMut(&'static str, &str))
     where
-        T: IntoIterator<Item = (&'a Label, &'a Decision)>,
+        T: IntoIterator<Item = (&'a PolicyField, &'a Decision)>,
     {
         let names = match self {
             Self::Ietf => {
-                let text = list(told, |(label, decision), text| label.write_left(text, decision));
+                let text = list(told, |(label, decision), text| label.write_remaining(text, decision));
                 if !text.is_empty() {
                     each("ratelimit", text.as_str());
                 }
@@ -82,15 +82,15 @@ impl Fields {
             Self::None => return,
         };
         let Some((label, decision)) = tightest(told) else { return };
-        let left = label.left(decision);
+        let left = label.remaining(decision);
         // Where time alone brings nothing back, there is no time to tell.
-        let reset = left.more_after.or_else(|| label.window().map(|_| 0));
-        for (name, number) in names.into_iter().zip([Some(label.most()), Some(left.remaining), reset]) {
+        let reset = left.refill_after.or_else(|| label.window().map(|_| 0));
+        for (name, number) in names.into_iter().zip([Some(label.limit()), Some(left.remaining), reset]) {
             let Some(number) = number else { continue };
-            let mut text = Text::default();
+            let mut text = SmallString::default();
             // Writing to a text does not fail.
             let _ = match name {
-                "ratelimit-limit" => label.write_limit_of_draft_03(&mut text),
+                "ratelimit-limit" => label.write_limit_draft_03(&mut text),
                 _ => write_number(&mut text, number),
             };
             each(name, text.as_str());
@@ -99,8 +99,11 @@ impl Fields {
 }
 
 /// What is written of each, with commas between.
-fn list<I>(items: impl IntoIterator<Item = I>, mut write: impl FnMut(I, &mut Text) -> fmt::Result) -> Text {
-    let mut text = Text::default();
+fn list<I>(
+    items: impl IntoIterator<Item = I>,
+    mut write: impl FnMut(I, &mut SmallString) -> fmt::Result,
+) -> SmallString {
+    let mut text = SmallString::default();
     for item in items {
         if !text.is_empty() {
             let _ = fmt::Write::write_str(&mut text, ", ");
@@ -113,14 +116,14 @@ fn list<I>(items: impl IntoIterator<Item = I>, mut write: impl FnMut(I, &mut Tex
 
 /// The one that denied, or else the one that leaves least; of several, the one that takes longest.
 fn tightest<'a>(
-    told: impl IntoIterator<Item = (&'a Label, &'a Decision)>,
-) -> Option<(&'a Label, &'a Decision)> {
+    told: impl IntoIterator<Item = (&'a PolicyField, &'a Decision)>,
+) -> Option<(&'a PolicyField, &'a Decision)> {
     told.into_iter().reduce(|one, other| {
-        let (left, right) = (one.0.left(one.1), other.0.left(other.1));
+        let (left, right) = (one.0.remaining(one.1), other.0.remaining(other.1));
         let is_other = match (one.1.is_granted(), other.1.is_granted()) {
             (true, false) => true,
             (false, true) => false,
-            _ => left != right && left.tighter(right) == right,
+            _ => left != right && left.more_restrictive(right) == right,
         };
         if is_other { other } else { one }
     })

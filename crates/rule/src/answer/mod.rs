@@ -10,7 +10,7 @@ use crate::Limited;
 use std::borrow::Cow;
 use tidegate_core::{
     Decision, Micros, Outcome, Retry,
-    header::{self, Label},
+    header::{self, PolicyField},
 };
 use tidegate_overload::Cause;
 
@@ -36,7 +36,7 @@ use tidegate_overload::Cause;
 /// assert_eq!(answer.get("ratelimit"), Some(r#""login";r=0;t=60"#));
 /// assert!(answer.body.contains(r#""detail":"Too many attempts.""#));
 ///
-/// let plain = Answer::from(&limited).status(503).text("Come back later.");
+/// let plain = Answer::from(&limited).status(503).text("Open back later.");
 /// # Ok::<(), Box<dyn std::error::Error>>(())
 /// # }).unwrap();
 /// ```
@@ -105,11 +105,11 @@ impl Answer {
     /// longest wait among them is told; none, where one of them will never grant it.
     pub fn of_verdict<'a, T>(limited: &Limited, told: T, fields: Fields) -> Self
     where
-        T: IntoIterator<Item = (&'a Label, &'a Decision), IntoIter: Clone>,
+        T: IntoIterator<Item = (&'a PolicyField, &'a Decision), IntoIter: Clone>,
     {
         let told = told.into_iter();
         let denied = || told.clone().filter(|(_, decision)| !decision.is_granted());
-        let retry_after = limited.retry_after().map(|wait| header::seconds(Micros::from(wait)));
+        let retry_after = limited.retry_after().map(|wait| header::ceil_seconds(Micros::from(wait)));
         let is_hopeless =
             denied().any(|(_, decision)| matches!(decision.outcome(), Outcome::Deny(Retry::Never)));
         let retry_after = denied()

@@ -2,13 +2,13 @@
 
 use bytes::Bytes;
 use std::{any::Any, sync::OnceLock};
-use tidegate_core::{Quota, header::Label};
+use tidegate_core::{Quota, header::PolicyField};
 use tidegate_limiter::store::Choice;
 
 /// The quotas of a rule as headers speak of them: written when they change, and then used for every answer.
 #[derive(Debug, Default)]
 pub struct Labels {
-    each: Vec<(Label, Bytes)>,
+    each: Vec<(PolicyField, Bytes)>,
     quotas: Vec<Box<str>>,
     all: Bytes,
     choice: Choice,
@@ -17,10 +17,10 @@ pub struct Labels {
 
 impl Labels {
     pub(crate) fn new(rule: &str, quotas: &[Quota], choice: Choice) -> Self {
-        let label = |(place, quota)| Label::of_several(rule, place, quota);
-        let labels: Vec<Label> = quotas.iter().enumerate().map(label).collect();
-        let all = labels.iter().map(Label::policy).collect::<Vec<_>>().join(", ").into();
-        let bytes = |label: Label| {
+        let label = |(place, quota)| PolicyField::for_indexed_quota(rule, place, quota);
+        let labels: Vec<PolicyField> = quotas.iter().enumerate().map(label).collect();
+        let all = labels.iter().map(PolicyField::policy).collect::<Vec<_>>().join(", ").into();
+        let bytes = |label: PolicyField| {
             let policy = Bytes::copy_from_slice(label.policy().as_bytes());
             (label, policy)
         };
@@ -47,7 +47,7 @@ impl Labels {
 
     /// That of the quota at this place in the rule.
     #[inline]
-    pub fn get(&self, quota: usize) -> Option<&Label> {
+    pub fn get(&self, quota: usize) -> Option<&PolicyField> {
         self.each.get(quota).map(|(label, _)| label)
     }
 
@@ -58,7 +58,7 @@ impl Labels {
     }
 
     /// All of them, in the order of the quotas.
-    pub fn iter(&self) -> impl Iterator<Item = &Label> {
+    pub fn iter(&self) -> impl Iterator<Item = &PolicyField> {
         self.each.iter().map(|(label, _)| label)
     }
 

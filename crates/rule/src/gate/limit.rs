@@ -6,7 +6,7 @@ use crate::{
     request::{Address, Head, Key, KeyValue, Missing, key},
 };
 use std::{borrow::Cow, fmt, sync::Arc};
-use tidegate_core::{Kind, Quota, Share};
+use tidegate_core::{AlgorithmKind, Percent, Quota};
 use tidegate_limiter::{BuildError, Priority};
 
 /// A rule applied to requests: to which, counted for whom, at what cost.
@@ -41,7 +41,7 @@ pub struct RequestLimit {
     priority: Option<Arc<Rank>>,
     queue: Option<Queue>,
     /// The part of its keys for which it is enforced; all of them where there is none.
-    share: Option<Share>,
+    share: Option<Percent>,
     /// Whether what is at hand says everything: there is nothing to settle later, and no slot to hold.
     is_plain: bool,
 }
@@ -144,7 +144,7 @@ impl RequestLimit {
     /// Is enforced for this part of its keys only, and in shadow mode for the others. Which ones is decided by a hash of the
     /// name of the rule and the key: always the same, in every process, and as the part grows none of them is left out.
     #[must_use]
-    pub fn enforced_for(self, share: Share) -> Self {
+    pub fn enforced_for(self, share: Percent) -> Self {
         Self { share: Some(share), is_plain: false, ..self }
     }
 
@@ -224,7 +224,7 @@ impl RequestLimit {
 }
 
 pub(super) fn holds_slots(quota: &Quota) -> bool {
-    matches!(quota.kind(), Kind::Concurrency(_))
+    matches!(quota.kind(), AlgorithmKind::Concurrency(_))
 }
 
 impl fmt::Debug for RequestLimit {

@@ -1,11 +1,11 @@
 //! A part of all keys, always the same one.
 
 use std::fmt::{self, Write as _};
-use tidegate_core::{Fnv, Share};
+use tidegate_core::{Fnv, Percent};
 
 /// Whether a key is in this part of a rule's keys: always the same ones, in every process. A key that is in one part is in
 /// every larger one, too.
-pub fn is_chosen(rule: &str, key: &dyn fmt::Display, share: Share) -> bool {
+pub fn is_chosen(rule: &str, key: &dyn fmt::Display, share: Percent) -> bool {
     let place = (u128::from(key_hash(rule, key)) * 1_000_000) >> 64;
     place < u128::from(share.millionths())
 }
@@ -25,11 +25,11 @@ pub fn key_hash(rule: &str, key: &dyn fmt::Display) -> u64 {
 mod tests {
     use super::*;
 
-    fn percent(percent: f64) -> Share {
-        Share::percent(percent).unwrap()
+    fn percent(percent: f64) -> Percent {
+        Percent::new(percent).unwrap()
     }
 
-    fn chosen(rule: &str, share: Share) -> Vec<u32> {
+    fn chosen(rule: &str, share: Percent) -> Vec<u32> {
         (0..10_000).filter(|key| is_chosen(rule, key, share)).collect()
     }
 
@@ -38,8 +38,8 @@ mod tests {
         let (tenth, half) = (chosen("login", percent(10.0)), chosen("login", percent(50.0)));
         assert!((900..1_100).contains(&tenth.len()) && (4_800..5_200).contains(&half.len()));
         assert!(tenth.iter().all(|key| half.contains(key)));
-        assert_eq!(chosen("login", Share::NONE).len(), 0);
-        assert_eq!(chosen("login", Share::ALL).len(), 10_000);
+        assert_eq!(chosen("login", Percent::ZERO).len(), 0);
+        assert_eq!(chosen("login", Percent::FULL).len(), 10_000);
         let other = chosen("search", percent(10.0));
         assert!(
             tenth.iter().filter(|key| other.contains(key)).count() < 200,

@@ -3,7 +3,7 @@
 use super::{Gate, RequestLimit, queue::Waiting};
 use crate::{Answer, Labels, Limited, Mode, Rule, request::Reply};
 use std::{fmt, sync::Arc, time::Duration};
-use tidegate_core::{Decision, Micros, Outcome, Quota, Retry, header::Label};
+use tidegate_core::{Decision, Micros, Outcome, Quota, Retry, header::PolicyField};
 use tidegate_limiter::{Mark, Permit, Refused, Reservation, background, store::Choice};
 use tidegate_overload::Cause;
 
@@ -147,7 +147,7 @@ impl Verdict {
 
     /// Where there is nothing to ask a store with.
     pub(super) fn closed(limits: impl IntoIterator<Item = usize>) -> Self {
-        let outcome = LimitOutcome::Decided(Decision::closed(0, Micros::from_secs(1)));
+        let outcome = LimitOutcome::Decided(Decision::fail_closed(0, Micros::from_secs(1)));
         let closed = limits.into_iter().map(|limit| LimitDecision::new(limit, Mode::Enforce, outcome));
         Self::of(closed.collect(), Held::default(), Micros::ZERO)
     }
@@ -294,7 +294,7 @@ struct Quotas<'a> {
 
 impl Quotas<'_> {
     /// All that apply.
-    fn policies(&self) -> impl Iterator<Item = &Label> {
+    fn policies(&self) -> impl Iterator<Item = &PolicyField> {
         let chosen = match (self.labels.choice(), self.decision) {
             (Choice::Tier, Some(decision)) => Some(decision.quota()),
             _ => None,
@@ -304,8 +304,8 @@ impl Quotas<'_> {
     }
 
     /// The quota of the decision, and what is left of it; unknown without its store.
-    fn left(&self) -> Option<(&Label, &Decision)> {
-        let decision = self.decision.filter(|decision| !decision.is_closed())?;
+    fn left(&self) -> Option<(&PolicyField, &Decision)> {
+        let decision = self.decision.filter(|decision| !decision.is_fail_closed())?;
         self.labels.get(decision.quota()).map(|label| (label, decision))
     }
 }

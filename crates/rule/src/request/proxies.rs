@@ -2,7 +2,7 @@
 
 use super::{Head, forwarded, name};
 use std::{fmt, net::IpAddr, sync::Arc};
-use tidegate_access::{Access, AccessList, Prefix};
+use tidegate_access::{AccessList, AccessMatch, Prefix};
 use tidegate_core::SettingError;
 
 /// The proxies in front of a program, and the header in which they say who the client is.
@@ -132,7 +132,7 @@ impl TrustedProxies {
     /// Whether this is the address of such a proxy.
     pub fn trusts(&self, address: IpAddr) -> bool {
         match &self.table {
-            Some(table) => table.check(address) == Access::Allowed,
+            Some(table) => table.check(address) == AccessMatch::Allowed,
             None => self.networks.iter().any(|network| network.contains(address)),
         }
     }

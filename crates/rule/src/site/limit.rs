@@ -229,7 +229,7 @@ impl Rule {
         // Without an answer nothing is known: as when a store is away and the rule says closed.
         let decision = match &reservation {
             Some(reservation) => *reservation.decision(),
-            None => Decision::closed(0, Micros::from_secs(1)),
+            None => Decision::fail_closed(0, Micros::from_secs(1)),
         };
         self.conclude(mode, decision).map(|()| Taken { reservation })
     }

@@ -6,8 +6,8 @@ use crate::{
     request::{Address, Head, Key, KeyValue, PeerWarning, Reply, TrustedProxies},
 };
 use std::{fmt, net::IpAddr, sync::Arc, time::Duration};
-use tidegate_access::{Access, AccessControl, Stance, Standing};
-use tidegate_core::header::seconds;
+use tidegate_access::{AccessControl, AccessDecision, AccessMatch, ListAction};
+use tidegate_core::header::ceil_seconds;
 use tidegate_overload::Report;
 
 /// A list and bans in front of requests, and bans for whoever is denied too often further inside.
@@ -34,7 +34,7 @@ pub struct RequestAccess {
     who: Who,
     /// Whom bans hold for, where that is not who the list is asked about.
     ban_by: Option<Key>,
-    unknown: Stance,
+    unknown: ListAction,
     warning: PeerWarning,
     answer: Arc<AnswerTo>,
     terms: Arc<Terms>,
@@ -47,7 +47,7 @@ enum Who {
 }
 
 type AddressOf = dyn Fn(&dyn Head) -> Option<IpAddr> + Send + Sync;
-type AnswerTo = dyn Fn(Standing) -> Answer + Send + Sync;
+type AnswerTo = dyn Fn(AccessDecision) -> Answer + Send + Sync;
 
 impl RequestAccess {
     /// Asks for the address at the other end of the connection. Behind a proxy that is the proxy: see
@@ -57,7 +57,7 @@ impl RequestAccess {
             control: control.into(),
             who: Who::Address(Arc::new(|head| head.peer())),
             ban_by: None,
-            unknown: Stance::Deny,
+            unknown: ListAction::Deny,
             warning: PeerWarning::default(),
             answer: Arc::new(forbidden),
             terms: Arc::new(Terms { classify: Arc::new(|_| Report::Ignored), ..Terms::new("access") }),
@@ -91,7 +91,7 @@ impl RequestAccess {
 
     /// What becomes of a request without an address or a key; it is kept out unless told otherwise.
     #[must_use]
-    pub fn unknown(self, stance: Stance) -> Self {
+    pub fn unknown(self, stance: ListAction) -> Self {
         Self { unknown: stance, ..self }
     }
 
@@ -109,7 +109,7 @@ impl RequestAccess {
 
     /// What to answer to whoever is kept out. Who is unknown stands as denied.
     #[must_use]
-    pub fn answer(self, answer: impl Fn(Standing) -> Answer + Send + Sync + 'static) -> Self {
+    pub fn answer(self, answer: impl Fn(AccessDecision) -> Answer + Send + Sync + 'static) -> Self {
         Self { answer: Arc::new(answer), ..self }
     }
 
@@ -117,14 +117,14 @@ impl RequestAccess {
     pub fn knock(&self, head: &dyn Head) -> Result<Guest, Box<Barred>> {
         let (visitor, ban_key) = (self.visitor(head), self.ban_key(head));
         let standing = visitor.standing(ban_key.as_deref(), &self.control).unwrap_or(match self.unknown {
-            Stance::Allow => Standing::Unlisted,
-            Stance::Deny => Standing::Denied,
+            ListAction::Allow => AccessDecision::Unlisted,
+            ListAction::Deny => AccessDecision::Denied,
         });
         match standing {
-            Standing::Allowed | Standing::Unlisted => {
+            AccessDecision::Allowed | AccessDecision::Unlisted => {
                 Ok(Guest { visitor, ban_key, standing, control: self.control.clone() })
             }
-            Standing::Denied | Standing::Banned(_) => Err(Box::new(self.barred(standing))),
+            AccessDecision::Denied | AccessDecision::Banned(_) => Err(Box::new(self.barred(standing))),
         }
     }
 
@@ -161,9 +161,9 @@ impl RequestAccess {
     }
 
     #[cold]
-    fn barred(&self, standing: Standing) -> Barred {
+    fn barred(&self, standing: AccessDecision) -> Barred {
         let retry_after = match standing {
-            Standing::Banned(wait) => Some(wait.to_duration()),
+            AccessDecision::Banned(wait) => Some(wait.to_duration()),
             _ => None,
         };
         Barred { answer: (self.answer)(standing), reason: reason(standing), retry_after }
@@ -182,18 +182,18 @@ pub struct Barred {
 }
 
 /// 403, and when a ban ends.
-fn forbidden(standing: Standing) -> Answer {
+fn forbidden(standing: AccessDecision) -> Answer {
     let answer = Answer::forbidden(reason(standing));
     match standing {
-        Standing::Banned(wait) => answer.header("retry-after", seconds(wait).to_string()),
+        AccessDecision::Banned(wait) => answer.header("retry-after", ceil_seconds(wait).to_string()),
         _ => answer,
     }
 }
 
 /// What to say of it, without telling more than that.
-fn reason(standing: Standing) -> &'static str {
+fn reason(standing: AccessDecision) -> &'static str {
     match standing {
-        Standing::Banned(_) => "banned for a time",
+        AccessDecision::Banned(_) => "banned for a time",
         _ => "not let in",
     }
 }
@@ -210,17 +210,19 @@ impl Visitor {
     /// Where it stands; `None` for one of whom nothing is known.
     ///
     /// A client of IPv6 has a whole network to itself, so bans hold for that; lists say for themselves how far they reach.
-    fn standing(&self, ban_key: Option<&str>, control: &AccessControl) -> Option<Standing> {
+    fn standing(&self, ban_key: Option<&str>, control: &AccessControl) -> Option<AccessDecision> {
         match (self, ban_key) {
             (Self::Address(address), Some(key)) => Some(match control.list().check(*address) {
-                Access::Allowed => Standing::Allowed,
-                Access::Denied => Standing::Denied,
-                Access::Unlisted => control.bans().check(key).map_or(Standing::Unlisted, Standing::Banned),
+                AccessMatch::Allowed => AccessDecision::Allowed,
+                AccessMatch::Denied => AccessDecision::Denied,
+                AccessMatch::Unlisted => {
+                    control.bans().check(key).map_or(AccessDecision::Unlisted, AccessDecision::Banned)
+                }
             }),
             (Self::Address(address), None) => Some(match control.check(*address) {
-                Standing::Unlisted => {
+                AccessDecision::Unlisted => {
                     let banned = control.bans().check(&Address::of(*address).first());
-                    banned.map_or(Standing::Unlisted, Standing::Banned)
+                    banned.map_or(AccessDecision::Unlisted, AccessDecision::Banned)
                 }
                 listed => listed,
             }),
@@ -235,13 +237,13 @@ impl Visitor {
 pub struct Guest {
     visitor: Visitor,
     ban_key: Option<Box<str>>,
-    standing: Standing,
+    standing: AccessDecision,
     control: Arc<AccessControl>,
 }
 
 impl Guest {
     /// Whether it is on the list, or only not kept out.
-    pub fn standing(&self) -> Standing {
+    pub fn standing(&self) -> AccessDecision {
         self.standing
     }
 
@@ -257,16 +259,16 @@ impl Guest {
         let Self { visitor, ban_key, control, standing } = self;
         match (visitor, ban_key) {
             (Visitor::Address(_), Some(key)) => {
-                if standing == Standing::Unlisted {
+                if standing == AccessDecision::Unlisted {
                     control.bans().record_denial(&*key);
                 }
             }
             (Visitor::Address(address), None) => {
-                if control.check(address) == Standing::Unlisted {
+                if control.check(address) == AccessDecision::Unlisted {
                     control.bans().record_denial(&Address::of(address).first());
                 }
             }
-            (Visitor::Key(key), _) => _ = control.record_denial_of_key(&key),
+            (Visitor::Key(key), _) => _ = control.record_key_denial(&key),
             (Visitor::Unknown, _) => {}
         }
     }

@@ -2,16 +2,16 @@
 
 use crate::request::{Head, Key};
 use std::sync::Arc;
-use tidegate_bandwidth::{Bandwidth, Bandwidths};
+use tidegate_bandwidth::{Bandwidth, KeyedBandwidth};
 
 /// A bandwidth for the bodies of requests or of their answers: all of them together, or all of a client's.
 ///
 /// ```
-/// use tidegate_bandwidth::{Bandwidth, Bandwidths};
+/// use tidegate_bandwidth::{Bandwidth, KeyedBandwidth};
 /// use tidegate_rule::{request::key, surface::RequestBandwidth};
 ///
 /// let machine = RequestBandwidth::new(Bandwidth::new("100MB/s")?);
-/// let each = RequestBandwidth::by_key(Bandwidths::new("1MB/s")?, key::peer());
+/// let each = RequestBandwidth::by_key(KeyedBandwidth::new("1MB/s")?, key::peer());
 /// # Ok::<(), tidegate_limiter::BuildError>(())
 /// ```
 #[derive(Clone, Debug)]
@@ -23,7 +23,7 @@ pub struct RequestBandwidth {
 #[derive(Clone, Debug)]
 enum Source {
     One(Bandwidth),
-    ByKey(Arc<Bandwidths>, Key),
+    ByKey(Arc<KeyedBandwidth>, Key),
 }
 
 impl RequestBandwidth {
@@ -33,7 +33,7 @@ impl RequestBandwidth {
     }
 
     /// A bandwidth for each key. Requests without one share a bandwidth.
-    pub fn by_key(bandwidths: impl Into<Arc<Bandwidths>>, key: Key) -> Self {
+    pub fn by_key(bandwidths: impl Into<Arc<KeyedBandwidth>>, key: Key) -> Self {
         Self { source: Source::ByKey(bandwidths.into(), key) }
     }
 

@@ -19,7 +19,7 @@ mod cast {
 
     /// By a quota, for two and a half seconds.
     pub(super) fn over_the_limit() -> Limited {
-        let denied = Decision::denied_for(5, Micros::from_millis(2_500));
+        let denied = Decision::deny(5, Micros::from_millis(2_500));
         Limited::new("login", Cause::Limited(denied))
             .with_quota(Quota::per_minute(5).quota().ok())
             .with_message(Some("Slow down, \"friend\".".into()))
@@ -27,7 +27,7 @@ mod cast {
 
     /// By nobody: the store is away.
     pub(super) fn closed() -> Limited {
-        Limited::new("login", Cause::of_denial(Decision::closed(5, Micros::from_secs(1))))
+        Limited::new("login", Cause::of_denial(Decision::fail_closed(5, Micros::from_secs(1))))
             .with_quota(Quota::per_minute(5).quota().ok())
     }
 

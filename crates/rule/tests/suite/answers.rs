@@ -4,19 +4,19 @@
 
 use proptest::prelude::*;
 use std::time::Duration;
-use tidegate_core::{Decision, Demand, Micros, Quota, header::Label};
+use tidegate_core::{Decision, Demand, Micros, Quota, header::PolicyField};
 use tidegate_limiter::Refused;
 use tidegate_overload::{Cause, Rejection};
 use tidegate_rule::{Answer, Declaration, Fields, Limited, Rules, Settings};
 
-fn label(name: &str, quota: &str) -> Label {
-    Label::new(name, &quota.parse().unwrap())
+fn label(name: &str, quota: &str) -> PolicyField {
+    PolicyField::new(name, &quota.parse().unwrap())
 }
 
 /// What a quota says to so much at once, when it was never asked before.
 fn decide(quota: &str, cost: u64) -> Decision {
     let quota: Quota = quota.parse().unwrap();
-    quota.decide(vec![0; quota.width()].as_mut_slice(), Micros::ZERO, Demand::now(cost)).decision
+    quota.decide(vec![0; quota.state_len()].as_mut_slice(), Micros::ZERO, Demand::new(cost)).decision
 }
 
 fn headers(answer: &Answer) -> Vec<String> {
@@ -29,7 +29,7 @@ fn body(answer: &Answer) -> serde_json::Value {
 
 fn limited(wait: Duration) -> Limited {
     let quota: Quota = "5/min".parse().unwrap();
-    Limited::new("login", Cause::Limited(Decision::denied_for(5, wait.into()))).with_quota(Some(quota))
+    Limited::new("login", Cause::Limited(Decision::deny(5, wait.into()))).with_quota(Some(quota))
 }
 
 #[test]
@@ -107,7 +107,7 @@ fn a_problem_says_what_it_is() {
 #[test]
 fn what_a_client_cannot_mend_is_503() {
     for (cause, status, retry) in [
-        (Cause::Limited(Decision::denied_for(5, Micros::ZERO)), 429, Some("1")),
+        (Cause::Limited(Decision::deny(5, Micros::ZERO)), 429, Some("1")),
         (Cause::Limited(decide("5/min", 6)), 429, None),
         (Cause::Rejected(Rejection::Open(Micros::new(1))), 503, Some("1")),
         (Cause::Rejected(Rejection::Full), 503, None),
@@ -126,9 +126,9 @@ fn what_a_client_cannot_mend_is_503() {
 #[test]
 fn a_verdict_of_several_quotas() {
     let told = [
-        (label("login", "5/min"), Decision::denied_for(5, Micros::from_secs(3))),
-        (label("login.2", "20/h"), Decision::denied_for(20, Micros::from_secs(90))),
-        (label("api", "3 at once"), Decision::holding(3, 1)),
+        (label("login", "5/min"), Decision::deny(5, Micros::from_secs(3))),
+        (label("login.2", "20/h"), Decision::deny(20, Micros::from_secs(90))),
+        (label("api", "3 at once"), Decision::from_in_flight(3, 1)),
     ];
     let each = || told.iter().map(|(label, decision)| (label, decision));
     let limited = limited(Duration::from_secs(3));
@@ -151,7 +151,7 @@ fn a_verdict_of_several_quotas() {
 #[test]
 fn where_waiting_does_not_help_no_time_is_told() {
     let told = [
-        (label("login", "5/min"), Decision::denied_for(5, Micros::from_secs(3))),
+        (label("login", "5/min"), Decision::deny(5, Micros::from_secs(3))),
         (label("uploads", "5/min"), decide("5/min", 6)),
     ];
     let each = told.iter().map(|(label, decision)| (label, decision));
@@ -166,7 +166,7 @@ fn fields_of_what_was_let_through() {
         (label("burst", "100/min burst 20"), decide("100/min burst 20", 18)),
         (label("day", "1000/d fixed-window"), decide("1000/d fixed-window", 1)),
     ];
-    let written = |fields: Fields, told: &[(Label, Decision)]| {
+    let written = |fields: Fields, told: &[(PolicyField, Decision)]| {
         let mut written = Vec::new();
         let told = told.iter().map(|(label, decision)| (label, decision));
         fields.write(told, |name, value| written.push(format!("{name}: {value}")));
@@ -186,7 +186,7 @@ fn fields_of_what_was_let_through() {
         written(Fields::Draft03, &untouched),
         ["ratelimit-limit: 5, 5;w=60", "ratelimit-remaining: 5", "ratelimit-reset: 0"]
     );
-    let held = [(label("held", "3 at once"), Decision::holding(3, 3))];
+    let held = [(label("held", "3 at once"), Decision::from_in_flight(3, 3))];
     assert_eq!(written(Fields::Legacy, &held), ["x-ratelimit-limit: 3", "x-ratelimit-remaining: 0"]);
     assert!(written(Fields::None, &told).is_empty() && written(Fields::Ietf, &[]).is_empty());
 }
@@ -223,7 +223,7 @@ proptest! {
     #[test]
     fn nothing_is_smuggled_into_a_header(name in "(?s).*", text in "(?s).*") {
         let limited = limited(Duration::from_secs(1)).with_message(Some(text.as_str().into()));
-        let denied = Decision::denied_for(5, Micros::from_secs(1));
+        let denied = Decision::deny(5, Micros::from_secs(1));
         let label = label(&name, "5/min");
         let answer = Answer::of_verdict(&limited, [(&label, &denied)], Fields::Ietf)
             .header("x-note", &text)

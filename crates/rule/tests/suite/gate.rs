@@ -61,7 +61,7 @@ impl State {
         place: &Place,
         mut act: impl FnMut(&tidegate_core::Quota, &mut [u64]) -> R,
     ) -> Vec<R> {
-        let fresh = || place.limit.quotas().iter().map(|quota| vec![0; quota.width()]).collect();
+        let fresh = || place.limit.quotas().iter().map(|quota| vec![0; quota.state_len()]).collect();
         let key = (place.limit.name().to_owned(), place.key.clone());
         let states = self.words.entry(key).or_insert_with(fresh);
         place.quotas().map(|index| act(&place.limit.quotas()[index], states[index].as_mut_slice())).collect()

@@ -3,7 +3,7 @@
 #![allow(clippy::unwrap_used, clippy::panic, reason = "this is how a test fails")]
 
 use crate::common::Request;
-use tidegate_core::{Quota, Share};
+use tidegate_core::{Percent, Quota};
 use tidegate_limiter::Clock;
 use tidegate_rule::{
     Declaration, Evaluation, Gate, Limits, RequestLimit, Rule, RuleSettings, Rules, Run, Settings, Verdict,
@@ -102,7 +102,7 @@ fn a_rule_is_enforced_for_a_part_of_its_keys() {
     let (clock, _hand) = Clock::manual();
     let rule =
         Rules::new().redeclare(vec![declared("login", &["1/min"])], settings(&clock)).unwrap().remove(0);
-    let half = RequestLimit::new(rule).key(key::peer()).enforced_for(Share::percent(50.0).unwrap());
+    let half = RequestLimit::new(rule).key(key::peer()).enforced_for(Percent::new(50.0).unwrap());
     let gate = Gate::new([half]);
     let mut refused = 0;
     for last in 0..100 {

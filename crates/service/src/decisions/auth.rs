@@ -80,7 +80,7 @@ fn refused(mut refusal: PolicyRefusal, denial: Option<DenialId>, refuse: RefuseA
     if let (Some(id), RejectAction::Response(answer)) = (&denial, &mut refusal.action) {
         answer.set_instance(&id.uri());
     }
-    let retry = refusal.retry_after.map(|wait| tidegate_core::header::seconds(wait.into()));
+    let retry = refusal.retry_after.map(|wait| tidegate_core::header::ceil_seconds(wait.into()));
     let mut response: Response = match refusal.action {
         RejectAction::Response(answer) => http::Response::<String>::from(answer).map(Full::from),
         // Another upstream, or a connection that is closed: a proxy can do neither for us.

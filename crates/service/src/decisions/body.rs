@@ -2,7 +2,7 @@
 
 use crate::reservations::{DEFAULT_EXPIRY, MAX_EXPIRY};
 use std::{fmt, time::Duration};
-use tidegate_core::{LARGEST_EXACT, spelling};
+use tidegate_core::{LARGEST_EXACT, suggest};
 use tidegate_http_server::{ApiError, shortened};
 use tidegate_policy::compile::{JsonObject, JsonValue};
 
@@ -229,7 +229,7 @@ fn whole(given: &JsonValue<'_>) -> Option<u64> {
 }
 
 fn unknown(place: Place, name: &str, known: &[&'static str]) -> ApiError {
-    let fix = match spelling::meant(name, known.iter().copied()) {
+    let fix = match suggest::closest(name, known.iter().copied()) {
         Some(near) => format!("did you mean `{near}`?"),
         None => format!("use one of `{}`", known.join("`, `")),
     };

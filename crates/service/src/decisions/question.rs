@@ -3,7 +3,7 @@
 use super::body::{Members, Place};
 use http::StatusCode;
 use std::time::Duration;
-use tidegate_core::{Decision, Quota, SettingError, spelling};
+use tidegate_core::{Decision, Quota, SettingError, suggest};
 use tidegate_http_server::{ApiError, shortened};
 use tidegate_limiter::{Bucket, Check, Limiter};
 use tidegate_policy::compile::{NamedRule, PolicyGate, QuotaKind};
@@ -137,7 +137,7 @@ fn invalid(error: &SettingError, place: Place) -> ApiError {
 }
 
 fn missing(place: Place, name: &str, gate: &PolicyGate) -> ApiError {
-    let fix = match spelling::meant(name, gate.rule_names()) {
+    let fix = match suggest::closest(name, gate.rule_names()) {
         Some(near) => format!("did you mean `{near}`?"),
         None => "name one of the policy's that has quotas".to_owned(),
     };

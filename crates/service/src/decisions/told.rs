@@ -96,7 +96,7 @@ impl<'a> Told<'a> {
     }
 
     fn write_numbers<M: SerializeMap>(&self, decision: &Decision, map: &mut M) -> Result<(), M::Error> {
-        if !decision.is_closed() {
+        if !decision.is_fail_closed() {
             map.serialize_entry("limit", &decision.limit())?;
             map.serialize_entry("remaining", &decision.remaining())?;
             let reset = decision.reset_after();
@@ -132,7 +132,7 @@ impl<'a> Told<'a> {
             status: self.problem_status(denial).as_u16(),
             detail: &self.detail(denial),
             violated_policies: &[self.question.rule().name()],
-            ..match denial.is_closed() {
+            ..match denial.is_fail_closed() {
                 true => ProblemDetails::reduced_capacity(),
                 false => ProblemDetails::quota_exceeded(),
             }
@@ -153,7 +153,7 @@ impl<'a> Told<'a> {
     fn problem_status(&self, denial: &Decision) -> StatusCode {
         match self.deny {
             DenyAs::Status(status) if !status.is_success() => status,
-            _ if denial.is_closed() => StatusCode::SERVICE_UNAVAILABLE,
+            _ if denial.is_fail_closed() => StatusCode::SERVICE_UNAVAILABLE,
             _ => StatusCode::TOO_MANY_REQUESTS,
         }
     }
@@ -172,7 +172,7 @@ impl<'a> Told<'a> {
             return message.to_string().into();
         }
         match denial.outcome() {
-            _ if denial.is_closed() => "The store that counts is away.".into(),
+            _ if denial.is_fail_closed() => "The store that counts is away.".into(),
             Outcome::Deny(Retry::Never) => "The cost is more than the quota ever grants at once.".into(),
             Outcome::Deny(Retry::WhenReleased) => "All slots are held; one has to be released first.".into(),
             _ => "The quota is used up.".into(),
@@ -201,7 +201,7 @@ impl<'a> Told<'a> {
             headers.insert(header::RETRY_AFTER, after.into());
         }
         let labels = self.question.rule().labels();
-        let label = labels.get(decision.quota()).filter(|_| !decision.is_closed());
+        let label = labels.get(decision.quota()).filter(|_| !decision.is_fail_closed());
         if let (Some(label), Mode::Enforce) = (label, self.question.mode) {
             // It is written already, and need not be copied.
             if let (Fields::Ietf, Some(policy)) = (fields, labels.policy_of(decision.quota()))

@@ -9,7 +9,7 @@ use super::{
     verdict::{Finding, refuses},
 };
 use std::time::Duration;
-use tidegate_core::{Decision, Micros, header::seconds};
+use tidegate_core::{Decision, Micros, header::ceil_seconds};
 use tidegate_limiter::Outage;
 use tidegate_policy::descriptors::CalendarUnit;
 
@@ -233,7 +233,7 @@ impl DescriptorService {
             places.push((place, limited));
         }
         let (decisions, reserved) = charge_all(&charges, before, purpose).await;
-        if decisions.iter().any(Decision::is_closed) {
+        if decisions.iter().any(Decision::is_fail_closed) {
             return Err(away());
         }
         for ((place, limited), decision) in places.into_iter().zip(decisions) {
@@ -257,13 +257,15 @@ impl DescriptorService {
         let quota = decision.quota().min(told.len().saturating_sub(1));
         let told = told.get(quota).copied().unwrap_or((u32::MAX, CalendarUnit::Second));
         let wait = match decision.is_granted() {
-            true => Some(decision.more_after()).filter(|wait| *wait != Micros::ZERO && *wait != Micros::MAX),
+            true => {
+                Some(decision.refill_after()).filter(|wait| *wait != Micros::ZERO && *wait != Micros::MAX)
+            }
             false => decision.retry_after(),
         };
         let unit = limited.state.and_then(LimitState::unit);
         let reset = match (wait, unit) {
             (None, Some(unit)) => Some(self.window_end(None, unit)),
-            (wait, _) => wait.map(|wait| Duration::from_secs(seconds(wait))),
+            (wait, _) => wait.map(|wait| Duration::from_secs(ceil_seconds(wait))),
         };
         let over = if decision.is_granted() { OverLimit::No } else { OverLimit::Yes };
         let remaining = if over == OverLimit::Yes { 0 } else { decision.remaining().min(told.0.into()) };
@@ -274,7 +276,7 @@ impl DescriptorService {
     fn window_end(&self, ends: Option<Micros>, unit: CalendarUnit) -> Duration {
         let length = Micros::from_secs(unit.seconds()).get();
         let ends = ends.unwrap_or_else(|| Micros::new(length - self.settings.clock.now().get() % length));
-        Duration::from_secs(seconds(ends))
+        Duration::from_secs(ceil_seconds(ends))
     }
 }
 

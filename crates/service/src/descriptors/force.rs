@@ -12,7 +12,7 @@ use std::{
     collections::HashMap,
     sync::{Arc, OnceLock},
 };
-use tidegate_core::{Quota, header::Label};
+use tidegate_core::{Quota, header::PolicyField};
 use tidegate_limiter::Capacity;
 use tidegate_policy::descriptors::{
     CalendarUnit, DescriptorAmount, DescriptorEntry, DescriptorLimit, DescriptorMatch,
@@ -298,8 +298,8 @@ impl Told {
                 .iter()
                 .enumerate()
                 .map(|(place, quota)| {
-                    let label = Label::of_several(name, place, quota);
-                    let most = u32::try_from(label.most()).unwrap_or(u32::MAX);
+                    let label = PolicyField::for_indexed_quota(name, place, quota);
+                    let most = u32::try_from(label.limit()).unwrap_or(u32::MAX);
                     ((most, closest(label.window().unwrap_or(1))), label.policy().to_owned())
                 })
                 .unzip(),
@@ -316,7 +316,7 @@ pub(super) fn policy(name: &str, requests: u32, unit: CalendarUnit) -> String {
 /// A name as structured fields have it.
 pub(super) fn quoted(name: &str) -> String {
     let Ok(any) = Quota::per_second(1).quota() else { return String::new() };
-    let label = Label::new(name, &any);
+    let label = PolicyField::new(name, &any);
     label.policy().rsplit_once(";q=").map(|(name, _)| name.to_owned()).unwrap_or_default()
 }
 

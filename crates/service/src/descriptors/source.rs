@@ -36,7 +36,7 @@ const MOST_BYTES: usize = 64 * 1024 * 1024;
 /// let mut set = source.load()?;
 /// loop {
 ///     source.changed().await;
-///     // What is wrong is told and counted, and the old set stays.
+///     // LimitKind is wrong is told and counted, and the old set stays.
 ///     if let Ok(next) = source.load() {
 ///         set = next;
 ///     }

@@ -55,13 +55,13 @@ impl<'a> Words<'a> {
     }
 
     fn ask(&mut self, at: Micros, patience: Micros) -> Result<Deed, String> {
-        let mut demand = Demand::within(self.number()?, patience);
+        let mut demand = Demand::with_max_wait(self.number()?, patience);
         let mut name = None;
         loop {
             if self.take("within") {
-                demand.patience = self.time()?;
+                demand.max_wait = self.time()?;
             } else if self.take("on credit") {
-                demand = demand.on_credit();
+                demand = demand.with_overdraft();
             } else if self.take("as") {
                 name = Some(self.next().to_owned());
             } else {

@@ -5,7 +5,7 @@ use http::{HeaderMap, StatusCode, header};
 use std::time::{Duration, UNIX_EPOCH};
 use tidegate_core::{
     Micros,
-    header::{items, parse_seconds},
+    header::{parse_items, parse_seconds},
 };
 
 /// How long the server asks not to be called, if it does.
@@ -33,8 +33,8 @@ fn retry_after(headers: &HeaderMap, now: Micros) -> Option<Micros> {
 /// Of all quotas of which nothing remains, the one that takes longest.
 fn used_up(headers: &HeaderMap) -> Option<Micros> {
     let lines = headers.get_all("ratelimit").iter();
-    let told = lines.flat_map(|line| items(line.as_bytes())).map(|(_, left)| left);
-    told.filter(|left| left.remaining == 0).filter_map(|left| left.more_after).max().map(micros)
+    let told = lines.flat_map(|line| parse_items(line.as_bytes())).map(|(_, left)| left);
+    told.filter(|left| left.remaining == 0).filter_map(|left| left.refill_after).max().map(micros)
 }
 
 fn micros(seconds: u64) -> Micros {

@@ -4,7 +4,7 @@ use http::{HeaderMap, HeaderName, HeaderValue};
 use std::sync::{Arc, OnceLock};
 use tidegate_core::{
     Decision,
-    header::{Left, Text},
+    header::{Remaining, SmallString},
 };
 use tidegate_limiter::store::Choice;
 use tidegate_rule::{Fields, Gate, Labels, LimitDecision, Mode, Verdict};
@@ -36,10 +36,10 @@ impl RateLimitHeaders {
             _ => return None,
         }
         let (labels, quota) = (gate.limits().get(limit)?.rule().labels(), decision.quota());
-        if decision.is_closed() || labels.choice() != Choice::All {
+        if decision.is_fail_closed() || labels.choice() != Choice::All {
             return None;
         }
-        let left = labels.get(quota)?.left(decision);
+        let left = labels.get(quota)?.remaining(decision);
         let headers = match labels.keep(Sent::nothing) {
             Some(sent) => sent.again(&labels, quota, left),
             // A surface of another kind was first to keep something.
@@ -98,9 +98,9 @@ fn add(fields: &HeaderMap, headers: &mut HeaderMap) {
 
 /// The two headers of the current draft.
 #[inline(never)]
-fn of_draft(labels: &Labels, quota: usize, left: Left) -> Option<Arc<HeaderMap>> {
-    let mut text = Text::default();
-    labels.get(quota)?.write(&mut text, left).ok()?;
+fn of_draft(labels: &Labels, quota: usize, left: Remaining) -> Option<Arc<HeaderMap>> {
+    let mut text = SmallString::default();
+    labels.get(quota)?.write_item(&mut text, left).ok()?;
     let mut headers = HeaderMap::new();
     headers.insert(POLICY, HeaderValue::from_maybe_shared(labels.policy().clone()).ok()?);
     headers.insert(LEFT, HeaderValue::from_str(text.as_str()).ok()?);
@@ -108,7 +108,7 @@ fn of_draft(labels: &Labels, quota: usize, left: Left) -> Option<Arc<HeaderMap>>
 }
 
 /// Headers that were sent before: most clients are far from their limit, and have as much left again and again.
-struct Sent([OnceLock<(usize, Left, Arc<HeaderMap>)>; KEPT]);
+struct Sent([OnceLock<(usize, Remaining, Arc<HeaderMap>)>; KEPT]);
 
 const KEPT: usize = 64;
 
@@ -118,7 +118,7 @@ impl Sent {
     }
 
     #[inline]
-    fn again(&self, labels: &Labels, quota: usize, left: Left) -> Option<Arc<HeaderMap>> {
+    fn again(&self, labels: &Labels, quota: usize, left: Remaining) -> Option<Arc<HeaderMap>> {
         let kept = self.0.get(left.remaining as usize % KEPT)?;
         if let Some((its, same, headers)) = kept.get()
             && *its == quota

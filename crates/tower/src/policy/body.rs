@@ -7,7 +7,7 @@ use std::{
     pin::Pin,
     task::{Context, Poll},
 };
-use tidegate_bandwidth::{Bandwidth, Shaped};
+use tidegate_bandwidth::{Bandwidth, ShapedStream};
 
 pin_project! {
     /// A body that moves no faster than all of some bandwidths allow; most have none.
@@ -22,7 +22,7 @@ pin_project! {
     enum Content<B> {
         Plain { #[pin] body: B },
         // One around the other, as many as there are.
-        Shaped { body: Pin<Box<Shaped<Paced<B>>>> },
+        Shaped { body: Pin<Box<ShapedStream<Paced<B>>>> },
     }
 }
 

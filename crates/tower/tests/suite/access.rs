@@ -9,7 +9,7 @@ use std::{
     sync::Arc,
     time::Duration,
 };
-use tidegate_access::{AccessControl, Bans, Stance};
+use tidegate_access::{AccessControl, Bans, ListAction};
 use tidegate_limiter::{Clock, ClockHand};
 use tidegate_rule::{
     Answer,
@@ -20,7 +20,7 @@ use tower::{Layer as _, Service};
 
 fn control(list: &str) -> (Arc<AccessControl>, ClockHand) {
     let (clock, hand) = Clock::manual();
-    let bans = Bans::builder().clock(clock).automatic("3/min for 1h".parse().unwrap()).build().unwrap();
+    let bans = Bans::builder().clock(clock).rule("3/min for 1h".parse().unwrap()).build().unwrap();
     (Arc::new(AccessControl::new(list.parse().unwrap(), bans)), hand)
 }
 
@@ -123,7 +123,7 @@ async fn who_is_unknown_is_kept_out_unless_told_otherwise() {
     let (control, _hand) = control("");
     let access = RequestAccess::new(control);
     assert_eq!(status(&AccessLayer::new(access.clone()).layer(Player::new()), request()).await, 403);
-    let open = AccessLayer::new(access.unknown(Stance::Allow));
+    let open = AccessLayer::new(access.unknown(ListAction::Allow));
     assert_eq!(status(&open.layer(Player::new()), request()).await, 200);
 }
 
@@ -133,7 +133,7 @@ async fn keys_have_a_list_and_bans_too() {
     let player = Player::new();
     let access = RequestAccess::new(control)
         .key(key::header("x-user").unwrap())
-        .unknown(Stance::Allow)
+        .unknown(ListAction::Allow)
         .ban_on(|reply| reply.status() == 401);
     let service = AccessLayer::new(access).layer(player.clone());
     let by = |user: &'static [u8]| {

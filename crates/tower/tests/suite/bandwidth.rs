@@ -8,7 +8,7 @@ use http::{Request, Response};
 use http_body::Frame;
 use http_body_util::BodyExt as _;
 use std::time::Duration;
-use tidegate_bandwidth::{Bandwidth, Shaped};
+use tidegate_bandwidth::{Bandwidth, ShapedStream};
 use tidegate_limiter::Clock;
 use tidegate_rule::request::key;
 use tidegate_tower::{BandwidthLayer, RequestBandwidth, UploadLayer};
@@ -38,7 +38,7 @@ fn about(took: Duration, seconds: f64) {
 #[tokio::test(start_paused = true)]
 async fn answers_of_one_client_share_its_bandwidth() {
     let clock = Clock::tokio();
-    let each = Bandwidth::builder().clock(clock.clone()).build_by_key("100kB/s").unwrap();
+    let each = Bandwidth::builder().clock(clock.clone()).build_keyed("100kB/s").unwrap();
     let layer = BandwidthLayer::new(RequestBandwidth::by_key(each, key::header("x-user").unwrap()));
     let service =
         layer.layer(service_fn(|_: Request<()>| async { Ok::<_, Broken>(Response::new(body(100))) }));
@@ -61,7 +61,7 @@ async fn uploads_are_read_as_fast_as_they_may_be() {
     let clock = Clock::tokio();
     let bandwidth = Bandwidth::builder().clock(clock.clone()).build("100kB/s").unwrap();
     let service =
-        UploadLayer::new(bandwidth).layer(service_fn(|request: Request<Shaped<Piecemeal>>| async {
+        UploadLayer::new(bandwidth).layer(service_fn(|request: Request<ShapedStream<Piecemeal>>| async {
             let read = request.into_body().collect().await?.to_bytes().len();
             Ok::<_, Broken>(Response::new(read))
         }));

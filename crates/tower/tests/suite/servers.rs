@@ -20,7 +20,7 @@ use std::{
     time::Duration,
 };
 use tidegate_access::{AccessControl, Bans};
-use tidegate_bandwidth::Bandwidths;
+use tidegate_bandwidth::KeyedBandwidth;
 use tidegate_limiter::{Slots, Waiter};
 use tidegate_overload::{
     AdaptiveLimit, Breaker, BreakerSettings, PriorityLimit,
@@ -157,7 +157,7 @@ async fn all_layers_stand_in_one_tower() {
     let breakers = Guards::builder().build(move || Breaker::new(settings.clone()));
     let adaptive = Arc::new(AdaptiveLimit::new(Aimd::new(Bounds::default())).unwrap());
     let priority = PriorityLimit::new([Class::new("all", "100%".parse().unwrap())], 10).unwrap();
-    let bans = Bans::builder().automatic("2/min for 1h".parse().unwrap()).build().unwrap();
+    let bans = Bans::builder().rule("2/min for 1h".parse().unwrap()).build().unwrap();
     let control = Arc::new(AccessControl::new(Default::default(), bans));
     let router = Router::new()
         .route("/", get(handler))
@@ -168,7 +168,10 @@ async fn all_layers_stand_in_one_tower() {
             RequestSlots::new(Slots::new(10).unwrap()).wait(Duration::from_secs(60)),
         ))
         .layer(GuardLayer::new(RequestGuard::new(adaptive.clone()).until(Until::Body)))
-        .layer(BandwidthLayer::new(RequestBandwidth::by_key(Bandwidths::new("10MB/s").unwrap(), key::peer())))
+        .layer(BandwidthLayer::new(RequestBandwidth::by_key(
+            KeyedBandwidth::new("10MB/s").unwrap(),
+            key::peer(),
+        )))
         .layer(AccessLayer::new(
             RequestAccess::new(control).behind(proxies.clone()).ban_on(|reply| reply.status() == 429),
         ))

@@ -22,7 +22,7 @@ use std::{
     },
     time::Duration,
 };
-use tidegate_core::Share;
+use tidegate_core::Percent;
 use tidegate_gateway::{Action, Config, RequestFilter, run};
 use tidegate_http_server::{BoundListener, Fault};
 use tidegate_policy::model::{
@@ -127,7 +127,7 @@ pub(crate) fn upstream(servers: &[&Server]) -> Upstream {
         fail_timeout: Duration::from_secs(10),
         health: None,
         breaker: None,
-        retries: Retries { max: 1, budget: Share::percent(20.0).unwrap() },
+        retries: Retries { max: 1, budget: Percent::new(20.0).unwrap() },
     }
 }
 

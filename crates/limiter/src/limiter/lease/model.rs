@@ -82,7 +82,7 @@ impl World {
         let processes = [Process::new(), Process::new()];
         Self {
             quota,
-            state: vec![0; quota.width()],
+            state: vec![0; quota.state_len()],
             now,
             ahead: Micros::ZERO,
             processes,
@@ -100,7 +100,7 @@ impl World {
         let words = self.state.as_mut_slice();
         let left = self.quota.decide(words, now, Demand::probe(1)).decision;
         let amount = if left.is_allowed() { left.remaining().clamp(1, 2) } else { 0 };
-        let granted = amount > 0 && self.quota.decide(words, now, Demand::now(amount)).decision.is_granted();
+        let granted = amount > 0 && self.quota.decide(words, now, Demand::new(amount)).decision.is_granted();
         if granted { amount } else { 0 }
     }
 
@@ -160,7 +160,7 @@ impl World {
         let Some(last) = self.admitted.last() else { return true };
         self.admitted.iter().enumerate().all(|(index, first)| {
             let count = (self.admitted.len() - index) as u64;
-            count <= bound.in_any(last.since(*first).plus(self.ahead))
+            count <= bound.max_in_window(last.since(*first).plus(self.ahead))
         })
     }
 }
@@ -183,7 +183,7 @@ impl Clone for World {
 const QUOTAS: [&str; 3] = ["100/s burst 2", "2 per 30ms fixed-window", "2 per 30ms sliding-log"];
 
 fn bound_of(quota: &str) -> Bound {
-    quota.parse::<Quota>().unwrap().bound().ahead(TTL)
+    quota.parse::<Quota>().unwrap().bound().with_prefetch(TTL)
 }
 
 fn explore(world: &World, bound: &Bound, story: &mut Vec<Event>, most: &mut usize) {

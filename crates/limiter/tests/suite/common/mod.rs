@@ -3,7 +3,9 @@
 #![allow(dead_code, reason = "each test file uses a part of it")]
 
 use std::{collections::HashMap, time::Duration};
-use tidegate_core::{CarryOver, Credit, Decision, Demand, Effect, Kind, Micros, Quota, Receipt, Step};
+use tidegate_core::{
+    AlgorithmKind, CarryOver, ChargeResult, Decision, Demand, Effect, Micros, Overdraft, Quota, Receipt,
+};
 use tidegate_limiter::{
     BlockingBucket, BuildError, Capacity, Clock, ClockHand, Limiter, Permit, Reservation, Throttle,
 };
@@ -101,28 +103,31 @@ impl Memory {
     }
 
     fn take(&mut self, now: Micros, demand: Demand) -> (Decision, Option<Charge>) {
-        if matches!(self.quota.kind(), Kind::Concurrency(_)) {
+        if matches!(self.quota.kind(), AlgorithmKind::Concurrency(_)) {
             return self.take_permits(now, demand.cost);
         }
         let bucket = self.at(now);
-        if demand.credit != Credit::Refuse && demand.cost > self.quota.limit() {
-            assert_eq!(demand.patience, Micros::ZERO, "credit is given now or not at all");
+        if demand.overdraft != Overdraft::Refuse && demand.cost > self.quota.limit() {
+            assert_eq!(demand.max_wait, Micros::ZERO, "credit is given now or not at all");
             return (bucket.check_on_credit(demand.cost), None);
         }
-        let tokens = bucket.reserve(demand.cost, demand.patience.into());
+        let tokens = bucket.reserve(demand.cost, demand.max_wait.into());
         (*tokens.decision(), Some(Charge::Tokens(tokens)))
     }
 }
 
 impl Subject for Memory {
-    fn decide(&mut self, now: Micros, demand: Demand) -> Step {
+    fn decide(&mut self, now: Micros, demand: Demand) -> ChargeResult {
         let (decision, charge) = match demand {
             Demand { effect: Effect::Probe, cost, .. } => (self.at(now).peek(cost), None),
-            Demand { credit: Credit::Force, cost, .. } => {
+            Demand { overdraft: Overdraft::Force, cost, .. } => {
                 // Work that was done regardless is a commitment over a reservation of nothing.
                 let bucket = self.at(now);
                 if cost > self.quota.limit() {
-                    return Step { decision: bucket.check_on_credit(cost), receipt: Receipt::default() };
+                    return ChargeResult {
+                        decision: bucket.check_on_credit(cost),
+                        receipt: Receipt::default(),
+                    };
                 }
                 let would = bucket.reserve(cost, Duration::MAX);
                 let decision = *would.decision();
@@ -138,7 +143,7 @@ impl Subject for Memory {
             receipt = Receipt { cost: demand.cost, mark: self.charged, ..receipt };
             self.charges.insert(receipt.mark, charge);
         }
-        Step { decision, receipt }
+        ChargeResult { decision, receipt }
     }
 
     fn refund(&mut self, now: Micros, receipt: Receipt, cost: u64) {

@@ -2,7 +2,7 @@
 //! places, late results decide nothing, and there is always a way out.
 
 use proptest::{collection::vec, prelude::*};
-use tidegate_core::{Micros, Share};
+use tidegate_core::{Micros, Percent};
 use tidegate_overload::{
     BreakerBuilder, BreakerSettings, BreakerState, Rejection, Report,
     breaker::{BreakerMachine, Generation, Leeway},
@@ -37,14 +37,14 @@ fn settings() -> impl Strategy<Value = BreakerBuilder> {
             };
             let builder = builder
                 .min_calls(min_calls)
-                .failure_rate(Share::ratio(failure, 100))
+                .failure_rate(Percent::from_ratio(failure, 100))
                 .probes(PROBES)
                 .probe_deadline(Micros::new(2_000))
                 .open_for(Micros::new(500))
                 .backoff(1.5, Micros::new(3_000))
-                .jitter(Share::ratio(jitter, 100));
+                .jitter(Percent::from_ratio(jitter, 100));
             match slow {
-                Some(slow) => builder.slow_calls(Share::ratio(slow, 100), Micros::new(100)),
+                Some(slow) => builder.slow_calls(Percent::from_ratio(slow, 100), Micros::new(100)),
                 None => builder,
             }
         },

@@ -1,6 +1,6 @@
 //! Settings that make no sense are refused; times that make no sense do no harm.
 
-use tidegate_core::{Micros, Share};
+use tidegate_core::{Micros, Percent};
 use tidegate_overload::{
     BreakerSettings, BreakerState, Rejection, Report,
     breaker::{BreakerMachine, Generation},
@@ -9,7 +9,7 @@ use tidegate_overload::{
 #[test]
 fn settings_that_make_no_sense() {
     let new = BreakerSettings::builder;
-    let (second, half) = (Micros::from_secs(1), Share::ratio(1, 2));
+    let (second, half) = (Micros::from_secs(1), Percent::from_ratio(1, 2));
     for (wrong, problem) in [
         (new().over_calls(0), "a window of calls of 0"),
         (new().over_calls(u32::MAX), "a window of calls of"),
@@ -18,8 +18,8 @@ fn settings_that_make_no_sense() {
         (new().over_buckets(second, 0), "a number of buckets of 0"),
         (new().over_buckets(Micros::new(5), 6), "a window of 5us in 6 buckets"),
         (new().min_calls(0), "a minimum of calls of zero"),
-        (new().failure_rate(Share::NONE), "a failure rate of 0%"),
-        (new().slow_calls(Share::NONE, second), "a rate of slow calls of 0%"),
+        (new().failure_rate(Percent::ZERO), "a failure rate of 0%"),
+        (new().slow_calls(Percent::ZERO, second), "a rate of slow calls of 0%"),
         (new().slow_calls(half, Micros::ZERO), "a time for slow calls of zero"),
         (new().slow_calls(half, Micros::MAX), "a time for slow calls without an end"),
         (new().probes(0), "a number of probes of zero"),
@@ -40,8 +40,8 @@ fn settings_that_make_no_sense() {
         assert!(error.problem().starts_with(problem), "{error}");
     }
     // Shares above the whole cannot be made, so neither can such a jitter or rate.
-    assert!("101%".parse::<Share>().is_err());
-    assert!(new().jitter(Share::ALL).backoff(1.0, Micros::from_secs(60)).build().is_ok());
+    assert!("101%".parse::<Percent>().is_err());
+    assert!(new().jitter(Percent::FULL).backoff(1.0, Micros::from_secs(60)).build().is_ok());
 }
 
 fn opened(at: Micros) -> BreakerMachine {
@@ -86,7 +86,7 @@ fn the_end_of_time_and_open_times_without_end() {
 /// Open times grow to the longest and stay there, however often; chance moves them by its share and no more.
 #[test]
 fn open_times_keep_within_their_bounds() {
-    let tenth = Share::ratio(1, 10);
+    let tenth = Percent::from_ratio(1, 10);
     for (roll, percent) in
         [(0.0, 90), (0.25, 95), (0.5, 100), (1.0, 110), (-5.0, 90), (7.0, 110), (f64::NAN, 100)]
     {
@@ -112,7 +112,7 @@ fn open_times_keep_within_their_bounds() {
 
 #[test]
 fn a_whole_jitter_never_ends_before_it_begins() {
-    let settings = BreakerSettings::builder().over_calls(1).jitter(Share::ALL).build().unwrap();
+    let settings = BreakerSettings::builder().over_calls(1).jitter(Percent::FULL).build().unwrap();
     let mut breaker = BreakerMachine::new(settings);
     let pass = breaker.try_pass(Micros::ZERO, 0.0).unwrap();
     breaker.report(pass, Report::Failure, Micros::ZERO, Micros::ZERO, 0.0);

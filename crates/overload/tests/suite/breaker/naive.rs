@@ -1,7 +1,7 @@
 //! Rates are those of a list of all calls: the last so many of it, or those of the last buckets.
 
 use proptest::{collection::vec, prelude::*};
-use tidegate_core::{Micros, Share};
+use tidegate_core::{Micros, Percent};
 use tidegate_overload::{BreakerSettings, BreakerState, CallCounts, Report, breaker::BreakerMachine};
 use tidegate_testkit::strategy::runner_of;
 
@@ -53,7 +53,7 @@ fn counts_of(size: Size, past: &[(u64, Call)], now: u64) -> CallCounts {
 fn rates_are_those_of_a_list_of_calls() {
     let settings = (sizes(), 1_u64..30, 1_u64..=100, 1_u64..=100, 0_u64..10_000);
     let law = |((size, min_calls, failure, slow, start), calls): ((Size, u64, u64, u64, u64), Vec<Call>)| {
-        let (failure, slow) = (Share::ratio(failure, 100), Share::ratio(slow, 100));
+        let (failure, slow) = (Percent::from_ratio(failure, 100), Percent::from_ratio(slow, 100));
         let builder = BreakerSettings::builder();
         let builder = match size {
             Size::Calls(calls) => builder.over_calls(calls),
@@ -81,15 +81,18 @@ fn rates_are_those_of_a_list_of_calls() {
             past.push((now, call));
 
             let counts = counts_of(size, &past, now);
-            let reaches = |part: u64, share: Share| {
+            let reaches = |part: u64, share: Percent| {
                 u128::from(part) * 1_000_000 >= u128::from(share.millionths()) * u128::from(counts.calls)
             };
             let enough = counts.calls >= needed;
             let opens = enough && (reaches(counts.failures, failure) || reaches(counts.slow, slow));
             let seen = breaker.snapshot(at);
             prop_assert_eq!(seen.counts, counts);
-            prop_assert_eq!(seen.failure_rate, enough.then(|| Share::ratio(counts.failures, counts.calls)));
-            prop_assert_eq!(seen.slow_rate, enough.then(|| Share::ratio(counts.slow, counts.calls)));
+            prop_assert_eq!(
+                seen.failure_rate,
+                enough.then(|| Percent::from_ratio(counts.failures, counts.calls))
+            );
+            prop_assert_eq!(seen.slow_rate, enough.then(|| Percent::from_ratio(counts.slow, counts.calls)));
             prop_assert_eq!(seen.state == BreakerState::Open, opens, "after a call at {}", now);
             if opens {
                 break;

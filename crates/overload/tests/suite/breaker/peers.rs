@@ -1,7 +1,7 @@
 //! What Resilience4j, Sentinel and recloser do in the same place, and where this breaker does better.
 
 use super::story::play;
-use tidegate_core::{Micros, Share};
+use tidegate_core::{Micros, Percent};
 use tidegate_overload::{BreakerBuilder, BreakerSettings};
 
 /// The settings of Resilience4j's own tests.
@@ -15,8 +15,8 @@ fn resilience4j() -> BreakerBuilder {
         .open_for(Micros::from_secs(5))
 }
 
-fn percent(percent: f64) -> Share {
-    Share::percent(percent).unwrap()
+fn percent(percent: f64) -> Percent {
+    Percent::new(percent).unwrap()
 }
 
 /// Three calls that fail and two that do not open it for five seconds, after which it is half-open.
@@ -151,6 +151,6 @@ fn the_deadline_ends_the_wait_for_probes() {
         play(name, settings(), &format!("{HALF_OPEN} {text}"));
     }
     // Where only slow calls open it, one that is never heard of is slow.
-    let slow_only = settings().failure_rate(Share::ALL);
+    let slow_only = settings().failure_rate(Percent::FULL);
     play("missing is slow", slow_only, "E E E E E =open +5s ask ask S S +30s no:5s =open 50% slow=50%");
 }

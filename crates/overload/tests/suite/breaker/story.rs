@@ -75,7 +75,8 @@ impl Story {
 
     fn look(&self, word: &str) -> Result<(), String> {
         let seen = self.breaker.snapshot(self.now);
-        let rate = |share: Option<tidegate_core::Share>| share.map_or("-%".into(), |share| share.to_string());
+        let rate =
+            |share: Option<tidegate_core::Percent>| share.map_or("-%".into(), |share| share.to_string());
         let (expected, actual) = if let Some(state) = word.strip_prefix('=') {
             (state, seen.state.to_string())
         } else if let Some(slow) = word.strip_prefix("slow=") {

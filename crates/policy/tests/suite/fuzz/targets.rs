@@ -7,7 +7,7 @@
 
 use std::{any::Any, fmt::Display, io, net::IpAddr, path::Path, str::FromStr};
 use tidegate_access::{BanRule, Prefix};
-use tidegate_core::{Demand, Micros, Quota, Ratio, Share};
+use tidegate_core::{Demand, Micros, Percent, Quota, Ratio};
 use tidegate_overload::Schedule;
 use tidegate_policy::{
     Policy, PolicyFormat,
@@ -220,17 +220,17 @@ pub(crate) fn words(bytes: &[u8]) {
     round_trip::<Quota>(&text);
     round_trip::<Schedule>(&text);
     round_trip::<BanRule>(&text);
-    round_trip::<Share>(&text);
+    round_trip::<Percent>(&text);
     round_trip::<Prefix>(&text);
     _ = text.parse::<Micros>();
     _ = text.parse::<Ratio>();
     if let Ok(quota) = text.parse::<Quota>()
-        && quota.width() <= 1 << 12
+        && quota.state_len() <= 1 << 12
     {
-        let mut words = vec![0; quota.width()];
+        let mut words = vec![0; quota.state_len()];
         quota.create(&mut words[..], Micros::ZERO);
         for at in [0, 1, 1_000_000, 1_000_000_000_000] {
-            let demand = Demand::within(1, Micros::MAX);
+            let demand = Demand::with_max_wait(1, Micros::MAX);
             _ = quota.decide(&mut words[..], Micros::new(at), demand);
         }
     }

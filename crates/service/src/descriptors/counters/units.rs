@@ -140,7 +140,7 @@ fn behind(hits: &[Hits<'_>]) -> Vec<u64> {
 
 fn count(decision: &Decision, behind: u64) -> Count {
     let is_there = !decision.is_degraded();
-    if decision.is_closed() {
+    if decision.is_fail_closed() {
         return Count::Closed;
     }
     if decision.limit() == u64::MAX {

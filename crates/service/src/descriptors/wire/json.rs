@@ -54,13 +54,13 @@ impl<D: Decide> JsonWire<D> {
     }
 
     async fn decided(&self, body: &[u8]) -> Result<Response<Bytes>, DescriptorFault> {
-        let request = json::read(body).map_err(|error| DescriptorFault::Invalid(error.to_string()))?;
+        let request = json::from_slice(body).map_err(|error| DescriptorFault::Invalid(error.to_string()))?;
         let verdict = self.decide.decide(translate::asked(request)?).await?;
         let status = match verdict.overall {
             OverLimit::No => StatusCode::OK,
             OverLimit::Yes => StatusCode::TOO_MANY_REQUESTS,
         };
-        let written = json::write(&translate::said(verdict))
+        let written = json::to_vec(&translate::said(verdict))
             .map_err(|error| DescriptorFault::Unavailable(format!("the answer is no JSON: {error}")))?;
         Ok(response(status, "application/json", written.into()))
     }

@@ -139,7 +139,7 @@ enum Settle {
 }
 
 fn asked(body: &[u8]) -> Result<DomainAsk, ApiError> {
-    let request = tidegate_proto::json::read(body).map_err(|error| ApiError::bad(error.to_string()))?;
+    let request = tidegate_proto::json::from_slice(body).map_err(|error| ApiError::bad(error.to_string()))?;
     translate::asked(request).map_err(problem)
 }
 
@@ -179,7 +179,7 @@ fn said(verdict: DomainVerdict, held: Option<(String, Duration)>) -> Result<Resp
         OverLimit::No => StatusCode::OK,
         OverLimit::Yes => StatusCode::TOO_MANY_REQUESTS,
     };
-    let written = tidegate_proto::json::write(&translate::said(verdict)).map_err(|_| ended())?;
+    let written = tidegate_proto::json::to_vec(&translate::said(verdict)).map_err(|_| ended())?;
     let mut body: Value = serde_json::from_slice(&written).map_err(|_| ended())?;
     if let Some((id, expires)) = held {
         body["id"] = id.into();

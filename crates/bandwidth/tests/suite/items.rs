@@ -1,0 +1,142 @@
+//! Bytes per second of what cannot be cut: items of a stream, frames of a body.
+
+#![cfg(all(feature = "stream", feature = "http-body"))]
+#![allow(clippy::unwrap_used, clippy::panic, reason = "this is how a test fails")]
+
+use bytes::Bytes;
+use futures_core::Stream;
+use http_body::{Body, Frame, SizeHint};
+use std::{
+    collections::VecDeque,
+    convert::Infallible,
+    future::poll_fn,
+    pin::Pin,
+    task::{Context, Poll},
+    time::Duration,
+};
+use tidegate_bandwidth::{Bandwidth, ByteLen, ShapedStream};
+use tidegate_limiter::{Clock, ClockHand};
+use tidegate_testkit::sleeper::Sleeper;
+
+/// Items, as a stream and as a body; what is empty stands for trailers.
+struct ItemSource(VecDeque<Vec<u8>>);
+
+impl ItemSource {
+    fn with_lengths(lengths: &[usize]) -> Self {
+        Self(lengths.iter().map(|length| vec![7; *length]).collect())
+    }
+}
+
+impl Stream for ItemSource {
+    type Item = Result<Vec<u8>, Infallible>;
+
+    fn poll_next(mut self: Pin<&mut Self>, _: &mut Context<'_>) -> Poll<Option<Self::Item>> {
+        Poll::Ready(self.0.pop_front().map(Ok))
+    }
+
+    fn size_hint(&self) -> (usize, Option<usize>) {
+        (self.0.len(), Some(self.0.len()))
+    }
+}
+
+impl Body for ItemSource {
+    type Data = Bytes;
+    type Error = Infallible;
+
+    fn poll_frame(
+        mut self: Pin<&mut Self>,
+        _: &mut Context<'_>,
+    ) -> Poll<Option<Result<Frame<Bytes>, Infallible>>> {
+        let frame = self.0.pop_front().map(|item| match item.is_empty() {
+            true => Frame::trailers(Default::default()),
+            false => Frame::data(item.into()),
+        });
+        Poll::Ready(frame.map(Ok))
+    }
+
+    fn is_end_stream(&self) -> bool {
+        self.0.is_empty()
+    }
+
+    fn size_hint(&self) -> SizeHint {
+        SizeHint::with_exact(self.0.iter().map(|item| item.len() as u64).sum())
+    }
+}
+
+fn limit_items(items: ItemSource) -> (ShapedStream<ItemSource>, Clock, ClockHand) {
+    let (clock, hand) = Clock::manual();
+    let bandwidth = Bandwidth::builder().clock(clock.clone()).build("100kB/s").unwrap();
+    (bandwidth.limit_reads(items), clock, hand)
+}
+
+/// When each came, in milliseconds.
+fn arrival_times<T>(
+    mut next: impl FnMut(&mut Context<'_>) -> Poll<Option<T>>,
+    clock: &Clock,
+    hand: &ClockHand,
+) -> Vec<(u64, T)> {
+    let mut moments = Vec::new();
+    for _ in 0..30_000 {
+        let mut waiting = Sleeper::new(poll_fn(&mut next));
+        while waiting.end().is_none() {
+            hand.advance(Duration::from_millis(1));
+            waiting.stir();
+        }
+        match waiting.take().unwrap() {
+            Some(item) => moments.push((clock.now().get() / 1_000, item)),
+            None => return moments,
+        }
+    }
+    panic!("it does not end");
+}
+
+#[test]
+fn stream_item_is_charged_before_the_next() {
+    // 9 ms of credit, of which 4 must be there; the last one finds what those before it owe.
+    let (mut stream, clock, hand) = limit_items(ItemSource::with_lengths(&[10_000, 100, 100, 0, 2_000, 50]));
+    assert_eq!(Stream::size_hint(&stream), (6, Some(6)));
+    let came = arrival_times(|context| Pin::new(&mut stream).poll_next(context), &clock, &hand);
+    let when: Vec<_> = came.iter().map(|(at, item)| (*at, item.byte_len())).collect();
+    assert_eq!(when, [(0, 10_000), (95, 100), (95, 100), (95, 0), (95, 2_000), (117, 50)]);
+}
+
+#[test]
+fn body_frames_and_trailers_pass_unchanged() {
+    let (mut body, clock, hand) = limit_items(ItemSource::with_lengths(&[900, 500, 500, 0]));
+    assert_eq!(Body::size_hint(&body).exact(), Some(1_900));
+    assert!(!body.is_end_stream());
+    let came = arrival_times(|context| Pin::new(&mut body).poll_frame(context), &clock, &hand);
+    let shown: Vec<_> = came
+        .into_iter()
+        .map(|(at, frame)| match frame.unwrap().into_data() {
+            Ok(data) => (at, Some(data.len())),
+            Err(frame) => (at, frame.into_trailers().map(|_| None).unwrap()),
+        })
+        .collect();
+    assert_eq!(shown, [(0, Some(900)), (4, Some(500)), (9, Some(500)), (14, None)]);
+    assert!(body.is_end_stream());
+}
+
+#[test]
+fn small_items_arrive_at_the_rate() {
+    let (mut stream, clock, hand) = limit_items(ItemSource::with_lengths(&[10; 20_000]));
+    let came = arrival_times(|context| Pin::new(&mut stream).poll_next(context), &clock, &hand);
+    for (index, (at, _)) in came.iter().enumerate() {
+        let expected = index as i64 / 10;
+        assert!((expected - 10..=expected + 1).contains(&(*at as i64)), "item {index} at {at} ms");
+    }
+}
+
+#[test]
+fn byte_len_of_byte_types() {
+    fn length(item: impl ByteLen) -> usize {
+        item.byte_len()
+    }
+    assert_eq!(length("four") + length(String::from("four")) + length(&b"four"[..]) + length([0_u8; 4]), 16);
+    assert_eq!(
+        length(vec![0; 4]) + length(Bytes::from_static(b"four")) + length(Box::<[u8]>::from([0; 4])),
+        12
+    );
+    assert_eq!(length(std::borrow::Cow::Borrowed("four")) + length(std::sync::Arc::<str>::from("four")), 8);
+    assert_eq!(length(Ok::<_, ()>("four")) + length(Err::<Vec<u8>, _>("no bytes")), 4);
+}

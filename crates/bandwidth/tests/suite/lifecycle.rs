@@ -1,0 +1,399 @@
+//! Streams that share a rate come, fall silent, give up and go; none takes along what belongs to others.
+
+#![allow(clippy::unwrap_used, clippy::panic, reason = "this is how a test fails")]
+
+use crate::transfers::{EVEN_STEPS, EndlessStream, Transfer, assert_rate, manual_bandwidth, run_transfers};
+use proptest::prelude::*;
+use std::{
+    io,
+    pin::Pin,
+    sync::{
+        Arc,
+        atomic::{AtomicU64, Ordering},
+    },
+    task::{Context, Poll},
+    thread,
+    time::Duration,
+};
+use tidegate_bandwidth::{Bandwidth, KeyedBandwidth};
+use tidegate_limiter::Clock;
+use tidegate_testkit::{sleeper::Sleeper, strategy::runner_of};
+use tokio::io::{AsyncRead, AsyncReadExt, AsyncWrite, AsyncWriteExt, ReadBuf};
+
+/// Of two that wait, the first gives up without a word.
+#[test]
+fn abandoned_read_is_skipped() {
+    let (bandwidth, clock, hand) = manual_bandwidth("100kB/s");
+    let mut fickle = bandwidth.limit_reads(EndlessStream { chunk: 1 << 16 });
+    let mut buffer = vec![0; 1 << 16];
+    while Sleeper::new(async { fickle.read(&mut buffer).await.unwrap() }).end().is_some() {}
+    let mut movers = [Transfer::read_from(bandwidth.limit_reads(EndlessStream { chunk: 1 << 16 }), 1 << 16)];
+    let log = run_transfers(&mut movers, &hand, &clock, EVEN_STEPS, 2);
+    assert_rate(&log, 100_000, "alone after all");
+    // It is welcome when it comes back.
+    hand.advance(Duration::from_millis(4));
+    assert!(Sleeper::new(async { fickle.read(&mut buffer).await.unwrap() }).end().is_some());
+}
+
+/// Many wait and all give up without a word but the last: it must not look after them one by one for minutes.
+#[tokio::test(start_paused = true)]
+async fn many_abandoned_reads_are_skipped_within_seconds() {
+    let bandwidth = Bandwidth::builder().clock(Clock::tokio()).build("100kB/s").unwrap();
+    let mut crowd: Vec<_> =
+        (0..200).map(|_| bandwidth.limit_reads(EndlessStream { chunk: 1 << 16 })).collect();
+    let mut buffer = vec![0; 1 << 16];
+    for stream in &mut crowd {
+        while Sleeper::new(async { stream.read(&mut buffer).await.unwrap() }).end().is_some() {}
+    }
+    let mut last = bandwidth.limit_reads(EndlessStream { chunk: 1 << 16 });
+    let first_bytes = tokio::time::timeout(Duration::from_secs(2), last.read(&mut buffer)).await;
+    assert!(first_bytes.is_ok(), "nothing in two seconds");
+    drop(crowd);
+}
+
+#[test]
+fn closed_stream_returns_its_bytes() {
+    let (bandwidth, clock, hand) = manual_bandwidth("100kB/s");
+    let endless = EndlessStream { chunk: 1 << 16 };
+    let mut movers: Vec<_> =
+        (0..5).map(|_| Transfer::read_from(bandwidth.limit_reads(endless), 1 << 16)).collect();
+    run_transfers(&mut movers, &hand, &clock, EVEN_STEPS, 1);
+    for _ in 0..4 {
+        movers.remove(0);
+        let log = run_transfers(&mut movers, &hand, &clock, EVEN_STEPS, 2);
+        assert_rate(&log, 100_000, "those who stay");
+    }
+    drop(movers);
+    hand.advance(Duration::from_secs(1));
+    // Bytes that were granted and not moved are there for others: all of the burst, less what was moved.
+    for _ in 0..100 {
+        let mut stream = bandwidth.limit_reads(endless);
+        assert_eq!(Sleeper::new(async { stream.read(&mut [0; 5]).await.unwrap() }).take(), Some(5));
+    }
+    let mut movers = [Transfer::read_from(bandwidth.limit_reads(endless), 1 << 16)];
+    assert_eq!(run_transfers(&mut movers, &hand, &clock, EVEN_STEPS, 0), [(0, 400)]);
+}
+
+/// A stream that has nothing to say for now.
+struct PendingReader;
+
+impl AsyncRead for PendingReader {
+    fn poll_read(self: Pin<&mut Self>, _: &mut Context<'_>, _: &mut ReadBuf<'_>) -> Poll<io::Result<()>> {
+        Poll::Pending
+    }
+}
+
+#[test]
+fn idle_streams_hold_no_bytes() {
+    let (bandwidth, clock, hand) = manual_bandwidth("100kB/s");
+    let mut silent: Vec<_> =
+        (0..50).map(|_| Transfer::read_from(bandwidth.limit_reads(PendingReader), 1 << 16)).collect();
+    run_transfers(&mut silent, &hand, &clock, EVEN_STEPS, 1);
+    let mut movers = [Transfer::read_from(bandwidth.limit_reads(EndlessStream { chunk: 1 << 16 }), 1 << 16)];
+    assert_rate(&run_transfers(&mut movers, &hand, &clock, EVEN_STEPS, 2), 100_000, "one among the silent");
+}
+
+/// What a silent stream was allowed and did not move is there for others at once.
+#[test]
+fn idle_stream_returns_bytes_immediately() {
+    let (bandwidth, clock, hand) = manual_bandwidth("100kB/s");
+    let mut silent: Vec<_> =
+        (0..2).map(|_| Transfer::read_from(bandwidth.limit_reads(PendingReader), 1 << 16)).collect();
+    run_transfers(&mut silent, &hand, &clock, EVEN_STEPS, 0);
+    let mut movers = [Transfer::read_from(bandwidth.limit_reads(EndlessStream { chunk: 1 << 16 }), 1 << 16)];
+    assert_eq!(run_transfers(&mut movers, &hand, &clock, EVEN_STEPS, 0), [(0, 800)]);
+}
+
+/// Moves bytes for ever, and tells how many; a stream of its own for each move, or one for all.
+fn spawn_endless_reader(bandwidth: &Bandwidth, reuse_stream: bool) -> Arc<AtomicU64> {
+    let (bandwidth, moved) = (bandwidth.clone(), Arc::new(AtomicU64::new(0)));
+    let counter = moved.clone();
+    tokio::spawn(async move {
+        let mut stream = bandwidth.limit_reads(EndlessStream { chunk: 1 << 16 });
+        let mut buffer = vec![0; 1 << 16];
+        loop {
+            counter.fetch_add(stream.read(&mut buffer).await.unwrap() as u64, Ordering::SeqCst);
+            if !reuse_stream {
+                stream = bandwidth.limit_reads(EndlessStream { chunk: 1 << 16 });
+            }
+        }
+    });
+    moved
+}
+
+#[tokio::test(start_paused = true)]
+async fn idle_and_new_streams_do_not_starve_others() {
+    let bandwidth = Bandwidth::builder().clock(Clock::tokio()).build("100kB/s").unwrap();
+    let mut silent = bandwidth.limit_reads(EndlessStream { chunk: 1 << 16 });
+    let mut buffer = vec![0; 1 << 16];
+    assert_eq!(silent.read(&mut buffer).await.unwrap(), 400);
+    let steady = spawn_endless_reader(&bandwidth, true);
+    tokio::time::sleep(Duration::from_secs(10)).await;
+    let before = steady.load(Ordering::SeqCst);
+    let back = tokio::time::timeout(Duration::from_secs(2), async {
+        loop {
+            assert!(silent.read(&mut buffer).await.unwrap() > 0);
+        }
+    });
+    assert!(back.await.is_err());
+    let meanwhile = steady.load(Ordering::SeqCst) - before;
+    assert!(meanwhile > 90_000, "{meanwhile} of 200 kB beside one that was silent");
+
+    let before = steady.load(Ordering::SeqCst);
+    spawn_endless_reader(&bandwidth, false);
+    tokio::time::sleep(Duration::from_secs(2)).await;
+    let meanwhile = steady.load(Ordering::SeqCst) - before;
+    assert!(meanwhile > 90_000, "{meanwhile} of 200 kB beside those that come and go");
+}
+
+/// On a clock that is moved by hand every move wakes all. Here nothing wakes a stream but its timer and the others.
+#[tokio::test(start_paused = true)]
+async fn waiting_stream_is_woken_by_changes() {
+    let slow = || Bandwidth::builder().clock(Clock::tokio()).build("1B/s").unwrap();
+    let mut buffer = vec![0; 400];
+
+    // Another rate, though the timer is set to minutes ahead.
+    let bandwidth = slow();
+    let moved = spawn_endless_reader(&bandwidth, true);
+    tokio::time::sleep(Duration::from_secs(1)).await;
+    let before = moved.load(Ordering::SeqCst);
+    bandwidth.change("100kB/s").unwrap();
+    tokio::time::sleep(Duration::from_millis(100)).await;
+    assert!(moved.load(Ordering::SeqCst) > before + 9_000);
+
+    // Bytes that are given back: 27 of them, worth as many seconds.
+    let bandwidth = slow();
+    let mut holds = bandwidth.limit_reads(EndlessStream { chunk: 1 << 16 });
+    assert_eq!(holds.read(&mut [0]).await.unwrap(), 1);
+    let moved = spawn_endless_reader(&bandwidth, true);
+    tokio::time::sleep(Duration::from_secs(1)).await;
+    let before = moved.load(Ordering::SeqCst);
+    drop(holds);
+    tokio::time::sleep(Duration::from_secs(175)).await;
+    assert!(moved.load(Ordering::SeqCst) > before, "its timer alone would fire after 196 s");
+
+    // The task that asked last is woken, not the one that asked before.
+    let bandwidth = slow();
+    let mut stream = bandwidth.limit_reads(EndlessStream { chunk: 1 << 16 });
+    while Sleeper::new(async { stream.read(&mut buffer).await.unwrap() }).end().is_some() {}
+    let mut other = Sleeper::new(async { stream.read(&mut buffer).await.unwrap() });
+    assert!(!other.stir());
+    bandwidth.change("100kB/s").unwrap();
+    assert!(other.stir());
+}
+
+/// Whoever holds a key's bandwidth, and may have given it a rate of its own, shares it with those who ask later.
+#[test]
+fn key_is_retained_while_its_bandwidth_is_in_use() {
+    let per_user = KeyedBandwidth::new("100kB/s").unwrap();
+    let alice = per_user.key("alice");
+    alice.change("1MB/s").unwrap();
+    (0..1_000_u32).for_each(|user| drop(per_user.key(&user)));
+    assert!(per_user.key_count() < 200);
+    assert_eq!(per_user.key("alice").quota(), alice.quota());
+}
+
+#[test]
+fn streams_of_one_key_share_its_rate() {
+    let (clock, hand) = Clock::manual();
+    let per_user = Bandwidth::builder().clock(clock.clone()).build_keyed("100kB/s").unwrap();
+    let reads = |user: &str| {
+        Transfer::read_from(per_user.key(user).limit_reads(EndlessStream { chunk: 1 << 16 }), 1 << 16)
+    };
+    let mut movers = [reads("alice"), reads("alice"), reads("alice"), reads("bob")];
+    run_transfers(&mut movers, &hand, &clock, EVEN_STEPS, 10);
+    let moved = movers.each_ref().map(|mover| mover.bytes_moved() / 10_000);
+    assert_eq!(moved, [33, 33, 33, 100]);
+
+    per_user.change("1MB/s").unwrap();
+    let mut changed = [reads("bob"), reads("carol")];
+    drop(movers);
+    run_transfers(&mut changed, &hand, &clock, EVEN_STEPS, 10);
+    assert_eq!(changed.each_ref().map(|mover| mover.bytes_moved() / 100_000), [100, 100]);
+}
+
+#[test]
+fn key_is_retained_while_in_debt() {
+    let (clock, hand) = Clock::manual();
+    let per_user: KeyedBandwidth = Bandwidth::builder().clock(clock).build_keyed("100kB/s").unwrap();
+    let read_once = |user: u32| {
+        let mut stream = per_user.key(&user).limit_reads(EndlessStream { chunk: 1 << 16 });
+        Sleeper::new(async { stream.read(&mut [0; 400]).await.unwrap() }).take()
+    };
+    for user in 0..10_000 {
+        assert_eq!(read_once(user), Some(400));
+        hand.advance(Duration::from_micros(100));
+        // Each owes for 4 ms, in which 40 come.
+        assert!(per_user.key_count() <= 128, "{} are kept", per_user.key_count());
+    }
+    assert_eq!(read_once(1), Some(400));
+    assert_eq!((read_once(1), read_once(1)), (Some(400), None));
+}
+
+#[test]
+fn bandwidth_requires_a_byte_rate() {
+    for quota in ["10/s", "3 at once", "1MB/s sliding-window", "1MB/s smooth"] {
+        let error = Bandwidth::new(quota).unwrap_err().to_string();
+        assert!(error.ends_with("does not fit here; give a plain rate in bytes, as in `100kB/s`"), "{error}");
+        assert_eq!(KeyedBandwidth::new(quota).unwrap_err().to_string(), error);
+        assert_eq!(Bandwidth::new("1MB/s").unwrap().change(quota).unwrap_err().to_string(), error);
+    }
+    assert!(Bandwidth::builder().burst(0).build("1MB/s").is_err());
+    assert!(Bandwidth::new("1MB").is_err());
+    for (quota, burst) in [
+        ("1GB/s", 9_000_000),
+        ("100kB/s", 900),
+        ("1B/h", 512),
+        ("6MB/min", 900),
+        ("1MB/s burst 10MB", 10_000_000),
+        ("1MB/s burst 10B", 10),
+    ] {
+        assert_eq!(Bandwidth::new(quota).unwrap().quota().limit(), burst, "{quota}");
+    }
+}
+
+/// What happens to streams that share a rate.
+#[derive(Clone, Copy, Debug)]
+enum StreamEvent {
+    Open {
+        chunk: usize,
+        buffer: usize,
+    },
+    Close(usize),
+    /// It is not polled any more, and may be again.
+    Pause(usize),
+    Resume(usize),
+    Advance(u64),
+}
+
+fn stream_events() -> impl Strategy<Value = Vec<StreamEvent>> {
+    let sizes = || prop_oneof![1_usize..100, 100_usize..5_000];
+    let event = prop_oneof![
+        2 => (sizes(), sizes()).prop_map(|(chunk, buffer)| StreamEvent::Open { chunk, buffer }),
+        1 => (0_usize..8).prop_map(StreamEvent::Close),
+        2 => (0_usize..8).prop_map(StreamEvent::Pause),
+        2 => (0_usize..8).prop_map(StreamEvent::Resume),
+        8 => prop_oneof![1_u64..100, 100_u64..6_000].prop_map(StreamEvent::Advance),
+    ];
+    prop::collection::vec(event, 1..120)
+}
+
+/// Whatever happens: never more than the bound, and all of the rate as soon as somebody wants it.
+#[test]
+fn random_events_keep_bound_and_full_rate() {
+    let result = runner_of(300).run(&stream_events(), |story| {
+        let (bandwidth, clock, hand) = manual_bandwidth("200kB/s");
+        let (mut here, mut away): (Vec<Transfer>, Vec<Transfer>) = (Vec::new(), Vec::new());
+        let (mut gone, mut log) = (0, Vec::new());
+        for event in story {
+            match event {
+                StreamEvent::Open { chunk, buffer } => {
+                    here.push(Transfer::read_from(bandwidth.limit_reads(EndlessStream { chunk }), buffer));
+                }
+                StreamEvent::Close(who) if who < here.len() => gone += here.swap_remove(who).bytes_moved(),
+                StreamEvent::Pause(who) if who < here.len() => away.push(here.swap_remove(who)),
+                StreamEvent::Resume(who) if who < away.len() => here.push(away.swap_remove(who)),
+                StreamEvent::Advance(micros) => hand.advance(Duration::from_micros(micros)),
+                _ => {}
+            }
+            let (at, moved) = run_transfers(&mut here, &hand, &clock, EVEN_STEPS, 0)[0];
+            assert_eq!(at, 0);
+            let all = moved + gone + away.iter().map(Transfer::bytes_moved).sum::<u64>();
+            log.push((clock.now(), all));
+        }
+        for (index, (from, before)) in log.iter().enumerate() {
+            for (to, after) in &log[index..] {
+                let most = bandwidth.bound().max_in_window(to.since(*from));
+                prop_assert!(after - before <= most, "{} of {most} from {from} to {to}", after - before);
+            }
+        }
+        here.push(Transfer::read_from(bandwidth.limit_reads(EndlessStream { chunk: 50 }), 1_000));
+        let log = run_transfers(&mut here, &hand, &clock, EVEN_STEPS, 2);
+        let moved_since = |ms: usize| log[ms + 1_000].1 - log[ms].1;
+        let second = moved_since(500);
+        prop_assert!((198_000..=202_000).contains(&second), "{second}");
+        Ok(())
+    });
+    result.unwrap();
+}
+
+/// What passes through is what went in, whatever the pieces.
+#[test]
+fn limited_io_preserves_all_bytes() {
+    let data: Vec<u8> = (0..20_000_u32).map(|byte| (byte % 251) as u8).collect();
+    let (bandwidth, clock, hand) = manual_bandwidth("100kB/s");
+    let task = {
+        let (data, bandwidth) = (data.clone(), bandwidth.clone());
+        Transfer::new(async move |moved| {
+            let mut read = Vec::new();
+            bandwidth.limit_reads(&data[..]).read_to_end(&mut read).await.unwrap();
+            assert!(read == data);
+            let mut written = bandwidth.limit_writes(io::Cursor::new(Vec::new()));
+            written.write_all(&data).await.unwrap();
+            let mut vectored = bandwidth.limit_writes(io::Cursor::new(Vec::new()));
+            assert!(vectored.is_write_vectored());
+            let mut done = 0;
+            while done < data.len() {
+                // Slices that fit, that do not, and that are empty.
+                let (first, rest) = data[done..].split_at((data.len() - done).min(done % 700));
+                let (second, third) = rest.split_at(rest.len() / 2);
+                let slices = [first, &[], second, third].map(io::IoSlice::new);
+                done += vectored.write_vectored(&slices).await.unwrap();
+            }
+            vectored.flush().await.unwrap();
+            vectored.shutdown().await.unwrap();
+            assert!(written.into_inner().into_inner() == data && vectored.into_inner().into_inner() == data);
+            moved.set(1);
+        })
+    };
+    let mut movers = [task];
+    let log = run_transfers(&mut movers, &hand, &clock, EVEN_STEPS, 1);
+    let done_at = log.iter().find(|(_, done)| *done == 1).map(|(at, _)| *at);
+    // 60 kB, of which the burst is free of time.
+    assert!(done_at.is_some_and(|at| (590_000..605_000).contains(&at)), "{done_at:?}");
+}
+
+/// Threads that share a rate never move more than its bound, and none waits for ever.
+#[test]
+fn concurrent_streams_keep_the_bound() {
+    let (clock, hand) = Clock::manual();
+    let bandwidth = Bandwidth::builder().clock(clock.clone()).build("1MB/s").unwrap();
+    let moved = AtomicU64::new(0);
+    let busy = AtomicU64::new(4);
+    thread::scope(|scope| {
+        for thread in 1..=4 {
+            let (bandwidth, moved, busy) = (&bandwidth, &moved, &busy);
+            scope.spawn(move || {
+                for _ in 0..30 {
+                    let mut stream = bandwidth.limit_reads(EndlessStream { chunk: 97 * thread });
+                    let mut left = 1_000;
+                    let mut reading = Sleeper::new(async {
+                        while left > 0 {
+                            let bytes = stream.read(&mut [0; 1024]).await.unwrap();
+                            moved.fetch_add(bytes as u64, Ordering::SeqCst);
+                            left -= bytes.min(left);
+                        }
+                    });
+                    while reading.end().is_none() {
+                        reading.stir();
+                        thread::yield_now();
+                    }
+                }
+                busy.fetch_sub(1, Ordering::SeqCst);
+            });
+        }
+        for _ in 0..1_000_000 {
+            // Read before the time is: what moves in between is counted the next time.
+            let moved = moved.load(Ordering::SeqCst);
+            let bound = bandwidth.bound().max_in_window(clock.now());
+            // Each of the four may have been granted a piece that it moves now.
+            assert!(moved <= bound + 4 * 1_024, "{moved} of {bound}");
+            if busy.load(Ordering::SeqCst) == 0 {
+                return;
+            }
+            hand.advance(Duration::from_micros(100));
+            thread::yield_now();
+        }
+        panic!("somebody waits for ever");
+    });
+}

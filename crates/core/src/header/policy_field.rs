@@ -1,0 +1,191 @@
+//! A quota as headers speak of it.
+
+use super::{MAX_INTEGER, Remaining, ceil_seconds, write_number};
+use crate::{
+    decision::Decision,
+    math::{mul_div_ceil, mul_div_floor},
+    quota::{Quota, RateUnit},
+    units::Micros,
+};
+use alloc::{
+    format,
+    string::{String, ToString as _},
+};
+use core::fmt::{self, Write as _};
+
+/// A quota as headers speak of it: its name and its numbers, written once and then used for every answer.
+///
+/// A client wants a number that it can count down from, and a time in whole seconds. So `w` is how long the quota takes to
+/// grow from nothing to all that it grants at once, rounded up and at least a second, and `q` is what it grants in that
+/// time. That is the limit and the period of a window, and of a token bucket it is the burst and the time to fill it: what
+/// remains is never more than `q`, and `q` per `w` is never faster than the rate.
+///
+/// ```
+/// use tidegate_core::{Quota, header::PolicyField};
+///
+/// let policy = |quota: &str| Ok::<_, tidegate_core::QuotaError>(PolicyField::new("api", &quota.parse::<Quota>()?));
+/// assert_eq!(policy("100/min")?.policy(), r#""api";q=100;w=60"#);
+/// assert_eq!(policy("100/min burst 20")?.policy(), r#""api";q=20;w=12"#);
+/// assert_eq!(policy("100/s burst 10")?.policy(), r#""api";q=100;w=1"#);
+/// assert_eq!(policy("3 at once")?.policy(), r#""api";q=3;qu="concurrent-requests""#);
+/// assert_eq!(policy("5MB/s")?.policy(), r#""api";q=5000000;qu="content-bytes";w=1"#);
+/// # Ok::<(), tidegate_core::QuotaError>(())
+/// ```
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct PolicyField {
+    name: String,
+    /// The name in quotes, and then the parameters.
+    policy: String,
+    /// The bytes of the name in quotes.
+    name_len: usize,
+    limit: u64,
+    window: Option<u64>,
+}
+
+impl PolicyField {
+    /// The label of a quota with this name.
+    pub fn new(name: &str, quota: &Quota) -> Self {
+        let (most, window) = limit_and_window(quota);
+        let mut policy = String::with_capacity(name.len() + 32);
+        // Writing to a string does not fail.
+        let _ = write_string(&mut policy, name);
+        let quoted = policy.len();
+        let _ = write_parameters(&mut policy, quota, most, window);
+        Self { name: name.to_string(), policy, name_len: quoted, limit: most, window }
+    }
+
+    /// The label of one of several quotas of a rule, by its place in the list: the first is called as the rule is, and
+    /// the others `login.2`, `login.3` and so on, since names in a header must differ.
+    pub fn for_indexed_quota(rule: &str, index: usize, quota: &Quota) -> Self {
+        match index {
+            0 => Self::new(rule, quota),
+            _ => Self::new(&format!("{rule}.{}", index.saturating_add(1)), quota),
+        }
+    }
+
+    /// The name.
+    pub fn name(&self) -> &str {
+        &self.name
+    }
+
+    /// The item of `RateLimit-Policy`.
+    pub fn policy(&self) -> &str {
+        &self.policy
+    }
+
+    /// What a client counts down from.
+    pub fn limit(&self) -> u64 {
+        self.limit
+    }
+
+    /// The seconds in which that much is granted; `None` for a number at once.
+    pub fn window(&self) -> Option<u64> {
+        self.window
+    }
+
+    /// What a decision leaves of the quota. After a denial, more comes when it is worth asking again, so that
+    /// `Retry-After` says the same.
+    pub fn remaining(&self, decision: &Decision) -> Remaining {
+        let more = match decision.is_granted() {
+            true => {
+                Some(decision.refill_after()).filter(|more| *more != Micros::ZERO && *more != Micros::MAX)
+            }
+            false => decision.retry_after(),
+        };
+        Remaining {
+            remaining: decision.remaining().min(self.limit),
+            refill_after: more.map(|more| ceil_seconds(more).min(MAX_INTEGER)),
+        }
+    }
+
+    /// Writes the item of `RateLimit`.
+    ///
+    /// ```
+    /// use tidegate_core::{Demand, Micros, Quota, header::{PolicyField, SmallString}};
+    ///
+    /// let quota: Quota = "100/min burst 20".parse()?;
+    /// let decision = quota.decide([0; 2].as_mut_slice(), Micros::ZERO, Demand::new(5)).decision;
+    /// let mut text = SmallString::default();
+    /// PolicyField::new("api", &quota).write_remaining(&mut text, &decision)?;
+    /// assert_eq!(text.as_str(), r#""api";r=15;t=1"#);
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
+    pub fn write_remaining(&self, out: &mut impl fmt::Write, decision: &Decision) -> fmt::Result {
+        self.write_item(out, self.remaining(decision))
+    }
+
+    /// The same of what is left.
+    pub fn write_item(&self, out: &mut impl fmt::Write, left: Remaining) -> fmt::Result {
+        let Remaining { remaining, refill_after: more_after } = left;
+        out.write_str(self.policy.get(..self.name_len).unwrap_or_default())?;
+        out.write_str(";r=")?;
+        write_number(out, remaining)?;
+        match more_after {
+            Some(more) => {
+                out.write_str(";t=")?;
+                write_number(out, more)
+            }
+            None => Ok(()),
+        }
+    }
+
+    /// Writes `RateLimit-Limit` as draft 03 had it: the limit, and then its policy, as in `5, 5;w=60`.
+    pub fn write_limit_draft_03(&self, out: &mut impl fmt::Write) -> fmt::Result {
+        write_number(out, self.limit)?;
+        match self.window {
+            Some(window) => {
+                out.write_str(", ")?;
+                write_number(out, self.limit)?;
+                out.write_str(";w=")?;
+                write_number(out, window)
+            }
+            None => Ok(()),
+        }
+    }
+}
+
+/// What a client counts down from, and in how many seconds that is granted.
+fn limit_and_window(quota: &Quota) -> (u64, Option<u64>) {
+    let Some(rate) = quota.rate() else { return (quota.limit().min(MAX_INTEGER), None) };
+    let (amount, period) = (rate.amount().max(1), rate.period().get().max(1));
+    let whole = Micros::new(mul_div_ceil(quota.limit(), period, amount));
+    let window = ceil_seconds(whole);
+    let granted = mul_div_floor(window.saturating_mul(1_000_000), amount, period);
+    // The window is the time of at least the limit, except for quotas whose time has no end that can be told.
+    (granted.max(quota.limit()).min(MAX_INTEGER), Some(window))
+}
+
+fn write_parameters(out: &mut String, quota: &Quota, limit: u64, window: Option<u64>) -> fmt::Result {
+    write!(out, ";q={limit}")?;
+    let unit = match quota.rate() {
+        None => Some("concurrent-requests"),
+        Some(rate) if rate.unit() == RateUnit::Bytes => Some("content-bytes"),
+        Some(_) => None,
+    };
+    if let Some(unit) = unit {
+        write!(out, ";qu=\"{unit}\"")?;
+    }
+    match window {
+        Some(window) => write!(out, ";w={window}"),
+        None => Ok(()),
+    }
+}
+
+/// Writes a string of RFC 9651, which knows only printable ASCII: other bytes are written as in a URL, and so is the sign
+/// that introduces them, so that different names stay different.
+fn write_string(out: &mut String, text: &str) -> fmt::Result {
+    out.push('"');
+    for byte in text.bytes() {
+        match byte {
+            b'"' | b'\\' => {
+                out.push('\\');
+                out.push(byte.into());
+            }
+            b'%' => out.push_str("%25"),
+            b' '..=b'~' => out.push(byte.into()),
+            _ => write!(out, "%{byte:02X}")?,
+        }
+    }
+    out.push('"');
+    Ok(())
+}

@@ -1,0 +1,80 @@
+//! Law 2: admissions in any window never exceed the stated bound.
+
+use super::admissions::{check, has_closed_interval_bound, run_moves};
+use tidegate_core::{Demand, Micros, Quota};
+use tidegate_testkit::{Plain, Subject, strategy::*};
+
+#[test]
+fn admissions_stay_within_bound() {
+    hold(moves(), |sample, story| {
+        let (mut key, mut moment) = (Plain::new(sample.quota), Moment::start_of(&sample));
+        let admissions = run_moves(&mut key, &sample, &mut moment, &story);
+        let bound = sample.quota.bound();
+        match has_closed_interval_bound(&sample.quota) {
+            true => check(admissions, |length| bound.max_in_window(length.since(Micros::new(1)))),
+            false => check(admissions, |length| bound.max_in_window(length)),
+        }
+    });
+}
+
+#[test]
+fn delayed_admissions_stay_within_bound() {
+    hold(patient_moves(), |sample, story| {
+        let (mut key, mut moment) = (Plain::new(sample.quota), Moment::start_of(&sample));
+        let admissions = run_moves(&mut key, &sample, &mut moment, &story);
+        check(admissions, |length| sample.quota.bound().max_in_window(length))
+    });
+}
+
+/// The bounds are reached, so none of them is too careful. Not for windows from the first hit, of which one is missing
+/// in any second but their own, nor for the shapers, whose bound counts the microseconds that debts are cut to.
+#[test]
+fn bounds_are_tight() {
+    let second = Micros::from_secs(1);
+    // Ask for one at each of these moments; so many pass within some second.
+    let at_once = |at: u64, count: usize| vec![at; count];
+    let every_10ms = |from: u64| (from..from + 1_000_000).step_by(10_000).collect::<Vec<_>>();
+    let late_burst = || [at_once(999_999, 10), every_10ms(1_000_000)].concat();
+    for (quota, mut asks) in [
+        ("10/s burst 5", [at_once(0, 5), every_10ms(0)].concat()),
+        ("10/s leaky-bucket queue 9 delay 4", [at_once(0, 5), every_10ms(0)].concat()),
+        ("10/s fixed-window", [at_once(999_999, 10), at_once(1_000_000, 10)].concat()),
+        ("10/s sliding-window", late_burst()),
+        ("10/s sliding-strict 10", late_burst()),
+        ("10/s sliding-log", late_burst()),
+    ] {
+        let quota: Quota = quota.parse().unwrap();
+        let mut key = Plain::new(quota);
+        asks.sort_unstable();
+        let passes = |at: &u64| key.decide(Micros::new(*at), Demand::new(1)).decision.is_allowed();
+        let passed: Vec<u64> = asks.into_iter().filter(passes).collect();
+        let in_second =
+            |from: &u64| passed.iter().filter(|at| (*from..from + second.get()).contains(at)).count();
+        let most = passed.iter().map(in_second).max().unwrap() as u64;
+        // The token bucket's last token would come at the very end of the second.
+        let open_end = if has_closed_interval_bound(&quota) { 1 } else { 0 };
+        assert_eq!(most + open_end, quota.bound().max_in_window(second), "{quota}");
+    }
+}
+
+/// What a clock cannot tell apart comes on top.
+#[test]
+fn clock_resolution_widens_the_bound() {
+    let (second, tick) = (Micros::from_secs(1), Micros::from_millis(4));
+    for (quota, exact, blurred) in [
+        ("1000/s burst 10", 1_010, 1_014),
+        ("1000/s leaky-bucket queue 99 delay 9", 1_010, 1_014),
+        ("10/s fixed-window", 20, 30),
+        ("10/s sliding-window", 19, 29),
+        ("10/s sliding-log", 10, 20),
+        ("7 at once", 7, 7),
+    ] {
+        let bound = quota.parse::<Quota>().unwrap().bound();
+        assert_eq!(bound.max_in_window(second), exact, "{quota}");
+        assert_eq!(bound.with_clock_resolution(tick).max_in_window(second), blurred, "{quota}");
+        assert_eq!(bound.max_in_window(second.plus(tick)), blurred, "{quota}");
+        let text = bound.with_clock_resolution(tick).to_string();
+        assert!(text.ends_with(", by a clock that ticks every 4ms"), "{text}");
+        assert!(!bound.to_string().contains("clock"), "{bound}");
+    }
+}

@@ -1,0 +1,307 @@
+//! Law 8: quotas change, and several of them may count the same key at a time.
+//!
+//! Quotas that share a state admit together no more than the largest burst and, on top, the fastest rate among them. Those
+//! that share none have a bound each. No denial is longer than the smallest burst at the slowest rate would give.
+
+use super::admissions::{Admission, check, run_moves};
+use super::{is_concurrency, is_shaper};
+use proptest::{prelude::*, test_runner::TestCaseResult};
+use tidegate_core::{CarryOver, Demand, Micros, Outcome, Quota, Retry, StateEntries};
+use tidegate_testkit::{
+    Plain, Subject,
+    bound::{check_restored, largest, longest_retry, may_be_forgiven, sum_of_all, sum_of_largest},
+    strategy::*,
+};
+
+/// One call in a fleet: by which quota, and when.
+type NodeMove = (prop::sample::Index, Move);
+
+fn node_moves() -> impl Strategy<Value = Vec<NodeMove>> {
+    let caller = (any::<prop::sample::Index>(), pauses(), costs());
+    let turn =
+        caller.prop_map(|(which, pause, cost)| (which, Move { pause, cost, patience: Patience::None }));
+    prop::collection::vec(turn, 1..60)
+}
+
+fn demand(samples: &[Sample], sample: &Sample, caller: &Move) -> Demand {
+    let demand = caller.demand(sample);
+    match samples.iter().any(|it| is_shaper(&it.quota)) {
+        true => Demand { cost: demand.cost.min(1), ..demand },
+        false => demand,
+    }
+}
+
+/// What a fleet admits at most in any window of a length.
+type BoundFn = fn(&[Sample], Micros) -> u64;
+
+/// Nodes that count the same key in turn, each by its own quota, and what they admit at most. The first node carries over as
+/// the first of `carry_overs` says, and so on; those are repeated.
+fn check_fleet(
+    samples: &[Sample],
+    carry_overs: &[CarryOver],
+    turns: &[NodeMove],
+    most: BoundFn,
+) -> TestCaseResult {
+    let (mut key, mut moment) = (StateEntries::new(), Moment::start_of(&samples[0]));
+    let mut admissions = Vec::new();
+    // Each quota as if it alone had admitted all of this.
+    let mut alone: Vec<_> = samples.iter().map(|sample| Plain::new(sample.quota)).collect();
+    for (which, caller) in turns {
+        moment.pass(caller.pause);
+        let node = which.index(samples.len());
+        let (sample, carry_over) = (&samples[node], carry_overs[node % carry_overs.len()]);
+        let demand = demand(samples, sample, caller);
+        let before = key.clone();
+        let step = key.decide(&[sample.quota], carry_over, moment.now, demand).remove(0);
+        moment.hear(&step.decision);
+        match step.decision.outcome() {
+            Outcome::Allow => {
+                admissions.push(Admission { at: moment.now, cost: demand.cost });
+                for key in &mut alone {
+                    key.decide(moment.now, Demand::forced(demand.cost));
+                }
+            }
+            Outcome::Delay(_) => prop_assert!(false, "nobody has patience"),
+            Outcome::Deny(retry) => {
+                prop_assert_eq!(&key, &before, "a denial writes nothing");
+                if let Retry::After(wait) = retry {
+                    check_retry(&key, (sample, carry_over), moment.now, demand, wait)?;
+                    let longest = longest_retry(samples, &alone, moment.now);
+                    prop_assert!(wait <= longest, "a wait of {}, at most {}", wait, longest);
+                }
+            }
+        }
+    }
+    check(admissions, |length| most(samples, length))
+}
+
+/// Waiting for exactly as long as a denial says admits, and one microsecond less does not.
+fn check_retry(
+    key: &StateEntries,
+    (sample, carry_over): (&Sample, CarryOver),
+    now: Micros,
+    demand: Demand,
+    wait: Micros,
+) -> TestCaseResult {
+    if now.plus(wait).get() > 1 << 52 {
+        return Ok(()); // not in our time
+    }
+    let allows = |wait: Micros| {
+        let steps = key.clone().decide(&[sample.quota], carry_over, now.plus(wait), demand);
+        steps[0].decision.is_allowed()
+    };
+    prop_assert!(allows(wait), "still denied after {}", wait);
+    prop_assert!(!allows(wait.since(Micros::new(1))), "allowed before {}", wait);
+    Ok(())
+}
+
+#[test]
+fn rolling_change_admits_at_most_the_largest_bound() {
+    let stories = (alike(), node_moves());
+    assert_holds(&stories, |(samples, turns)| {
+        check_fleet(&samples, &[CarryOver::Keep], &turns, sum_of_largest)
+    });
+}
+
+#[test]
+fn rolling_change_of_algorithm_admits_no_more_than_the_sum() {
+    let stories = (unlike(), node_moves());
+    assert_holds(&stories, |(samples, turns)| {
+        check_fleet(&samples, &[CarryOver::Keep], &turns, sum_of_largest)
+    });
+}
+
+/// `reset` declared by every node: each counts by itself, so two nodes that alternate do not reset each other.
+#[test]
+fn rolling_reset_admits_no_more_than_the_sum_of_the_bounds() {
+    let stories = (prop_oneof![alike(), unlike()], node_moves());
+    assert_holds(&stories, |(samples, turns)| check_fleet(&samples, &[CarryOver::Reset], &turns, sum_of_all));
+}
+
+/// `reset` declared by some nodes: a node that keeps takes over the state of one that resets, which then starts anew. It takes over no
+/// more than its own quota could have admitted.
+#[test]
+fn rolling_reset_with_keeping_nodes_stays_within_the_sum_of_bounds() {
+    let carry_overs = prop::collection::vec(prop_oneof![Just(CarryOver::Keep), Just(CarryOver::Reset)], 4);
+    let stories = (prop_oneof![alike(), unlike()], carry_overs, node_moves());
+    assert_holds(&stories, |(samples, carry_overs, turns)| {
+        check_fleet(&samples, &carry_overs, &turns, sum_of_all)
+    });
+}
+
+/// More quotas than a key has entries for: none is forgotten while it counts, and they share nine states at most.
+#[test]
+fn rolling_reset_of_many_quotas_stays_bounded() {
+    // Small limits, one period: all share a state.
+    let limits = prop::collection::btree_set(1_u64..=20, 10..16);
+    let many = (any_sample(), limits).prop_map(|(first, limits)| {
+        let of_limit = |limit| of_limit(&first, limit);
+        limits.into_iter().filter_map(of_limit).collect::<Vec<_>>()
+    });
+    let many = many.prop_filter("permits are held", |all| {
+        all.len() > 9 && !all.iter().any(|it| is_concurrency(&it.quota))
+    });
+    let carry_overs = prop_oneof![
+        3 => Just(vec![CarryOver::Reset]),
+        1 => prop::collection::vec(prop_oneof![Just(CarryOver::Keep), Just(CarryOver::Reset)], 16),
+    ];
+    let caller = (any::<prop::sample::Index>(), short_pauses(), costs());
+    let turn =
+        caller.prop_map(|(which, pause, cost)| (which, Move { pause, cost, patience: Patience::None }));
+    let turns = prop::collection::vec(turn, 40..200);
+    let law = |(samples, carry_overs, turns): (Vec<Sample>, Vec<CarryOver>, Vec<NodeMove>)| {
+        check_fleet(&samples, &carry_overs, &turns, |samples, length| {
+            sum_of_all(samples, length).min(largest(samples, length).saturating_mul(9))
+        })
+    };
+    runner().run(&(many, carry_overs, turns), law).unwrap_or_else(|broken| panic!("{broken}"));
+}
+
+/// Round and round, without time in between: what was no limit at all.
+#[test]
+fn alternating_resets_admit_each_bound_once() {
+    for count in [2, 3, 9, 10, 20] {
+        for algorithm in ["", " fixed-window", " sliding-window", " sliding-log", " sliding-strict 6"] {
+            let quota = |limit: u64| format!("{limit}/min{algorithm}").parse::<Quota>().unwrap();
+            let quotas: Vec<_> = (10..10 + count).map(quota).collect();
+            let (mut key, now) = (StateEntries::new(), Micros::from_secs(1_000));
+            let mut admitted = 0;
+            for turn in 0..4_000 {
+                let quota = quotas[turn % quotas.len()];
+                let step = key.decide(&[quota], CarryOver::Reset, now, Demand::new(1)).remove(0);
+                admitted += u64::from(step.decision.is_allowed());
+            }
+            let sum: u64 = quotas.iter().map(Quota::limit).sum();
+            let most = if count <= 9 { sum } else { 9 * (9 + count) };
+            assert!(admitted <= most, "{count} of {algorithm}: {admitted} of {most}");
+            assert!(count > 9 || admitted == most, "{count} of {algorithm}: {admitted} of {most}");
+        }
+    }
+}
+
+fn assert_holds<S: Strategy>(stories: &S, law: impl Fn(S::Value) -> TestCaseResult) {
+    // As many as every algorithm has in other laws.
+    let cases = prop::test_runner::Config::default().cases * 9;
+    if let Err(broken) = runner_of(cases).run(stories, law) {
+        panic!("{broken}");
+    }
+}
+
+/// Two quotas in turn, over and over: what was a lockout for years, and no limit at all.
+#[test]
+fn alternating_quotas_stay_within_bound() {
+    for (old, new, most) in [
+        ("5/min", "10/min", 10),
+        ("120/min", "100/min", 120),
+        ("5/min sliding-log", "4/min sliding-log", 5),
+        ("100/s sliding-log", "50/s sliding-log", 100),
+        ("60/min sliding-strict 6", "5/min sliding-strict 6", 60),
+        ("20/min burst 20", "20/min burst 3", 20),
+        ("100/min", "100/min sliding-window", 200),
+        ("100/min sliding-window", "50/min sliding-window", 100),
+    ] {
+        let quotas: [Quota; 2] = [old.parse().unwrap(), new.parse().unwrap()];
+        let (mut key, now) = (StateEntries::new(), Micros::from_secs(1_000));
+        let mut admitted = 0;
+        for turn in 0..600 {
+            let step = key.decide(&[quotas[turn % 2]], CarryOver::Keep, now, Demand::new(1)).remove(0);
+            admitted += u64::from(step.decision.is_allowed());
+            if let Some(wait) = step.decision.retry_after() {
+                assert!(wait <= Micros::from_secs(120), "{old} and {new}: retry after {wait}");
+            }
+        }
+        assert_eq!(admitted, most, "{old} and {new}");
+    }
+}
+
+/// A limiter in memory that is changed over and over.
+#[test]
+fn repeated_changes_stay_within_the_largest_bound() {
+    let stories = (alike(), node_moves(), prop::collection::vec(any::<bool>(), 60));
+    assert_holds(&stories, |(samples, turns, changes)| {
+        let (mut key, mut moment) = (Plain::new(samples[0].quota), Moment::start_of(&samples[0]));
+        let (mut sample, mut admissions) = (samples[0], Vec::new());
+        for ((which, caller), is_change) in turns.iter().zip(changes) {
+            moment.pass(caller.pause);
+            if is_change {
+                sample = *which.get(&samples);
+                key.change(moment.now, sample.quota, CarryOver::Keep);
+                if may_be_forgiven(&key.quota, key.words()) {
+                    return Ok(()); // more is used than the new quota can count, and the rest is forgiven
+                }
+            }
+            let demand = demand(&samples, &sample, caller);
+            let decision = key.decide(moment.now, demand).decision;
+            moment.hear(&decision);
+            if decision.is_allowed() {
+                admissions.push(Admission { at: moment.now, cost: demand.cost });
+            }
+        }
+        check(admissions, |length| sum_of_largest(&samples, length))
+    });
+}
+
+/// In memory, where a change converts states at once. In a store it does not even do that.
+#[test]
+fn reverted_change_restores_state() {
+    hold((any_sample(), patient_moves()), |sample, (other, story)| {
+        check_reverted_change(sample, other, &story)
+    });
+    hold_pairs(patient_moves(), |sample, other, story| check_reverted_change(sample, other, &story));
+}
+
+fn check_reverted_change(sample: Sample, other: Sample, story: &[Move]) -> TestCaseResult {
+    if is_concurrency(&sample.quota) || is_concurrency(&other.quota) {
+        return Ok(());
+    }
+    let (mut key, mut moment) = (Plain::new(sample.quota), Moment::start_of(&sample));
+    run_moves(&mut key, &sample, &mut moment, story);
+    let before = key.would(moment.now, Demand::new(1)).decision;
+    key.change(moment.now, other.quota, CarryOver::Keep);
+    if may_be_forgiven(&key.quota, key.words()) {
+        return Ok(()); // more is owed than the other quota can count
+    }
+    key.change(moment.now, sample.quota, CarryOver::Keep);
+    let after = key.would(moment.now, Demand::new(1)).decision;
+    check_restored(&sample, &before, &after)
+}
+
+/// Time heals every change: no state is left that denies for ever.
+#[test]
+fn changed_key_recovers() {
+    let all = prop_oneof![Just(CarryOver::Keep), Just(CarryOver::Reset)];
+    hold((any_sample(), all, patient_moves()), |old, (new, how, story)| {
+        let (mut key, mut moment) = (Plain::new(old.quota), Moment::start_of(&old));
+        run_moves(&mut key, &old, &mut moment, &story);
+        if is_concurrency(&old.quota) && is_concurrency(&new.quota) {
+            return Ok(());
+        }
+        key.change(moment.now, new.quota, how);
+        let reset = key.would(moment.now, Demand::probe(0)).decision.reset_after();
+        if reset.get() > 1 << 51 {
+            return Ok(()); // not in our time
+        }
+        let then = moment.now.plus(reset);
+        prop_assert!(key.would(then, Demand::new(1)).decision.is_allowed(), "still denied after {}", reset);
+        Ok(())
+    });
+}
+
+/// Not for the shapers, whose doubles lose the last digit when they are scaled.
+#[test]
+fn change_to_same_quota_keeps_remaining() {
+    hold((patient_moves(), pauses()), |sample, (story, pause)| {
+        if is_shaper(&sample.quota) {
+            return Ok(());
+        }
+        let (mut key, mut moment) = (Plain::new(sample.quota), Moment::start_of(&sample));
+        run_moves(&mut key, &sample, &mut moment, &story);
+        moment.pass(pause);
+        let before = key.would(moment.now, Demand::probe(0)).decision;
+        key.change(moment.now, sample.quota, CarryOver::Keep);
+        let after = key.would(moment.now, Demand::probe(0)).decision;
+        prop_assert_eq!(before.remaining(), after.remaining());
+        prop_assert_eq!(before.outcome(), after.outcome());
+        Ok(())
+    });
+}
