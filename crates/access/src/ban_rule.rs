@@ -2,7 +2,7 @@
 
 use std::{fmt, str::FromStr, time::Duration};
 use tidegate_core::{AlgorithmKind, Micros, Quota, SettingError};
-use tidegate_limiter::{BuildError, Capacity, Clock, Key, Limiter, Overflow};
+use tidegate_limiter::{BuildError, Capacity, Clock, LimitKey, Limiter, Overflow};
 
 /// When a key is banned for being denied, and for how long.
 ///
@@ -104,7 +104,7 @@ impl DenialCounter {
     }
 
     /// Counts a denial; whoever takes the last that is left is to be banned, and its count starts anew.
-    pub(super) fn record_denial<K: Key + ?Sized>(&self, key: &K) -> bool {
+    pub(super) fn record_denial<K: LimitKey + ?Sized>(&self, key: &K) -> bool {
         let decision = self.limiter.check(key);
         // Not so a key that gets nothing: another thread took the last, or there is no room to count.
         let last = decision.is_allowed() && decision.remaining() == 0;
@@ -114,7 +114,7 @@ impl DenialCounter {
         last
     }
 
-    pub(super) fn reset<K: Key + ?Sized>(&self, key: &K) {
+    pub(super) fn reset<K: LimitKey + ?Sized>(&self, key: &K) {
         // In memory, where it cannot fail.
         let _ = self.limiter.blocking().key(key).reset();
     }

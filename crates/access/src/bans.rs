@@ -20,7 +20,7 @@ use std::{
     time::Duration,
 };
 use tidegate_core::Micros;
-use tidegate_limiter::{BuildError, Capacity, Clock, Key, short_name};
+use tidegate_limiter::{BuildError, Capacity, Clock, LimitKey, short_name};
 
 /// Keeps keys out for a time: addresses, users, anything that can be hashed.
 ///
@@ -138,7 +138,7 @@ impl BansBuilder {
     /// An empty table of bans.
     pub fn build(self) -> Result<Bans, BuildError> {
         if self.capacity == 0 {
-            return Err(BuildError::NoRoom);
+            return Err(BuildError::ZeroCapacity);
         }
         let clock = self.clock.unwrap_or_default();
         let automatic = match self.rule {
@@ -170,7 +170,7 @@ impl Bans {
 
     /// How long the key is banned from now on; `None` if it is not.
     #[inline]
-    pub fn check<K: Key + ?Sized>(&self, key: &K) -> Option<Micros> {
+    pub fn check<K: LimitKey + ?Sized>(&self, key: &K) -> Option<Micros> {
         match self.next_drop.load(Ordering::Acquire) {
             NO_EXPIRY => None,
             next_drop => self.check_table(key, next_drop),
@@ -178,7 +178,7 @@ impl Bans {
     }
 
     /// Bans a key from now on. A ban that lasts longer already stays as it is: only [`Bans::lift`] shortens one.
-    pub fn ban<K: Key + ?Sized>(&self, key: &K, length: Duration) -> BanOutcome {
+    pub fn ban<K: LimitKey + ?Sized>(&self, key: &K, length: Duration) -> BanOutcome {
         let (owner, now) = (self.fingerprint(key), self.clock.now());
         let mut table = self.write();
         let outcome = self.insert_ban(&mut table, owner, &key, now, now.plus(length.into()));
@@ -188,7 +188,7 @@ impl Bans {
 
     /// Ends a ban, and says how long it would have lasted. Whatever was remembered of the key is forgotten, its
     /// denials too.
-    pub fn lift<K: Key + ?Sized>(&self, key: &K) -> Option<Micros> {
+    pub fn lift<K: LimitKey + ?Sized>(&self, key: &K) -> Option<Micros> {
         let (owner, now) = (self.fingerprint(key), self.clock.now());
         let mut table = self.write();
         let ban = table.remove(owner);
@@ -204,7 +204,7 @@ impl Bans {
     ///
     /// Under `10/min for 1h` the tenth denial within a minute bans. Denials of a key that is banned are not counted,
     /// and after a ban the count starts anew. Does nothing unless built with [`BansBuilder::automatic`].
-    pub fn record_denial<K: Key + ?Sized>(&self, key: &K) -> Option<Micros> {
+    pub fn record_denial<K: LimitKey + ?Sized>(&self, key: &K) -> Option<Micros> {
         if let Some(remaining) = self.check(key) {
             return Some(remaining);
         }
@@ -252,7 +252,7 @@ impl Bans {
     }
 
     #[inline(never)]
-    fn check_table<K: Key + ?Sized>(&self, key: &K, next_drop: u64) -> Option<Micros> {
+    fn check_table<K: LimitKey + ?Sized>(&self, key: &K, next_drop: u64) -> Option<Micros> {
         let now = self.clock.now();
         // Whoever comes by tidies up a little, unless another is at it.
         if now.get() >= next_drop
@@ -317,7 +317,7 @@ impl Bans {
         self.denial_counter.as_ref().map_or(Micros::ZERO, DenialCounter::retention)
     }
 
-    fn fingerprint<K: Key + ?Sized>(&self, key: &K) -> u128 {
+    fn fingerprint<K: LimitKey + ?Sized>(&self, key: &K) -> u128 {
         let [high, low] = &self.hashers;
         u128::from(high.hash_one(key)) << 64 | u128::from(low.hash_one(key))
     }

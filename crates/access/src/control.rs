@@ -7,7 +7,7 @@ use super::{
 use arc_swap::ArcSwap;
 use std::{net::IpAddr, sync::Arc};
 use tidegate_core::Micros;
-use tidegate_limiter::Key;
+use tidegate_limiter::LimitKey;
 
 /// Where an address or a key stands.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -88,11 +88,11 @@ impl AccessControl {
         &self.bans
     }
 
-    fn decide<K: Key + ?Sized>(&self, access: AccessMatch, key: &K) -> AccessDecision {
+    fn decide<K: LimitKey + ?Sized>(&self, access: AccessMatch, key: &K) -> AccessDecision {
         AccessDecision::from_list(access, || self.bans.check(key))
     }
 
-    fn decide_denied<K: Key + ?Sized>(&self, access: AccessMatch, key: &K) -> AccessDecision {
+    fn decide_denied<K: LimitKey + ?Sized>(&self, access: AccessMatch, key: &K) -> AccessDecision {
         AccessDecision::from_list(access, || self.bans.record_denial(key))
     }
 }

@@ -7,7 +7,7 @@ use crate::{
 };
 use actix_web::{body::MessageBody, dev::ServiceRequest};
 use std::rc::Rc;
-use tidegate_limiter::Slot;
+use tidegate_limiter::SemaphorePermit;
 use tidegate_rule::surface::{RequestSlots, Turn};
 
 /// Lets no more requests into a service at once than there are slots. Each holds its slot until the body of its answer has
@@ -18,7 +18,7 @@ use tidegate_rule::surface::{RequestSlots, Turn};
 /// use tidegate_actix::{ConcurrencyMiddleware, RequestSlots};
 /// use tidegate_limiter::Slots;
 ///
-/// let slots = Slots::builder().waiting_places(200).build(64)?;
+/// let slots = Slots::builder().max_waiters(200).build(64)?;
 /// let at_once = RequestSlots::new(slots).wait(Duration::from_millis(500));
 /// let app = move || actix_web::App::new().wrap(ConcurrencyMiddleware::new(at_once.clone()));
 /// # Ok::<(), tidegate_core::SettingError>(())
@@ -32,7 +32,7 @@ pub type ConcurrencyMiddleware = Middleware<RequestSlots>;
 
 impl Handle for RequestSlots {
     type Body<B: MessageBody> = HeldBody<B>;
-    type Future<S: Inner<B>, B: MessageBody + 'static> = HeldFuture<S::Future, B, Entered<Slot>>;
+    type Future<S: Inner<B>, B: MessageBody + 'static> = HeldFuture<S::Future, B, Entered<SemaphorePermit>>;
 
     fn call<S: Inner<B>, B: MessageBody + 'static>(
         &self,

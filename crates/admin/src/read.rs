@@ -56,7 +56,9 @@ impl Office {
             let total = sketch.total().max(1);
             keys.extend(sketch.top().into_iter().take(limit).map(|key| (rule.clone(), key, total)));
         }
-        keys.sort_by(|(_, a, _), (_, b, _)| b.certain().cmp(&a.certain()).then_with(|| a.name.cmp(&b.name)));
+        keys.sort_by(|(_, a, _), (_, b, _)| {
+            b.min_count().cmp(&a.min_count()).then_with(|| a.name.cmp(&b.name))
+        });
         let told = keys.into_iter().take(limit).map(|(rule, key, total)| {
             json!({
                 "rule": &*rule,

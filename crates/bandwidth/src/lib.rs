@@ -115,7 +115,7 @@ impl Bandwidth {
         let held = ChunkSizes::for_quota(&quota).prepaid;
         let bound =
             quota.rate().and_then(|rate| rate.burst(quota.limit() + held).ok()).unwrap_or(quota).bound();
-        self.inner.shared.clock().blur(bound)
+        self.inner.shared.clock().widen_bound(bound)
     }
 
     fn from_parts(quota: Quota, scheduler_settings: SchedulerSettings, settings: BandwidthBuilder) -> Self {
@@ -199,7 +199,7 @@ impl BandwidthBuilder {
 
     /// The quota with the burst that it gets here, and the numbers that it amounts to.
     fn resolve(&self, quota: Quota) -> Result<(Quota, SchedulerSettings), BuildError> {
-        let refuse = || BuildError::unfit(&quota, "a plain rate in bytes, as in `100kB/s`");
+        let refuse = || BuildError::unsupported_quota(&quota, "a plain rate in bytes, as in `100kB/s`");
         let (AlgorithmKind::TokenBucket(_), Some(rate)) = (quota.kind(), quota.rate()) else {
             return Err(refuse());
         };

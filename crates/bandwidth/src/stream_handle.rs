@@ -7,7 +7,7 @@ use std::{
     task::{Context, Poll, Waker, ready},
 };
 use tidegate_limiter::{
-    Alarm, Clock,
+    Clock, Timer,
     sync::{AtomicU64, Mutex, Ordering, lock},
 };
 
@@ -58,7 +58,7 @@ pub(super) struct StreamHandle {
     /// What the next move will likely be, for nobody knows how much there is to read: as large as the last one, or
     /// larger if that one was cut.
     expected: u64,
-    timer: Alarm,
+    timer: Timer,
 }
 
 impl StreamHandle {
@@ -75,7 +75,7 @@ impl StreamHandle {
             quantum: piece,
             version: changes,
             expected: piece,
-            timer: Alarm::default(),
+            timer: Timer::default(),
         }
     }
 

@@ -30,14 +30,14 @@ use tidegate_core::{Bound, Micros};
 /// ```
 #[derive(Clone)]
 pub struct Clock {
-    source: Source,
+    source: ClockSource,
 }
 
 #[derive(Clone)]
-enum Source {
+enum ClockSource {
     System(&'static SystemClock),
     Coarse(&'static CoarseClock),
-    Manual(Arc<Hand>),
+    Manual(Arc<ManualClockState>),
     #[cfg(feature = "tokio")]
     Tokio(TokioClock),
 }
@@ -46,7 +46,7 @@ impl Clock {
     /// The exact clock, and the default: the processor's cycle counter, tied to the operating system's monotonic
     /// clock a hundred times a second, so that it cannot drift. It never goes back.
     pub fn system() -> Self {
-        Self { source: Source::System(SystemClock::shared()) }
+        Self { source: ClockSource::System(SystemClock::shared()) }
     }
 
     /// A clock that is read in a fraction of the time and shows it only every few milliseconds; [`Clock::resolution`]
@@ -60,39 +60,39 @@ impl Clock {
     /// let coarse = Throttle::builder().clock(Clock::coarse()).build("1000/s burst 10")?;
     /// println!("{}", coarse.bound()); // … 1014 in any 1s, by a clock that ticks every 4ms
     /// let window = std::time::Duration::from_secs(1).into();
-    /// assert!(coarse.bound().in_any(window) >= exact.bound().in_any(window));
+    /// assert!(coarse.bound().max_admitted(window) >= exact.bound().max_admitted(window));
     /// # Ok::<(), tidegate_limiter::BuildError>(())
     /// ```
     pub fn coarse() -> Self {
         match CoarseClock::shared() {
-            Some(coarse) => Self { source: Source::Coarse(coarse) },
+            Some(coarse) => Self { source: ClockSource::Coarse(coarse) },
             None => Self::system(),
         }
     }
 
     /// A clock that stands at zero until its hand moves it.
-    pub fn manual() -> (Self, ClockHand) {
-        let hand = Arc::new(Hand { now: AtomicU64::new(0), sleepers: Mutex::new(Vec::new()) });
-        (Self { source: Source::Manual(hand.clone()) }, ClockHand { hand })
+    pub fn manual() -> (Self, ManualClock) {
+        let hand = Arc::new(ManualClockState { now: AtomicU64::new(0), wakers: Mutex::new(Vec::new()) });
+        (Self { source: ClockSource::Manual(hand.clone()) }, ManualClock { state: hand })
     }
 
     /// Tokio's clock, which a test can pause and advance. A limiter whose waits are to follow paused time is built
     /// with it.
     #[cfg(feature = "tokio")]
     pub fn tokio() -> Self {
-        Self { source: Source::Tokio(TokioClock::start()) }
+        Self { source: ClockSource::Tokio(TokioClock::start()) }
     }
 
     /// Waits until it is `moment`: on tokio's timer, or for the hand of a manual clock.
     #[cfg(feature = "tokio")]
-    pub async fn wait_until(&self, moment: Micros) {
-        crate::wait::Pause::until(self, Some(moment), None).await;
+    pub async fn wait_until(&self, deadline: Micros) {
+        crate::wait::WaitUntil::new(self, Some(deadline), None).await;
     }
 
     /// The moment on tokio's own clock that is so far from now, for timers that are set again.
     #[cfg(feature = "tokio")]
     #[allow(clippy::disallowed_methods, reason = "this is the clock")]
-    pub(crate) fn tokio_instant_in(left: Micros) -> tokio::time::Instant {
+    pub(crate) fn tokio_deadline_after(left: Micros) -> tokio::time::Instant {
         tokio::time::Instant::now() + left.to_duration()
     }
 
@@ -106,44 +106,44 @@ impl Clock {
     #[inline(always)]
     pub(crate) fn micros(&self) -> u64 {
         match self.source {
-            Source::System(clock) => clock.now(),
-            _ => self.other_micros(),
+            ClockSource::System(clock) => clock.now(),
+            _ => self.micros_slow(),
         }
     }
 
     /// Kept out of line, so that the common clock is read without a detour.
     #[inline(never)]
-    fn other_micros(&self) -> u64 {
+    fn micros_slow(&self) -> u64 {
         match &self.source {
-            Source::System(clock) => clock.now(),
-            Source::Coarse(clock) => clock.now(),
-            Source::Manual(hand) => hand.now.load(Ordering::Acquire),
+            ClockSource::System(clock) => clock.now(),
+            ClockSource::Coarse(clock) => clock.now(),
+            ClockSource::Manual(hand) => hand.now.load(Ordering::Acquire),
             #[cfg(feature = "tokio")]
-            Source::Tokio(clock) => clock.now(),
+            ClockSource::Tokio(clock) => clock.now(),
         }
     }
 
     /// The smallest step that a reading can show.
     pub fn resolution(&self) -> Micros {
         match &self.source {
-            Source::Coarse(clock) => clock.resolution,
+            ClockSource::Coarse(clock) => clock.resolution,
             _ => Micros::new(1),
         }
     }
 
     /// A bound as it holds by this clock: what it cannot tell apart comes on top.
     #[doc(hidden)]
-    pub fn blur(&self, bound: Bound) -> Bound {
+    pub fn widen_bound(&self, bound: Bound) -> Bound {
         match &self.source {
-            Source::Coarse(clock) => bound.with_clock_resolution(clock.resolution),
+            ClockSource::Coarse(clock) => bound.with_clock_resolution(clock.resolution),
             _ => bound,
         }
     }
 
     /// The hand, if this clock is moved by hand: a wait must then watch the hand instead of a timer.
-    pub(crate) fn hand(&self) -> Option<ClockHand> {
+    pub(crate) fn manual_clock(&self) -> Option<ManualClock> {
         match &self.source {
-            Source::Manual(hand) => Some(ClockHand { hand: hand.clone() }),
+            ClockSource::Manual(hand) => Some(ManualClock { state: hand.clone() }),
             _ => None,
         }
     }
@@ -158,11 +158,11 @@ impl Default for Clock {
 impl fmt::Debug for Clock {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let name = match &self.source {
-            Source::System(_) => "system",
-            Source::Coarse(_) => "coarse",
-            Source::Manual(_) => "manual",
+            ClockSource::System(_) => "system",
+            ClockSource::Coarse(_) => "coarse",
+            ClockSource::Manual(_) => "manual",
             #[cfg(feature = "tokio")]
-            Source::Tokio(_) => "tokio",
+            ClockSource::Tokio(_) => "tokio",
         };
         write!(f, "Clock({name}, {})", self.now())
     }
@@ -170,45 +170,45 @@ impl fmt::Debug for Clock {
 
 /// Moves a manual clock. A hand that is turned back does nothing: the clock stands until time catches up.
 #[derive(Clone)]
-pub struct ClockHand {
-    hand: Arc<Hand>,
+pub struct ManualClock {
+    state: Arc<ManualClockState>,
 }
 
-struct Hand {
+struct ManualClockState {
     now: AtomicU64,
-    sleepers: Mutex<Vec<Waker>>,
+    wakers: Mutex<Vec<Waker>>,
 }
 
-impl ClockHand {
+impl ManualClock {
     /// Moves the clock forward.
     pub fn advance(&self, by: Duration) {
-        let now = Micros::new(self.hand.now.load(Ordering::Acquire));
+        let now = Micros::new(self.state.now.load(Ordering::Acquire));
         self.set(now.plus(by.into()));
     }
 
     /// Moves the clock to `time`, unless it is already past it.
     pub fn set(&self, time: Micros) {
-        self.hand.now.fetch_max(time.get(), Ordering::AcqRel);
-        let sleepers = std::mem::take(&mut *self.sleepers());
+        self.state.now.fetch_max(time.get(), Ordering::AcqRel);
+        let sleepers = std::mem::take(&mut *self.lock_wakers());
         sleepers.into_iter().for_each(Waker::wake);
     }
 
     /// Has `waker` woken at the next move.
-    pub(crate) fn watch(&self, waker: &Waker) {
-        let mut sleepers = self.sleepers();
+    pub(crate) fn register_waker(&self, waker: &Waker) {
+        let mut sleepers = self.lock_wakers();
         if !sleepers.iter().any(|sleeper| sleeper.will_wake(waker)) {
             sleepers.push(waker.clone());
         }
     }
 
-    fn sleepers(&self) -> std::sync::MutexGuard<'_, Vec<Waker>> {
-        self.hand.sleepers.lock().unwrap_or_else(std::sync::PoisonError::into_inner)
+    fn lock_wakers(&self) -> std::sync::MutexGuard<'_, Vec<Waker>> {
+        self.state.wakers.lock().unwrap_or_else(std::sync::PoisonError::into_inner)
     }
 }
 
-impl fmt::Debug for ClockHand {
+impl fmt::Debug for ManualClock {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "ClockHand({}us)", self.hand.now.load(Ordering::Acquire))
+        write!(f, "ManualClock({}us)", self.state.now.load(Ordering::Acquire))
     }
 }
 
@@ -224,16 +224,16 @@ struct SystemClock {
     /// What to add to the scaled counter; one word, so that a reader always sees a whole one.
     offset: AtomicU64,
     /// Ticks after which the offset is corrected again.
-    correct_at: AtomicU64,
-    started: std::time::Instant,
-    started_at: u64,
+    next_correction: AtomicU64,
+    start_instant: std::time::Instant,
+    start_micros: u64,
 }
 
 const CORRECTIONS_PER_SECOND: u128 = 100;
 /// The counter is taken to be slower by one part in this many.
-const SLOWER: u128 = 10_000;
+const SLOWDOWN_DIVISOR: u128 = 10_000;
 /// Shown too early by more than this many microseconds, the time is set back: the counter itself has jumped.
-const MOST_AHEAD: u64 = 1_000;
+const MAX_AHEAD_US: u64 = 1_000;
 
 impl SystemClock {
     fn shared() -> &'static Self {
@@ -248,7 +248,7 @@ impl SystemClock {
         let nanos = counter.delta_as_nanos(0, ticks).max(1);
         // nanos / 2^40 / 1000 · 2^64, in an order that keeps the digits.
         let scale = (u128::from(nanos) << 24) / 1_000;
-        let scale = scale - scale / SLOWER;
+        let scale = scale - scale / SLOWDOWN_DIVISOR;
         let ticks_per_second = u128::from(ticks) * 1_000_000_000 / u128::from(nanos);
         let some = |ticks| u64::try_from(ticks).unwrap_or(u64::MAX);
         let clock = Self {
@@ -256,9 +256,9 @@ impl SystemClock {
             scale: some(scale),
             ticks_between_corrections: some(ticks_per_second / CORRECTIONS_PER_SECOND),
             offset: AtomicU64::new(0),
-            correct_at: AtomicU64::new(0),
-            started: std::time::Instant::now(),
-            started_at: unix_micros(),
+            next_correction: AtomicU64::new(0),
+            start_instant: std::time::Instant::now(),
+            start_micros: unix_micros(),
         };
         clock.correct();
         clock
@@ -267,14 +267,14 @@ impl SystemClock {
     #[inline(always)]
     fn now(&self) -> u64 {
         let ticks = self.counter.raw();
-        if ticks >= self.correct_at.load(Ordering::Relaxed) {
+        if ticks >= self.next_correction.load(Ordering::Relaxed) {
             self.correct();
         }
-        self.scaled(ticks).wrapping_add(self.offset.load(Ordering::Relaxed))
+        self.scale_ticks(ticks).wrapping_add(self.offset.load(Ordering::Relaxed))
     }
 
     #[inline]
-    fn scaled(&self, ticks: u64) -> u64 {
+    fn scale_ticks(&self, ticks: u64) -> u64 {
         ((u128::from(ticks) * u128::from(self.scale)) >> 64) as u64
     }
 
@@ -282,16 +282,16 @@ impl SystemClock {
     #[cold]
     fn correct(&self) {
         let offset = self.offset.load(Ordering::Relaxed);
-        let shown = |ticks| self.scaled(ticks).wrapping_add(offset);
+        let shown = |ticks| self.scale_ticks(ticks).wrapping_add(offset);
         // The thread may be held up between any two of these readings. What is certain all the same: the clock is
         // behind if it shows less after the truth was read, and ahead if it showed more before.
         let before = self.counter.raw();
-        let elapsed = u64::try_from(self.started.elapsed().as_micros()).unwrap_or(u64::MAX);
-        let truth = self.started_at.saturating_add(elapsed);
+        let elapsed = u64::try_from(self.start_instant.elapsed().as_micros()).unwrap_or(u64::MAX);
+        let truth = self.start_micros.saturating_add(elapsed);
         let after = self.counter.raw();
         let wrong = match (shown(before), shown(after)) {
             (_, late) if late < truth => Some(late),
-            (early, _) if early.saturating_sub(truth) > MOST_AHEAD => Some(early),
+            (early, _) if early.saturating_sub(truth) > MAX_AHEAD_US => Some(early),
             _ => None,
         };
         if let Some(wrong) = wrong {
@@ -299,7 +299,7 @@ impl SystemClock {
             // Whether or not it was another thread that stepped ahead, somebody did.
             let _ = self.offset.compare_exchange(offset, right, Ordering::Relaxed, Ordering::Relaxed);
         }
-        self.correct_at.store(after.saturating_add(self.ticks_between_corrections), Ordering::Relaxed);
+        self.next_correction.store(after.saturating_add(self.ticks_between_corrections), Ordering::Relaxed);
     }
 }
 
@@ -315,18 +315,18 @@ impl CoarseClock {
         static SHARED: OnceLock<CoarseClock> = OnceLock::new();
         let resolution = rustix::time::clock_getres(rustix::time::ClockId::MonotonicCoarse);
         Some(SHARED.get_or_init(|| Self {
-            offset: unix_micros().wrapping_sub(Self::reading()),
+            offset: unix_micros().wrapping_sub(Self::read()),
             resolution: Micros::new((resolution.tv_nsec as u64).div_ceil(1_000)),
         }))
     }
 
     #[inline]
     fn now(&self) -> u64 {
-        Self::reading().wrapping_add(self.offset)
+        Self::read().wrapping_add(self.offset)
     }
 
     #[inline]
-    fn reading() -> u64 {
+    fn read() -> u64 {
         let time = rustix::time::clock_gettime(rustix::time::ClockId::MonotonicCoarse);
         time.tv_sec as u64 * 1_000_000 + time.tv_nsec as u64 / 1_000
     }
@@ -346,22 +346,22 @@ impl CoarseClock {
 #[cfg(feature = "tokio")]
 #[derive(Clone, Copy)]
 struct TokioClock {
-    started: tokio::time::Instant,
-    started_at: u64,
+    start_instant: tokio::time::Instant,
+    start_micros: u64,
 }
 
 #[cfg(feature = "tokio")]
 impl TokioClock {
     #[allow(clippy::disallowed_methods, reason = "this is the clock")]
     fn start() -> Self {
-        Self { started: tokio::time::Instant::now(), started_at: unix_micros() }
+        Self { start_instant: tokio::time::Instant::now(), start_micros: unix_micros() }
     }
 
     #[allow(clippy::disallowed_methods, reason = "this is the clock")]
     fn now(&self) -> u64 {
-        let elapsed = tokio::time::Instant::now().saturating_duration_since(self.started);
+        let elapsed = tokio::time::Instant::now().saturating_duration_since(self.start_instant);
         // Not rounded up: a moment is shown when it is over.
-        self.started_at.saturating_add(elapsed.as_micros() as u64)
+        self.start_micros.saturating_add(elapsed.as_micros() as u64)
     }
 }
 
@@ -376,7 +376,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_hand_that_is_turned_back_does_nothing() {
+    fn manual_clock_never_goes_back() {
         let (clock, hand) = Clock::manual();
         hand.set(Micros::from_secs(5));
         hand.set(Micros::from_secs(3));
@@ -386,7 +386,7 @@ mod tests {
     }
 
     #[test]
-    fn the_clocks_of_the_machine_agree() {
+    fn system_and_coarse_clocks_agree() {
         let (exact, coarse) = (Clock::system(), Clock::coarse());
         let (before, shown, after) = (exact.now(), coarse.now(), exact.now());
         let slack = coarse.resolution().plus(Micros::from_secs(5));
@@ -394,7 +394,7 @@ mod tests {
     }
 
     #[test]
-    fn the_exact_clock_never_goes_back() {
+    fn system_clock_never_goes_back() {
         let clock = SystemClock::start();
         std::thread::scope(|scope| {
             for _ in 0..4 {
@@ -402,7 +402,7 @@ mod tests {
                     let mut last = 0;
                     for reading in 0..20_000 {
                         if reading % 3 == 0 {
-                            clock.correct_at.store(0, Ordering::Relaxed);
+                            clock.next_correction.store(0, Ordering::Relaxed);
                         }
                         let now = clock.now();
                         assert!(now >= last, "{now} after {last}");
@@ -415,23 +415,23 @@ mod tests {
 
     /// What a suspended machine or a moved thread may do to the counter.
     #[test]
-    fn a_counter_that_jumped_is_put_right() {
+    fn system_clock_recovers_from_counter_jump() {
         let clock = SystemClock::start();
         let before = clock.now();
         for jump in [3_600_000_000, 0_u64.wrapping_sub(3_600_000_000)] {
             clock.offset.store(clock.offset.load(Ordering::Relaxed).wrapping_add(jump), Ordering::Relaxed);
-            clock.correct_at.store(0, Ordering::Relaxed);
+            clock.next_correction.store(0, Ordering::Relaxed);
             assert!(clock.now().abs_diff(before) < 60_000_000);
         }
     }
 
     #[test]
-    fn correcting_the_clock_moves_it_by_little() {
+    fn clock_correction_is_small() {
         let clock = SystemClock::start();
         let before = clock.now();
-        clock.correct_at.store(0, Ordering::Relaxed);
+        clock.next_correction.store(0, Ordering::Relaxed);
         let after = clock.now();
         assert!(after.abs_diff(before) < 5_000_000);
-        assert!(clock.correct_at.load(Ordering::Relaxed) > 0);
+        assert!(clock.next_correction.load(Ordering::Relaxed) > 0);
     }
 }

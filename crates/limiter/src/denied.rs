@@ -18,17 +18,17 @@ pub struct DeniedKey {
 }
 
 #[derive(Debug)]
-pub(crate) struct Denied(Mutex<TopKeys>);
+pub(crate) struct DeniedKeys(Mutex<TopKeys>);
 
-const LONGEST_NAME: usize = 128;
+const MAX_NAME_LEN: usize = 128;
 
-impl Denied {
-    pub(crate) fn new(places: usize) -> Self {
-        Self(Mutex::new(TopKeys::new(places)))
+impl DeniedKeys {
+    pub(crate) fn new(capacity: usize) -> Self {
+        Self(Mutex::new(TopKeys::new(capacity)))
     }
 
     #[cold]
-    pub(crate) fn note(&self, owner: u64, key: &dyn fmt::Display) {
+    pub(crate) fn record(&self, owner: u64, key: &dyn fmt::Display) {
         lock(&self.0).add(owner, 1, || short_name(key));
     }
 
@@ -41,11 +41,11 @@ impl Denied {
 
 /// The key as it is written out, without ever building more of it than is kept.
 pub fn short_name(key: &dyn fmt::Display) -> String {
-    struct Short(String);
-    impl fmt::Write for Short {
+    struct TruncatedName(String);
+    impl fmt::Write for TruncatedName {
         fn write_str(&mut self, text: &str) -> fmt::Result {
             for character in text.chars() {
-                if self.0.len() + character.len_utf8() > LONGEST_NAME {
+                if self.0.len() + character.len_utf8() > MAX_NAME_LEN {
                     return Err(fmt::Error);
                 }
                 self.0.push(character);
@@ -53,7 +53,7 @@ pub fn short_name(key: &dyn fmt::Display) -> String {
             Ok(())
         }
     }
-    let mut name = Short(String::new());
+    let mut name = TruncatedName(String::new());
     let _cut_short = fmt::write(&mut name, format_args!("{key}"));
     name.0
 }

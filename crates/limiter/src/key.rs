@@ -12,28 +12,28 @@ use std::{
     note = "a key is hashed in memory and written out in a store: it needs `Hash` and `Display`",
     note = "give a part of it, such as `user.id`, or a tuple of parts, such as `(tenant, user.id)`"
 )]
-pub trait Key: Hash + fmt::Display {}
+pub trait LimitKey: Hash + fmt::Display {}
 
 #[diagnostic::do_not_recommend]
-impl<K: Hash + fmt::Display + ?Sized> Key for K {}
+impl<K: Hash + fmt::Display + ?Sized> LimitKey for K {}
 
 /// Two keys in one. Written out as `a|b`, with what would be mistaken for the bar escaped, so that different pairs never
 /// look the same.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub struct Joined<A, B>(pub A, pub B);
+pub struct KeyPair<A, B>(pub A, pub B);
 
-impl<A: fmt::Display, B: fmt::Display> fmt::Display for Joined<A, B> {
+impl<A: fmt::Display, B: fmt::Display> fmt::Display for KeyPair<A, B> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(Escaped(f), "{}", self.0)?;
+        write!(EscapeWriter(f), "{}", self.0)?;
         f.write_char('|')?;
-        write!(Escaped(f), "{}", self.1)
+        write!(EscapeWriter(f), "{}", self.1)
     }
 }
 
 /// Writes one part of several that a `|` separates: what would be mistaken for it is escaped.
-pub struct Escaped<'a, 'f>(pub &'a mut fmt::Formatter<'f>);
+pub struct EscapeWriter<'a, 'f>(pub &'a mut fmt::Formatter<'f>);
 
-impl fmt::Write for Escaped<'_, '_> {
+impl fmt::Write for EscapeWriter<'_, '_> {
     fn write_str(&mut self, text: &str) -> fmt::Result {
         for part in text.split_inclusive(['|', '\\']) {
             match part.strip_suffix(['|', '\\']) {
@@ -51,15 +51,15 @@ impl fmt::Write for Escaped<'_, '_> {
 
 #[cfg(test)]
 mod tests {
-    use super::Joined;
+    use super::KeyPair;
 
     #[test]
-    fn different_pairs_never_look_the_same() {
+    fn key_pair_text_is_unambiguous() {
         let shown = [
-            (Joined("a", "b"), "a|b"),
-            (Joined("a|b", ""), r"a\|b|"),
-            (Joined("a", "|b"), r"a|\|b"),
-            (Joined(r"a\", "b"), r"a\\|b"),
+            (KeyPair("a", "b"), "a|b"),
+            (KeyPair("a|b", ""), r"a\|b|"),
+            (KeyPair("a", "|b"), r"a|\|b"),
+            (KeyPair(r"a\", "b"), r"a\\|b"),
         ];
         for (key, text) in shown {
             assert_eq!(key.to_string(), text);

@@ -18,7 +18,7 @@
 //! | [`Reservation`] | tokens taken ahead of their use |
 //! | [`Permit`] | a slot that is released on drop |
 //! | [`Slots`] | a bound on calls in flight, without keys |
-//! | `Paced` | a stream that is pulled at the rate of a limiter |
+//! | `LimitedStream` | a stream that is pulled at the rate of a limiter |
 //! | [`Store`] | where a fleet counts |
 //! | [`Clock`] | the machine's time, or a test's |
 //!
@@ -28,46 +28,46 @@
 #[doc(hidden)]
 pub mod background;
 mod clock;
+mod counter_store;
 mod denied;
-mod fold;
+mod direct;
 mod key;
 mod limiter;
 mod memory;
-#[cfg(feature = "stream")]
-mod pace;
-mod slots;
+mod most_restrictive;
+mod semaphore;
 pub mod store;
+#[cfg(feature = "stream")]
+mod stream;
 #[doc(hidden)]
 pub mod sync;
-mod tally;
-mod throttle;
 mod top_keys;
 mod wait;
 
-pub use clock::{Clock, ClockHand};
+pub use clock::{Clock, ManualClock};
+pub use counter_store::{CounterStore, Increment};
 pub use denied::DeniedKey;
 #[doc(hidden)]
 pub use denied::short_name;
-pub use key::{Escaped, Joined, Key};
-#[cfg(feature = "tokio")]
-pub use limiter::{Ahead, Outage, decide_all, reserve_all};
+pub use direct::{DirectLimiter, DirectLimiterBuilder};
+pub use key::{EscapeWriter, KeyPair, LimitKey};
 pub use limiter::{
-    Blocking, BlockingBucket, Bucket, BuildError, Capacity, Check, Claim, FleetBound, Limiter,
-    LimiterBuilder, Mark, MarkedBucket, OutageBound, Overflow, Permit, Reservation, Settlement, Stats,
-    TableSize,
+    BlockingBucket, BlockingLimiter, Bucket, BuildError, Capacity, Check, CombinedReservation, FleetBound,
+    KeyId, KeyIdBucket, Limiter, LimiterBuilder, LimiterStats, OutageBound, Overflow, Permit, Reservation,
+    Settlement, TableSize,
 };
-#[cfg(feature = "stream")]
-pub use pace::{InFlight, Pace, PaceExt, PaceSlot, Paced};
+#[cfg(feature = "tokio")]
+pub use limiter::{FailureMode, TokenPrefetch, decide_all, reserve_all};
 #[doc(hidden)]
-pub use slots::Awaited;
-pub use slots::{Slot, Slots, SlotsBuilder};
+pub use semaphore::HasWaiters;
+pub use semaphore::{Semaphore, SemaphoreBuilder, SemaphorePermit};
 pub use store::{Store, StoreError};
-pub use tally::{Addition, Tally};
-pub use throttle::{Throttle, ThrottleBuilder};
+#[cfg(feature = "stream")]
+pub use stream::{InFlightItem, LimitedStream, StreamLimit, StreamLimitExt, StreamPermit};
 pub use top_keys::{TopKey, TopKeys};
+#[doc(hidden)]
+pub use wait::{Notify, block_until};
 #[cfg(feature = "tokio")]
 #[doc(hidden)]
-pub use wait::{Alarm, Pause};
-#[doc(hidden)]
-pub use wait::{Bell, block_until};
-pub use wait::{Priority, Refused, Waiter};
+pub use wait::{Timer, WaitUntil};
+pub use wait::{WaitError, WaitPriority, Waiter};

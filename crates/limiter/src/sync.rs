@@ -30,11 +30,11 @@ pub fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
 
 /// Waits for another thread that is about to finish: politely at first, then by giving up the processor.
 #[derive(Default)]
-pub struct Backoff {
+pub struct SpinBackoff {
     rounds: u32,
 }
 
-impl Backoff {
+impl SpinBackoff {
     pub fn pause(&mut self) {
         self.rounds += 1;
         if self.rounds < 64 && cfg!(not(loom)) {

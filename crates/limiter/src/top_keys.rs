@@ -31,7 +31,7 @@ pub struct TopKey {
 
 impl TopKey {
     /// The lowest number of times that it was counted.
-    pub fn certain(&self) -> u64 {
+    pub fn min_count(&self) -> u64 {
         self.count - self.error
     }
 }
@@ -85,7 +85,7 @@ impl TopKeys {
     /// The keys by their certain counts, highest first.
     pub fn top(&self) -> Vec<TopKey> {
         let mut top = self.keys.clone();
-        top.sort_by(|a, b| b.certain().cmp(&a.certain()).then_with(|| a.name.cmp(&b.name)));
+        top.sort_by(|a, b| b.min_count().cmp(&a.min_count()).then_with(|| a.name.cmp(&b.name)));
         top
     }
 
@@ -137,7 +137,7 @@ mod tests {
 
     const CAPACITY: usize = 128;
 
-    fn counted(keys: &[u64]) -> TopKeys {
+    fn count_keys(keys: &[u64]) -> TopKeys {
         let mut top = TopKeys::new(CAPACITY);
         keys.iter().for_each(|key| top.add(*key, 1, || key.to_string()));
         top
@@ -145,12 +145,12 @@ mod tests {
 
     proptest! {
         #[test]
-        fn counts_are_within_their_error_however_many_keys_there_are(
+        fn counts_stay_within_error(
             here in proptest::collection::vec(0_u64..400, 0..2_000),
             there in proptest::collection::vec(0_u64..400, 0..2_000),
         ) {
-            let mut sketch = counted(&here);
-            sketch.merge(&counted(&there));
+            let mut sketch = count_keys(&here);
+            sketch.merge(&count_keys(&there));
             here.iter().for_each(|key| sketch.add(*key, 1, || key.to_string()));
             let mut truth: BTreeMap<u64, u64> = BTreeMap::new();
             here.iter().chain(&there).chain(&here).for_each(|key| *truth.entry(*key).or_default() += 1);
@@ -159,7 +159,7 @@ mod tests {
             prop_assert!(top.len() <= CAPACITY);
             for known in &top {
                 let often = truth.get(&known.hash).copied().unwrap_or(0);
-                prop_assert!(often <= known.count && known.certain() <= often, "{known:?} {often}");
+                prop_assert!(often <= known.count && known.min_count() <= often, "{known:?} {often}");
             }
         }
     }
@@ -168,12 +168,12 @@ mod tests {
     fn most_frequent_key_is_found_among_many() {
         let mut keys: Vec<u64> = (1_000..11_000).collect();
         (0..keys.len()).step_by(20).for_each(|place| keys.insert(place, 7));
-        assert_eq!(counted(&keys).top()[0].name, "7");
+        assert_eq!(count_keys(&keys).top()[0].name, "7");
     }
 
     /// Some keys come often, and a flood of others comes once each.
     #[test]
-    fn frequent_keys_are_never_lost_in_a_flood() {
+    fn flood_keeps_frequent_keys() {
         let mut top = TopKeys::new(100);
         for turn in 0..20_000_u64 {
             top.add(turn % 10, 1, || format!("often {}", turn % 10));
@@ -182,12 +182,12 @@ mod tests {
         assert!(top.len() <= 100);
         for (place, key) in top.top().iter().take(10).enumerate() {
             assert!(key.name.starts_with("often"), "{place}: {key:?}");
-            assert!(key.count >= 2_000 && key.certain() <= 2_000, "{key:?}");
+            assert!(key.count >= 2_000 && key.min_count() <= 2_000, "{key:?}");
         }
     }
 
     #[test]
-    fn every_count_is_exact_without_a_flood() {
+    fn counts_are_exact_below_capacity() {
         let mut top = TopKeys::new(50);
         for turn in 0..1_000_u64 {
             top.add(turn % 40, 1, || (turn % 40).to_string());

@@ -14,37 +14,37 @@ use tidegate_limiter::{Capacity, Clock, Limiter};
 
 const MEBIBYTE: u64 = 1 << 20;
 
-static ALONE: Mutex<()> = Mutex::new(());
+static SERIAL_LOCK: Mutex<()> = Mutex::new(());
 
 /// What this process has in memory, where a page is 4 KiB at least.
-fn resident() -> u64 {
+fn resident_bytes() -> u64 {
     let pages = fs::read_to_string("/proc/self/statm").unwrap();
     pages.split_whitespace().nth(1).unwrap().parse::<u64>().unwrap() * 4_096
 }
 
 /// Whoever has waited is forgotten: lines are kept for the keys in which somebody stands.
 #[test]
-fn lines_that_are_empty_take_nothing() {
-    let _alone = ALONE.lock().unwrap_or_else(PoisonError::into_inner);
+fn empty_queues_take_no_memory() {
+    let _alone = SERIAL_LOCK.lock().unwrap_or_else(PoisonError::into_inner);
     let builder = Limiter::builder().clock(Clock::manual().0).capacity(Capacity::Bytes(MEBIBYTE));
     let limiter = builder.build("100/min").unwrap();
-    let before = resident();
+    let before = resident_bytes();
     for key in 0..300_000_u64 {
         assert!(limiter.blocking().key(&key).acquire(0).is_allowed());
     }
-    let grown = resident().saturating_sub(before);
+    let grown = resident_bytes().saturating_sub(before);
     assert!(grown < 8 * MEBIBYTE, "{} MiB in memory", grown / MEBIBYTE);
 }
 
 #[test]
-fn a_change_of_quota_touches_only_what_is_used() {
-    let _alone = ALONE.lock().unwrap_or_else(PoisonError::into_inner);
+fn quota_change_touches_only_used_cells() {
+    let _alone = SERIAL_LOCK.lock().unwrap_or_else(PoisonError::into_inner);
     for (quota, other) in [
         ("100/min", "200/min"),
         ("100/min sliding-window", "50/min sliding-window"),
         ("9 at once", "8 at once"),
     ] {
-        let before = resident();
+        let before = resident_bytes();
         let builder = Limiter::builder().clock(Clock::manual().0).capacity(Capacity::Bytes(128 * MEBIBYTE));
         let limiter = builder.build(quota).unwrap();
         for key in 0..4_u64 {
@@ -55,7 +55,7 @@ fn a_change_of_quota_touches_only_what_is_used() {
             assert!(limiter.stats().unwrap().bytes > 120 * MEBIBYTE);
         }
         // Four keys are on four pages, of 2 MiB each where the operating system likes large ones.
-        let grown = resident().saturating_sub(before);
+        let grown = resident_bytes().saturating_sub(before);
         assert!(grown < 32 * MEBIBYTE, "{quota}: {} MiB in memory", grown / MEBIBYTE);
     }
 }

@@ -271,7 +271,7 @@ impl LimitAttribute {
                 let joined = parts
                     .into_iter()
                     .rev()
-                    .reduce(|suffix, part| quote_spanned!(at=> &#krate::site::Joined(#part, #suffix)));
+                    .reduce(|suffix, part| quote_spanned!(at=> &#krate::site::KeyPair(#part, #suffix)));
                 joined.unwrap_or_default()
             }
             other => {

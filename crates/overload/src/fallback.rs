@@ -1,7 +1,7 @@
 //! What to answer instead, knowing why.
 //!
 //! ```text
-//!   gate ──refused──▶ Cause::Limited, StoreAway, Rejected, Refused, SwitchedOff, Misconfigured ─┐
+//!   gate ──refused──▶ Cause::Limited, StoreUnavailable, Rejected, Refused, SwitchedOff, Misconfigured ─┐
 //!     └──▶ call ──Err(e)──▶ Cause::Failed(e) ───────────────────────────────────────────────────┴──▶ fallback
 //! ```
 //!
@@ -11,7 +11,7 @@
 use crate::{Rejection, switchboard::Feature};
 use std::{convert::Infallible, error, fmt, future::Future, sync::Arc, time::Duration};
 use tidegate_core::{Decision, Micros};
-use tidegate_limiter::Refused;
+use tidegate_limiter::WaitError;
 
 /// Why there is no answer: the call was refused, or it failed with an `E`.
 ///
@@ -36,13 +36,13 @@ use tidegate_limiter::Refused;
 pub enum Cause<E = Infallible> {
     /// A limit was reached.
     Limited(Decision),
-    /// The store that counts is away, and the rule is to let nobody pass without it (`Outage::FailClosed`). It is worth asking
+    /// The store that counts is away, and the rule is to let nobody pass without it (`FailureMode::FailClosed`). It is worth asking
     /// again after this time; whether the store is back then, nobody knows.
     StoreAway(Micros),
     /// A guard did not let the call through: a breaker is open, say, or too much is in flight.
     Rejected(Rejection),
     /// A line was full ([`Refused::Full`]), or its turn would have come too late.
-    Refused(Refused),
+    Refused(WaitError),
     /// The feature is turned off.
     SwitchedOff,
     /// The program declares the limit in two ways that contradict each other. The text names both declarations; it is for
@@ -81,7 +81,9 @@ impl<E> Cause<E> {
     pub fn retry_after(&self) -> Option<Duration> {
         match self {
             Self::Limited(decision) => decision.retry_after().map(Micros::to_duration),
-            Self::StoreAway(wait) | Self::Refused(Refused::StoreAway(wait)) => Some(wait.to_duration()),
+            Self::StoreAway(wait) | Self::Refused(WaitError::StoreUnavailable(wait)) => {
+                Some(wait.to_duration())
+            }
             Self::Rejected(rejection) => rejection.retry_after().map(Micros::to_duration),
             Self::Refused(_) | Self::SwitchedOff | Self::Misconfigured(_) | Self::Failed(_) => None,
         }
@@ -101,10 +103,10 @@ impl<E> Cause<E> {
     }
 }
 
-impl<E> From<Refused> for Cause<E> {
-    fn from(refused: Refused) -> Self {
+impl<E> From<WaitError> for Cause<E> {
+    fn from(refused: WaitError) -> Self {
         match refused {
-            Refused::StoreAway(wait) => Self::StoreAway(wait),
+            WaitError::StoreUnavailable(wait) => Self::StoreAway(wait),
             refused => Self::Refused(refused),
         }
     }
@@ -125,7 +127,7 @@ impl<E: fmt::Display> fmt::Display for Cause<E> {
                 }
                 None => write!(f, "over the limit of {}", decision.limit()),
             },
-            Self::StoreAway(wait) => Refused::StoreAway(*wait).fmt(f),
+            Self::StoreAway(wait) => WaitError::StoreUnavailable(*wait).fmt(f),
             Self::Rejected(rejection) => rejection.fmt(f),
             Self::Refused(refused) => refused.fmt(f),
             Self::SwitchedOff => f.write_str("the feature is turned off"),

@@ -14,7 +14,7 @@ use http::{header, request};
 use std::{fmt, net::IpAddr, path::Path, time::Duration};
 use tidegate_access::{AccessDecision, BanRule};
 use tidegate_core::{Bound, Demand, Micros, Outcome, Quota};
-use tidegate_limiter::Outage;
+use tidegate_limiter::FailureMode;
 use tidegate_overload::Cause;
 use tidegate_rule::{
     Answer, Fields, Limited, Mode, Rules,
@@ -178,9 +178,9 @@ pub enum CounterLocation {
     /// In each process by itself.
     Memory,
     /// In the store that rules without one of their own have; its address is not told.
-    DefaultStore(Outage),
+    DefaultStore(FailureMode),
     /// In the store of this name.
-    Store(String, Outage),
+    Store(String, FailureMode),
 }
 
 /// A quota, and what becomes of a request when it is spent.
@@ -599,14 +599,14 @@ impl fmt::Display for CounterLocation {
         };
         f.write_str(": the bound holds for all processes together; while it is unavailable ")?;
         match outage {
-            Outage::Open => {
+            FailureMode::Open => {
                 f.write_str("everything is admitted, and so is a request that misses its deadline: no bound holds")
             }
-            Outage::Closed => f.write_str("nothing is admitted"),
-            Outage::Local { nodes: 1 } => f.write_str(
+            FailureMode::Closed => f.write_str("nothing is admitted"),
+            FailureMode::Local { nodes: 1 } => f.write_str(
                 "each process counts by itself what it admits: at worst the bound times the number of processes",
             ),
-            Outage::Local { nodes } => write!(
+            FailureMode::Local { nodes } => write!(
                 f,
                 "each of {nodes} processes admits its share from zero, at least 1: at worst the bound plus all shares"
             ),

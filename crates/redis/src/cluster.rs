@@ -27,7 +27,7 @@ use std::{
 use tidegate_core::Micros;
 use tidegate_limiter::{
     StoreError,
-    store::{Reply, Request},
+    store::{StoreReply, StoreRequest},
 };
 use tokio::{sync::Mutex, task::JoinSet, time::timeout};
 
@@ -106,24 +106,24 @@ impl Cluster {
     }
 
     /// Does what is asked. What spans several nodes is charged on each, and given back if one of them denies.
-    pub(crate) async fn submit(self: &Arc<Self>, request: Request, caller: Caller) -> Answered {
+    pub(crate) async fn submit(self: &Arc<Self>, request: StoreRequest, caller: Caller) -> Answered {
         if self.health.status() == Status::Connecting {
             let _ = timeout(self.deadline, self.health.ready()).await;
         }
         let answer = timeout(self.deadline + GRACE, self.submit_whole(request, caller)).await;
-        answer.unwrap_or_else(|_| Err(StoreError::Late.into()))
+        answer.unwrap_or_else(|_| Err(StoreError::Timeout.into()))
     }
 
-    async fn submit_whole(self: &Arc<Self>, request: Request, caller: Caller) -> Answered {
+    async fn submit_whole(self: &Arc<Self>, request: StoreRequest, caller: Caller) -> Answered {
         let asks = match request {
-            Request::Decide(asks) if asks.len() > 1 => asks,
+            StoreRequest::Decide(asks) if asks.len() > 1 => asks,
             other => return self.submit_to_one(other, caller).await,
         };
         let map = self.map();
-        let keys: Vec<_> = asks.iter().map(|ask| self.names.key(&ask.place)).collect();
+        let keys: Vec<_> = asks.iter().map(|ask| self.names.key(&ask.key_ref)).collect();
         let node = |key: &String| map.node_of(key).map(Arc::as_ptr);
         if keys.iter().all(|key| node(key) == node(&keys[0])) {
-            match self.submit_together(&keys[0], Request::Decide(asks.clone()), caller).await {
+            match self.submit_together(&keys[0], StoreRequest::Decide(asks.clone()), caller).await {
                 Err(Problem::Elsewhere) => {}
                 other => return other,
             }
@@ -132,27 +132,27 @@ impl Cluster {
     }
 
     /// A request about keys that the node of `key` has, or none of it.
-    async fn submit_together(self: &Arc<Self>, key: &str, request: Request, caller: Caller) -> Answered {
+    async fn submit_together(self: &Arc<Self>, key: &str, request: StoreRequest, caller: Caller) -> Answered {
         let node = self.node_of(key)?;
         let answer = node.submit(request, caller).await;
-        if matches!(answer, Err(Problem::Elsewhere | Problem::Store(StoreError::Away(_)))) {
+        if matches!(answer, Err(Problem::Elsewhere | Problem::Store(StoreError::Unavailable(_)))) {
             self.watch();
         }
         answer
     }
 
     /// A request about one key, whichever node turns out to have it.
-    async fn submit_to_one(self: &Arc<Self>, request: Request, caller: Caller) -> Answered {
+    async fn submit_to_one(self: &Arc<Self>, request: StoreRequest, caller: Caller) -> Answered {
         let Some(key) = places(&request).next().map(|place| self.names.key(place)) else {
-            return Ok(Reply::Decided(Vec::new()));
+            return Ok(StoreReply::Decided(Vec::new()));
         };
         let mut node = self.node_of(&key)?;
         for attempt in 0..MOST_MOVES {
             match node.submit(request.clone(), caller).await {
                 Err(Problem::Elsewhere) => {}
-                Err(Problem::Store(StoreError::Away(why))) => {
+                Err(Problem::Store(StoreError::Unavailable(why))) => {
                     self.watch();
-                    return Err(StoreError::Away(why).into());
+                    return Err(StoreError::Unavailable(why).into());
                 }
                 other => return other,
             }
@@ -170,11 +170,11 @@ impl Cluster {
                 tokio::time::sleep(PAUSE).await;
             }
         }
-        Err(StoreError::Away("its slot is on the move".to_owned()).into())
+        Err(StoreError::Unavailable("its slot is on the move".to_owned()).into())
     }
 
     /// What is asked, at a moment that the caller names.
-    pub(crate) async fn submit_at(self: &Arc<Self>, requests: &[Request], now: Micros) -> Vec<Answered> {
+    pub(crate) async fn submit_at(self: &Arc<Self>, requests: &[StoreRequest], now: Micros) -> Vec<Answered> {
         let map = self.map();
         let mut answers = Vec::with_capacity(requests.len());
         for request in requests {
@@ -183,7 +183,7 @@ impl Cluster {
                 Some(node) => node.submit_at(std::slice::from_ref(request), now).await.pop(),
                 None => None,
             };
-            let nobody = || Err(StoreError::Away("no node has the key".to_owned()).into());
+            let nobody = || Err(StoreError::Unavailable("no node has the key".to_owned()).into());
             answers.push(answer.unwrap_or_else(nobody));
         }
         answers
@@ -198,22 +198,22 @@ impl Cluster {
         for _ in 0..MOST_MOVES {
             if let Status::Unavailable(cause) = node.health().status() {
                 self.watch();
-                return Err(StoreError::Away(cause.to_string()));
+                return Err(StoreError::Unavailable(cause.to_string()));
             }
             let error = match timeout(self.deadline, node.send(command)).await {
                 Ok(Ok(value)) => return Ok(value),
                 Ok(Err(error)) => error,
-                Err(_) => return Err(StoreError::Late),
+                Err(_) => return Err(StoreError::Timeout),
             };
             match self.redirect(&node, &error).await? {
                 Redirect::Moved(other) => node = other,
                 Redirect::Ask(target) => {
                     let told = timeout(self.deadline, target.send_asking(command)).await;
-                    return told.map_err(|_| StoreError::Late)?.map_err(|error| target.explain(&error));
+                    return told.map_err(|_| StoreError::Timeout)?.map_err(|error| target.explain(&error));
                 }
             }
         }
-        Err(StoreError::Away("its slot is on the move".to_owned()))
+        Err(StoreError::Unavailable("its slot is on the move".to_owned()))
     }
 
     pub(crate) fn trouble(&self) -> Option<String> {
@@ -346,7 +346,7 @@ impl Cluster {
         if error.kind() == ErrorKind::Server(ServerErrorKind::Moved) {
             self.watch();
         }
-        let nowhere = || StoreError::Away(format!("its slot has moved: {error}"));
+        let nowhere = || StoreError::Unavailable(format!("its slot has moved: {error}"));
         let (host, port) =
             error.redirect_node().and_then(|(text, _)| map::redirection(text)).ok_or_else(nowhere)?;
         let host = match host.is_empty() {
@@ -384,7 +384,7 @@ impl Cluster {
         node.ok_or_else(|| {
             self.watch();
             let trouble = self.health.trouble();
-            StoreError::Away(trouble.unwrap_or_else(|| NO_NODE.to_owned()))
+            StoreError::Unavailable(trouble.unwrap_or_else(|| NO_NODE.to_owned()))
         })
     }
 

@@ -21,7 +21,7 @@ use std::{
     time::Duration,
 };
 use tidegate_core::Micros;
-use tidegate_limiter::{Clock, Outage};
+use tidegate_limiter::{Clock, FailureMode};
 use tokio::sync::Notify;
 
 /// Calls in a row that may be answered after the deadline.
@@ -84,11 +84,11 @@ struct Rejections {
 pub(crate) struct Modes(AtomicU8);
 
 impl Modes {
-    pub(crate) fn add(&self, mode: Outage) {
+    pub(crate) fn add(&self, mode: FailureMode) {
         let bit = match mode {
-            Outage::Open => 1,
-            Outage::Closed => 2,
-            Outage::Local { .. } => 4,
+            FailureMode::Open => 1,
+            FailureMode::Closed => 2,
+            FailureMode::Local { .. } => 4,
         };
         self.0.fetch_or(bit, Ordering::Relaxed);
     }

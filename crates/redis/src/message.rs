@@ -8,7 +8,9 @@ use tidegate_core::{
     AlgorithmKind, CarryOver, ChargeResult, Demand, Effect, Micros, Overdraft, Quota, Receipt,
     algorithm::level::Meter,
 };
-use tidegate_limiter::store::{Answer, Choice, Inquiry, Limit, Place, Reply, Request, Slots};
+use tidegate_limiter::store::{
+    KeyRef, QuotaSelection, SlotMode, StoreCheck, StoreDecision, StoreLimit, StoreReply, StoreRequest,
+};
 
 const DECIDE: u64 = 0;
 const REFUND: u64 = 1;
@@ -43,7 +45,7 @@ pub(crate) type Strangers = HashMap<(String, u16), Option<Quota>>;
 pub(crate) struct Message {
     keys: Vec<String>,
     places: HashMap<String, usize>,
-    limits: Vec<(Arc<Limit>, usize)>,
+    limits: Vec<(Arc<StoreLimit>, usize)>,
     quotas: Numbers,
     quota_count: usize,
     requests: Numbers,
@@ -80,40 +82,40 @@ impl Numbers {
 
 impl Message {
     /// How many requests to put in is up to the caller.
-    pub(crate) fn add(&mut self, request: &Request, name: impl Fn(&Place) -> String) {
+    pub(crate) fn add(&mut self, request: &StoreRequest, name: impl Fn(&KeyRef) -> String) {
         match request {
-            Request::Decide(asks) => {
+            StoreRequest::Decide(asks) => {
                 let probe = asks.iter().all(|ask| ask.demand.effect == Effect::Probe);
                 let flags = if probe { PROBE } else { 0 } | wants_receipts(request);
                 self.requests.push_all([DECIDE, flags, asks.len() as u64]);
                 asks.iter().for_each(|ask| self.ask(ask, &name));
             }
-            Request::TakeUpTo(ask) => {
+            StoreRequest::TakeUpTo(ask) => {
                 self.requests.push_all([DECIDE, UP_TO | RECEIPTS, 1]);
                 self.ask(ask, &name);
             }
-            Request::Refund { place, charge, cost } => {
+            StoreRequest::Refund { key_ref: place, charge, cost } => {
                 self.requests.push(REFUND);
-                self.place(place, Slots::Look, &name);
+                self.place(place, SlotMode::Peek, &name);
                 self.requests.push_all([charge.generation, *cost]);
-                for index in 0..place.quotas().len() {
+                for index in 0..place.quota_indices().len() {
                     self.receipt(charge.receipts.get(index).copied().unwrap_or_default());
                 }
             }
-            Request::Reset(place) => {
+            StoreRequest::Reset(place) => {
                 self.requests.push(RESET);
-                self.place(place, Slots::Look, &name);
+                self.place(place, SlotMode::Peek, &name);
             }
-            Request::Renew { place, receipt } => {
+            StoreRequest::Renew { key_ref: place, receipt } => {
                 self.requests.push(RENEW);
-                self.place(place, Slots::Take, &name);
+                self.place(place, SlotMode::Acquire, &name);
                 self.receipt(*receipt);
             }
         }
     }
 
-    fn ask(&mut self, ask: &Inquiry, name: impl Fn(&Place) -> String) {
-        let Inquiry { place, demand, slots, .. } = ask;
+    fn ask(&mut self, ask: &StoreCheck, name: impl Fn(&KeyRef) -> String) {
+        let StoreCheck { key_ref: place, demand, slot_mode: slots, .. } = ask;
         self.place(place, *slots, name);
         let credit = match demand.overdraft {
             Overdraft::Refuse => 0,
@@ -129,15 +131,15 @@ impl Message {
     }
 
     /// A key, and the quotas that apply to it; Lua counts from one.
-    fn place(&mut self, place: &Place, slots: Slots, name: impl Fn(&Place) -> String) {
+    fn place(&mut self, place: &KeyRef, slots: SlotMode, name: impl Fn(&KeyRef) -> String) {
         let next = self.keys.len() + 1;
         let key = *self.places.entry(name(place)).or_insert_with_key(|name| {
             self.keys.push(name.clone());
             next
         });
-        let applied = place.quotas();
+        let applied = place.quota_indices();
         let first = self.limit(&place.limit) + applied.start + 1;
-        let permits = if slots == Slots::Take { PERMITS } else { 0 };
+        let permits = if slots == SlotMode::Acquire { PERMITS } else { 0 };
         let carry_over = match place.limit.carry_over() {
             CarryOver::Keep => 0,
             CarryOver::Reset => 1,
@@ -146,7 +148,7 @@ impl Message {
     }
 
     /// Where the quotas of a limit start.
-    fn limit(&mut self, limit: &Arc<Limit>) -> usize {
+    fn limit(&mut self, limit: &Arc<StoreLimit>) -> usize {
         if let Some((_, first)) = self.limits.iter().find(|(known, _)| Arc::ptr_eq(known, limit)) {
             return *first;
         }
@@ -220,7 +222,7 @@ fn message(now: Option<Micros>, quota_count: usize, quotas: &Numbers, requests: 
 pub(crate) struct Express {
     keys: Vec<String>,
     /// With the place of the first quota of each.
-    limits: Vec<(Arc<Limit>, u8)>,
+    limits: Vec<(Arc<StoreLimit>, u8)>,
     quotas: Vec<Vec<u8>>,
     costs: Vec<u8>,
 }
@@ -228,9 +230,9 @@ pub(crate) struct Express {
 impl Express {
     /// A message of all requests, if all of them are of that kind.
     pub(crate) fn of(
-        requests: &[Request],
+        requests: &[StoreRequest],
         now: Option<Micros>,
-        name: impl Fn(&Place) -> String,
+        name: impl Fn(&KeyRef) -> String,
     ) -> Option<Self> {
         let mut message = Self::default();
         message.keys.reserve(requests.len());
@@ -257,7 +259,7 @@ impl Express {
 
     /// The place of a limit's first quota among the arguments; Lua counts from one, and the costs are the first.
     /// `None` when one of its quotas is no level, or there are too many.
-    fn limit(&mut self, limit: &Arc<Limit>) -> Option<u8> {
+    fn limit(&mut self, limit: &Arc<StoreLimit>) -> Option<u8> {
         if let Some((_, first)) = self.limits.iter().find(|(known, _)| Arc::ptr_eq(known, limit)) {
             return Some(*first);
         }
@@ -286,14 +288,14 @@ impl Express {
     }
 
     /// What was said to each request; `None` where the long way must be gone.
-    pub(crate) fn read(bytes: &[u8], requests: &[Request]) -> Result<Vec<Option<Reply>>, Garbled> {
+    pub(crate) fn read(bytes: &[u8], requests: &[StoreRequest]) -> Result<Vec<Option<StoreReply>>, Garbled> {
         let mut reader = Reader::new(bytes)?;
         requests.iter().map(|request| reader.express(request)).collect()
     }
 }
 
 impl Reader<'_> {
-    fn express(&mut self, request: &Request) -> Result<Option<Reply>, Garbled> {
+    fn express(&mut self, request: &StoreRequest) -> Result<Option<StoreReply>, Garbled> {
         let (place, cost) = plain(request).ok_or(Garbled)?;
         let mut steps = Vec::with_capacity(place.limit.quotas().len());
         let mut is_usual = true;
@@ -312,17 +314,17 @@ impl Reader<'_> {
                 steps.push(ChargeResult { decision, receipt });
             }
         }
-        Ok(is_usual.then(|| Reply::Decided(vec![Answer { steps, generation: 0 }])))
+        Ok(is_usual.then(|| StoreReply::Decided(vec![StoreDecision { steps, generation: 0 }])))
     }
 }
 
 /// The only ask of a request that asks nothing unusual.
-fn plain(request: &Request) -> Option<(&Place, u64)> {
-    let Request::Decide(asks) = request else { return None };
-    let [Inquiry { place, demand, receipt: false, .. }] = asks.as_slice() else { return None };
+fn plain(request: &StoreRequest) -> Option<(&KeyRef, u64)> {
+    let StoreRequest::Decide(asks) = request else { return None };
+    let [StoreCheck { key_ref: place, demand, receipt: false, .. }] = asks.as_slice() else { return None };
     let is_plain = *demand == Demand::new(demand.cost)
         && (1..MOST_COST).contains(&demand.cost)
-        && place.limit.choice() == Choice::All;
+        && place.limit.selection() == QuotaSelection::All;
     is_plain.then_some((place, demand.cost))
 }
 
@@ -338,10 +340,10 @@ fn meter(quota: &Quota) -> Option<&Meter> {
 }
 
 /// Receipts are asked for where somebody can use them: the caller, or whoever gives back what a late answer took.
-fn wants_receipts(request: &Request) -> u64 {
-    let is_charged = |ask: &Inquiry| ask.receipt || ask.demand.effect == Effect::Charge;
+fn wants_receipts(request: &StoreRequest) -> u64 {
+    let is_charged = |ask: &StoreCheck| ask.receipt || ask.demand.effect == Effect::Charge;
     match request {
-        Request::Decide(asks) if asks.iter().any(is_charged) => RECEIPTS,
+        StoreRequest::Decide(asks) if asks.iter().any(is_charged) => RECEIPTS,
         _ => 0,
     }
 }
@@ -350,7 +352,7 @@ fn wants_receipts(request: &Request) -> u64 {
 #[derive(Clone, Debug)]
 pub(crate) enum Said {
     /// The answer.
-    Reply(Reply),
+    Reply(StoreReply),
     /// A quota with this tag wrote the state, and the message did not have it.
     Stranger(u16),
     /// The server refused.
@@ -374,7 +376,7 @@ impl<'a> Reader<'a> {
     }
 
     /// What was said to `request`.
-    pub(crate) fn next(&mut self, request: &Request) -> Result<Said, Garbled> {
+    pub(crate) fn next(&mut self, request: &StoreRequest) -> Result<Said, Garbled> {
         match self.number()? {
             0 => self.reply(request).map(Said::Reply),
             1 => self.number().and_then(|tag| u16::try_from(tag).map_err(|_| Garbled)).map(Said::Stranger),
@@ -382,27 +384,27 @@ impl<'a> Reader<'a> {
         }
     }
 
-    fn reply(&mut self, request: &Request) -> Result<Reply, Garbled> {
+    fn reply(&mut self, request: &StoreRequest) -> Result<StoreReply, Garbled> {
         match request {
-            Request::Decide(asks) => {
+            StoreRequest::Decide(asks) => {
                 let receipts = wants_receipts(request) != 0;
-                let answers = asks.iter().map(|ask| self.answer(&ask.place, receipts));
-                answers.collect::<Result<_, _>>().map(Reply::Decided)
+                let answers = asks.iter().map(|ask| self.answer(&ask.key_ref, receipts));
+                answers.collect::<Result<_, _>>().map(StoreReply::Decided)
             }
-            Request::TakeUpTo(ask) => Ok(Reply::Decided(vec![self.answer(&ask.place, true)?])),
-            Request::Refund { .. } | Request::Reset(_) => Ok(Reply::Done),
-            Request::Renew { receipt, .. } => {
+            StoreRequest::TakeUpTo(ask) => Ok(StoreReply::Decided(vec![self.answer(&ask.key_ref, true)?])),
+            StoreRequest::Refund { .. } | StoreRequest::Reset(_) => Ok(StoreReply::Done),
+            StoreRequest::Renew { receipt, .. } => {
                 let at = self.float()?;
                 let renewed = (at >= 0.0).then(|| Receipt { at: Micros::new(at as u64), ..*receipt });
-                Ok(Reply::Renewed(renewed))
+                Ok(StoreReply::Renewed(renewed))
             }
         }
     }
 
-    fn answer(&mut self, place: &Place, receipts: bool) -> Result<Answer, Garbled> {
+    fn answer(&mut self, place: &KeyRef, receipts: bool) -> Result<StoreDecision, Garbled> {
         let generation = if receipts { self.number()? } else { 0 };
-        let mut steps = Vec::with_capacity(place.quotas().len());
-        for quota in &place.limit.quotas()[place.quotas()] {
+        let mut steps = Vec::with_capacity(place.quota_indices().len());
+        for quota in &place.limit.quotas()[place.quota_indices()] {
             let numbers = [self.number()?, self.number()?, self.number()?, self.number()?];
             let decision = quota.kind().decode_reply(numbers).ok_or(Garbled)?;
             let mut receipt = Receipt::default();
@@ -414,7 +416,7 @@ impl<'a> Reader<'a> {
             }
             steps.push(ChargeResult { decision, receipt });
         }
-        Ok(Answer { steps, generation })
+        Ok(StoreDecision { steps, generation })
     }
 
     fn number(&mut self) -> Result<u64, Garbled> {

@@ -6,7 +6,7 @@ use std::{
     sync::{Arc, PoisonError, RwLock},
 };
 use tidegate_core::Quota;
-use tidegate_limiter::store::Place;
+use tidegate_limiter::store::KeyRef;
 
 /// Names of keys, and the quotas behind the tags in them.
 #[derive(Debug)]
@@ -22,8 +22,8 @@ impl Names {
     }
 
     /// The key in the server. What is in braces decides the slot in a cluster.
-    pub(crate) fn key(&self, place: &Place) -> String {
-        let Place { limit, key, .. } = place;
+    pub(crate) fn key(&self, place: &KeyRef) -> String {
+        let KeyRef { limit, key, .. } = place;
         let (prefix, rule) = (&self.prefix, without_colons(limit.name()));
         if key.len() <= LONGEST_KEY && !is_like_a_hash(key) {
             return format!("{prefix}:{{{rule}:{key}}}:{VERSION}");

@@ -8,7 +8,7 @@ use crate::{
 use redis::{Cmd, Value};
 use std::sync::Arc;
 use tidegate_core::Micros;
-use tidegate_limiter::{StoreError, store::Request};
+use tidegate_limiter::{StoreError, store::StoreRequest};
 
 #[derive(Debug)]
 pub(crate) enum Servers {
@@ -18,7 +18,7 @@ pub(crate) enum Servers {
 
 impl Servers {
     /// Does what is asked, by the deadline.
-    pub(crate) async fn submit(&self, request: Request, caller: Caller) -> Answered {
+    pub(crate) async fn submit(&self, request: StoreRequest, caller: Caller) -> Answered {
         match self {
             Self::One(node) => node.submit(request, caller).await,
             Self::Cluster(cluster) => Box::pin(cluster.submit(request, caller)).await,
@@ -26,7 +26,7 @@ impl Servers {
     }
 
     /// What is asked, at a moment that the caller names.
-    pub(crate) async fn submit_at(&self, requests: &[Request], now: Micros) -> Vec<Answered> {
+    pub(crate) async fn submit_at(&self, requests: &[StoreRequest], now: Micros) -> Vec<Answered> {
         match self {
             Self::One(node) => node.submit_at(requests, now).await,
             Self::Cluster(cluster) => cluster.submit_at(requests, now).await,

@@ -24,8 +24,8 @@ use std::{
 };
 use tidegate_core::{AlgorithmKind, Micros, Quota, algorithm::Concurrency};
 use tidegate_limiter::{
-    Addition, Outage, Store, StoreError, Tally,
-    store::{Limit, Pending, Place, Reply, Request, Residence},
+    CounterStore, FailureMode, Increment, Store, StoreError,
+    store::{KeyRef, RuntimeAffinity, StoreFuture, StoreLimit, StoreReply, StoreRequest},
 };
 use tokio::runtime::Handle;
 
@@ -52,7 +52,7 @@ pub struct RedisStoreBuilder {
     prefix: String,
     deadline: Duration,
     lease: Duration,
-    residence: Residence,
+    residence: RuntimeAffinity,
     #[cfg(feature = "tls")]
     tls: TlsFiles,
 }
@@ -63,7 +63,7 @@ impl Default for RedisStoreBuilder {
             prefix: "tidegate".to_owned(),
             deadline: DEFAULT_DEADLINE,
             lease: Duration::from_secs(30),
-            residence: Residence::Home,
+            residence: RuntimeAffinity::CreatingRuntime,
             #[cfg(feature = "tls")]
             tls: TlsFiles::default(),
         }
@@ -100,7 +100,7 @@ impl RedisStoreBuilder {
     /// there, together with others. Unless told so, a call is made on the runtime of whoever asks.
     #[must_use]
     pub fn resident(self) -> Self {
-        Self { residence: Residence::Anywhere, ..self }
+        Self { residence: RuntimeAffinity::AnyRuntime, ..self }
     }
 
     /// Whose signature on a server's certificate counts, in PEM; the machine's own authorities unless told otherwise.
@@ -184,7 +184,7 @@ impl RedisStoreBuilder {
             }
         };
         let started = std::time::Instant::now();
-        let home = Handle::try_current().ok().filter(|_| self.residence == Residence::Anywhere);
+        let home = Handle::try_current().ok().filter(|_| self.residence == RuntimeAffinity::AnyRuntime);
         let lease = self.lease.into();
         Ok(RedisStore { inner: Arc::new(Inner { names, lease, servers, modes, started, home }) })
     }
@@ -218,7 +218,11 @@ impl RedisStore {
 
     /// Does what is asked at a moment that the caller names instead of the server's, without a deadline. For checks of
     /// the store itself: with it, time in Redis and in a test can be the same.
-    pub async fn perform_at(&self, requests: &[Request], now: Micros) -> Vec<Result<Reply, StoreError>> {
+    pub async fn perform_at(
+        &self,
+        requests: &[StoreRequest],
+        now: Micros,
+    ) -> Vec<Result<StoreReply, StoreError>> {
         for place in requests.iter().flat_map(places) {
             if let Err(error) = self.inner.announce(&place.limit).await {
                 return vec![Err(error); requests.len()];
@@ -243,7 +247,7 @@ impl RedisStore {
     /// Removes keys at once, as if they had never been, and what was told of the quotas with these rules and tags.
     pub(crate) async fn remove(
         &self,
-        places: &[Place],
+        places: &[KeyRef],
         tags: impl Iterator<Item = (&str, u16)>,
     ) -> Result<(), StoreError> {
         let Inner { names, servers, .. } = &*self.inner;
@@ -255,7 +259,7 @@ impl RedisStore {
     }
 
     /// Makes a call whose timers and tasks are those of the store's home, wherever it is asked.
-    fn at_home<F>(&self, call: impl FnOnce(Arc<Inner>, Caller) -> F) -> Pending<F::Output>
+    fn at_home<F>(&self, call: impl FnOnce(Arc<Inner>, Caller) -> F) -> StoreFuture<F::Output>
     where
         F: Future + Send + 'static,
     {
@@ -275,7 +279,7 @@ impl RedisStore {
     }
 
     /// The key in the server under which a place is kept, for operators and tests.
-    pub fn key(&self, place: &Place) -> String {
+    pub fn key(&self, place: &KeyRef) -> String {
         self.inner.names.key(place)
     }
 }
@@ -283,7 +287,7 @@ impl RedisStore {
 impl Inner {
     /// What is done rarely is kept apart, here and below: a future has room for everything in it, and this one is made
     /// for each decision.
-    async fn perform(&self, request: Request, caller: Caller) -> Result<Reply, StoreError> {
+    async fn perform(&self, request: StoreRequest, caller: Caller) -> Result<StoreReply, StoreError> {
         for place in places(&request) {
             if !self.is_announced(&place.limit) {
                 Box::pin(self.announce(&place.limit)).await?;
@@ -298,10 +302,10 @@ impl Inner {
     /// Learns what the tags in a state mean, one after the other, until it can be read.
     async fn perform_among_strangers(
         &self,
-        request: Request,
+        request: StoreRequest,
         tag: u16,
         caller: Caller,
-    ) -> Result<Reply, StoreError> {
+    ) -> Result<StoreReply, StoreError> {
         let mut answer = Err(Problem::Stranger(tag));
         for _ in 0..MOST_MEETINGS {
             let Err(Problem::Stranger(tag)) = answer else { break };
@@ -313,8 +317,8 @@ impl Inner {
     }
 
     /// Whether others know what the tags of these quotas mean.
-    fn is_announced(&self, limit: &Limit) -> bool {
-        let last = limit.mark().load(Ordering::Relaxed);
+    fn is_announced(&self, limit: &StoreLimit) -> bool {
+        let last = limit.store_tag().load(Ordering::Relaxed);
         last != 0 && self.seconds().saturating_sub(last) < ANNOUNCE_EVERY.as_secs()
     }
 
@@ -323,13 +327,13 @@ impl Inner {
     }
 
     /// Tells other processes what the tags of these quotas mean, before anything is written under them.
-    async fn announce(&self, limit: &Limit) -> Result<(), StoreError> {
+    async fn announce(&self, limit: &StoreLimit) -> Result<(), StoreError> {
         if self.is_announced(limit) {
             return Ok(());
         }
-        let (now, last) = (self.seconds(), limit.mark().load(Ordering::Relaxed));
+        let (now, last) = (self.seconds(), limit.store_tag().load(Ordering::Relaxed));
         let is_taken =
-            || limit.mark().compare_exchange(last, now, Ordering::Relaxed, Ordering::Relaxed).is_err();
+            || limit.store_tag().compare_exchange(last, now, Ordering::Relaxed, Ordering::Relaxed).is_err();
         // One caller says it again; what was said before holds for the others.
         if last != 0 && is_taken() {
             return Ok(());
@@ -340,12 +344,12 @@ impl Inner {
             set.arg(&key).arg(quota.to_string()).arg("EX").arg(ANNOUNCED_FOR.as_secs());
             self.servers.command(&key, &set).await?;
         }
-        limit.mark().store(now, Ordering::Relaxed);
+        limit.store_tag().store(now, Ordering::Relaxed);
         Ok(())
     }
 
     /// Learns of a quota that another process writes with.
-    async fn meet(&self, request: &Request, tag: u16) -> Result<(), StoreError> {
+    async fn meet(&self, request: &StoreRequest, tag: u16) -> Result<(), StoreError> {
         for place in places(request) {
             let rule = place.limit.name();
             if self.names.knows(rule, tag) {
@@ -368,12 +372,12 @@ const ANNOUNCED_FOR: Duration = Duration::from_secs(30 * 24 * 3_600);
 /// Quotas that one request may have to ask about.
 const MOST_MEETINGS: usize = 16;
 
-fn plain(answer: Answered) -> Result<Reply, StoreError> {
+fn plain(answer: Answered) -> Result<StoreReply, StoreError> {
     answer.map_err(|problem| match problem {
         Problem::Store(error) => error,
-        Problem::Elsewhere => StoreError::Refused("this server is part of a cluster".to_owned()),
+        Problem::Elsewhere => StoreError::Rejected("this server is part of a cluster".to_owned()),
         Problem::Stranger(tag) => {
-            StoreError::Refused(format!("its state was written by a quota that nobody knows ({tag:04x})"))
+            StoreError::Rejected(format!("its state was written by a quota that nobody knows ({tag:04x})"))
         }
     })
 }
@@ -384,35 +388,35 @@ fn is_here(home: &Handle) -> bool {
 }
 
 impl Store for RedisStore {
-    fn perform(&self, request: Request) -> Pending<Result<Reply, StoreError>> {
+    fn execute(&self, request: StoreRequest) -> StoreFuture<Result<StoreReply, StoreError>> {
         self.at_home(|inner, caller| async move { inner.perform(request, caller).await })
     }
 
-    fn trouble(&self) -> Option<String> {
+    fn last_error(&self) -> Option<String> {
         Self::trouble(self)
     }
 
-    fn ready(&self) -> Pending<Result<(), StoreError>> {
+    fn ready(&self) -> StoreFuture<Result<(), StoreError>> {
         let inner = self.inner.clone();
-        Box::pin(
-            async move { inner.servers.ready().await.map_err(|cause| StoreError::Away(cause.to_string())) },
-        )
+        Box::pin(async move {
+            inner.servers.ready().await.map_err(|cause| StoreError::Unavailable(cause.to_string()))
+        })
     }
 
-    fn recovered(&self) -> Pending<()> {
+    fn wait_recovered(&self) -> StoreFuture<()> {
         let inner = self.inner.clone();
         Box::pin(async move { inner.servers.recovered().await })
     }
 
-    fn add_mode(&self, mode: Outage) {
+    fn add_failure_mode(&self, mode: FailureMode) {
         self.inner.modes.add(mode);
     }
 
-    fn residence(&self) -> Residence {
-        if self.inner.home.is_some() { Residence::Anywhere } else { Residence::Home }
+    fn runtime_affinity(&self) -> RuntimeAffinity {
+        if self.inner.home.is_some() { RuntimeAffinity::AnyRuntime } else { RuntimeAffinity::CreatingRuntime }
     }
 
-    fn adapt(&self, quota: Quota) -> Quota {
+    fn effective_quota(&self, quota: Quota) -> Quota {
         match quota.kind() {
             AlgorithmKind::Concurrency(it) if it.lease().is_none() => {
                 let leased = Concurrency::with_lease(quota.limit(), self.inner.lease);
@@ -423,12 +427,12 @@ impl Store for RedisStore {
     }
 }
 
-impl Tally for RedisStore {
-    fn add(&self, additions: Vec<Addition>) -> Pending<Result<Vec<i64>, StoreError>> {
+impl CounterStore for RedisStore {
+    fn add(&self, additions: Vec<Increment>) -> StoreFuture<Result<Vec<i64>, StoreError>> {
         self.at_home(|inner, _| async move { inner.servers.add(additions).await })
     }
 
-    fn forget(&self, keys: Vec<String>) -> Pending<Result<(), StoreError>> {
+    fn delete(&self, keys: Vec<String>) -> StoreFuture<Result<(), StoreError>> {
         self.at_home(|inner, _| async move {
             for key in keys {
                 inner.servers.command(&key, redis::cmd("UNLINK").arg(&key)).await?;

@@ -3,12 +3,12 @@
 use crate::{cluster::Cluster, node::Node, servers::Servers};
 use redis::{Cmd, ErrorKind, Pipeline, RedisError, ServerErrorKind, Value};
 use std::sync::Arc;
-use tidegate_limiter::{Addition, StoreError};
+use tidegate_limiter::{Increment, StoreError};
 use tokio::task::JoinSet;
 
 impl Servers {
     /// Does all additions, and says what each number is then.
-    pub(crate) async fn add(&self, additions: Vec<Addition>) -> Result<Vec<i64>, StoreError> {
+    pub(crate) async fn add(&self, additions: Vec<Increment>) -> Result<Vec<i64>, StoreError> {
         if additions.is_empty() {
             return Ok(Vec::new());
         }
@@ -20,8 +20,8 @@ impl Servers {
 }
 
 /// Each node of a cluster is sent what it has, all at the same time.
-async fn add_in(cluster: &Arc<Cluster>, additions: Vec<Addition>) -> Result<Vec<i64>, StoreError> {
-    let mut parts: Vec<(Arc<Node>, Vec<usize>, Vec<Addition>)> = Vec::new();
+async fn add_in(cluster: &Arc<Cluster>, additions: Vec<Increment>) -> Result<Vec<i64>, StoreError> {
+    let mut parts: Vec<(Arc<Node>, Vec<usize>, Vec<Increment>)> = Vec::new();
     let mut sums = vec![0; additions.len()];
     for (place, addition) in additions.into_iter().enumerate() {
         let node = cluster.node_of(&addition.key)?;
@@ -39,7 +39,8 @@ async fn add_in(cluster: &Arc<Cluster>, additions: Vec<Addition>) -> Result<Vec<
         calls.spawn(async move { (places, add_on(&node, Some(&cluster), &part).await) });
     }
     while let Some(called) = calls.join_next().await {
-        let (places, part) = called.map_err(|_| StoreError::Away("the call was given up".to_owned()))?;
+        let (places, part) =
+            called.map_err(|_| StoreError::Unavailable("the call was given up".to_owned()))?;
         places.into_iter().zip(part?).for_each(|(place, sum)| sums[place] = sum);
     }
     Ok(sums)
@@ -49,14 +50,14 @@ async fn add_in(cluster: &Arc<Cluster>, additions: Vec<Addition>) -> Result<Vec<
 async fn add_on(
     node: &Arc<Node>,
     cluster: Option<&Arc<Cluster>>,
-    additions: &[Addition],
+    additions: &[Increment],
 ) -> Result<Vec<i64>, StoreError> {
     let mut pipeline = Pipeline::with_capacity(additions.len() * 2);
     for addition in additions {
         pipeline.add_command(increment(addition)).add_command(expire(addition));
     }
     let told = node.commands(&pipeline).await;
-    if let (Some(cluster), Err(StoreError::Away(_))) = (cluster, &told) {
+    if let (Some(cluster), Err(StoreError::Unavailable(_))) = (cluster, &told) {
         cluster.watch();
     }
     let mut told = told?.into_iter();
@@ -66,7 +67,7 @@ async fn add_on(
         let (sum, expiry) = (next(), next());
         let sum = follow(node, cluster, addition, sum, increment).await?;
         follow(node, cluster, addition, expiry, expire).await?;
-        let unreadable = |_| StoreError::Refused(format!("`{}` is no number", addition.key));
+        let unreadable = |_| StoreError::Rejected(format!("`{}` is no number", addition.key));
         sums.push(redis::from_redis_value(sum).map_err(unreadable)?);
     }
     Ok(sums)
@@ -76,9 +77,9 @@ async fn add_on(
 async fn follow(
     node: &Arc<Node>,
     cluster: Option<&Arc<Cluster>>,
-    addition: &Addition,
+    addition: &Increment,
     told: Result<Value, RedisError>,
-    command: fn(&Addition) -> Cmd,
+    command: fn(&Increment) -> Cmd,
 ) -> Result<Value, StoreError> {
     let error = match told {
         Ok(value) => return Ok(value),
@@ -96,14 +97,14 @@ async fn follow(
     }
 }
 
-fn increment(addition: &Addition) -> Cmd {
+fn increment(addition: &Increment) -> Cmd {
     let mut command = redis::cmd("INCRBY");
     command.arg(&addition.key).arg(addition.count);
     command
 }
 
-fn expire(addition: &Addition) -> Cmd {
+fn expire(addition: &Increment) -> Cmd {
     let mut command = redis::cmd("EXPIRE");
-    command.arg(&addition.key).arg(addition.kept.as_secs());
+    command.arg(&addition.key).arg(addition.ttl.as_secs());
     command
 }

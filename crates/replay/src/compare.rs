@@ -113,8 +113,8 @@ impl Comparison {
     pub fn finish(self) -> Result<(Tally, Difference), Failure> {
         let Self { replay, mut counts, newly, no_longer, .. } = self;
         let change = |counted: TopKey, is_new: bool| KeyChange {
-            newly_denied: if is_new { counted.certain() } else { 0 },
-            no_longer_denied: if is_new { 0 } else { counted.certain() },
+            newly_denied: if is_new { counted.min_count() } else { 0 },
+            no_longer_denied: if is_new { 0 } else { counted.min_count() },
             doubt: counted.error,
             key: counted.name,
         };
@@ -123,7 +123,7 @@ impl Comparison {
         for counted in no_longer.top().into_iter().take(COMPARED) {
             match keys.iter_mut().find(|known| known.key == counted.name) {
                 Some(known) => {
-                    known.no_longer_denied = counted.certain();
+                    known.no_longer_denied = counted.min_count();
                     known.doubt = known.doubt.max(counted.error);
                 }
                 None => keys.push(change(counted, false)),

@@ -3,7 +3,7 @@
 use crate::{Mode, site::SiteKey};
 use std::{borrow::Cow, panic::Location, sync::Arc, time::Duration};
 use tidegate_core::{CarryOver, Quota, SettingError};
-use tidegate_limiter::{BuildError, Capacity, Overflow, store::Choice};
+use tidegate_limiter::{BuildError, Capacity, Overflow, store::QuotaSelection};
 
 /// What code says of a rule; settings may say otherwise.
 ///
@@ -22,7 +22,7 @@ pub struct Declaration {
     /// Where code declares it.
     pub(crate) location: &'static Location<'static>,
     pub(crate) quotas: Vec<Quota>,
-    pub(crate) choice: Choice,
+    pub(crate) choice: QuotaSelection,
     pub(crate) mode: Mode,
     pub(crate) store: Option<Cow<'static, str>>,
     pub(crate) wait: Duration,
@@ -49,7 +49,7 @@ impl Declaration {
             path: None,
             location: Location::caller(),
             quotas: Vec::new(),
-            choice: Choice::All,
+            choice: QuotaSelection::All,
             mode: Mode::Enforce,
             store: None,
             wait: Duration::ZERO,
@@ -125,7 +125,7 @@ impl Declaration {
     /// Quotas one of which applies: the one that a call names.
     #[must_use]
     pub fn tiers(self, quotas: impl IntoIterator<Item = Quota>) -> Self {
-        Self { quotas: quotas.into_iter().collect(), choice: Choice::Tier, ..self }
+        Self { quotas: quotas.into_iter().collect(), choice: QuotaSelection::Tier, ..self }
     }
 
     /// Counts and refuses nothing, or does nothing at all.

@@ -69,4 +69,4 @@ pub use plan::{Connect, Connection};
 pub use rule::Rule;
 pub use rules::Rules;
 pub use settings::{RuleSettings, Settings, SettingsError, StoreAddress};
-pub use tidegate_limiter::{Joined, Key as RuleKey};
+pub use tidegate_limiter::{KeyPair, LimitKey as RuleKey};

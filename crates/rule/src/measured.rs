@@ -6,8 +6,8 @@ use std::sync::{
 };
 use tidegate_core::{Micros, Quota};
 use tidegate_limiter::{
-    Clock, Outage, Store,
-    store::{Pending, Reply, Request, Residence, StoreError},
+    Clock, FailureMode, Store,
+    store::{RuntimeAffinity, StoreError, StoreFuture, StoreReply, StoreRequest},
 };
 
 /// A store that settings name, as it is at this moment.
@@ -72,7 +72,7 @@ impl Measured {
         let times = self.counts.times.each_ref().map(|count| count.load(Relaxed));
         StoreStatus {
             name: name.map(str::to_owned),
-            trouble: self.store.trouble(),
+            trouble: self.store.last_error(),
             answered: times.iter().sum(),
             failed: self.counts.failed.load(Relaxed),
             times,
@@ -82,7 +82,7 @@ impl Measured {
 }
 
 impl Counts {
-    fn note(&self, took: Micros, outcome: &Result<Reply, StoreError>) {
+    fn note(&self, took: Micros, outcome: &Result<StoreReply, StoreError>) {
         if outcome.is_err() {
             self.failed.fetch_add(1, Relaxed);
             return;
@@ -94,10 +94,10 @@ impl Counts {
 }
 
 impl Store for Measured {
-    fn perform(&self, request: Request) -> Pending<Result<Reply, StoreError>> {
+    fn execute(&self, request: StoreRequest) -> StoreFuture<Result<StoreReply, StoreError>> {
         let (counts, clock) = (self.counts.clone(), self.clock.clone());
         let begun = clock.now();
-        let answer = self.store.perform(request);
+        let answer = self.store.execute(request);
         Box::pin(async move {
             let answer = answer.await;
             counts.note(clock.now().since(begun), &answer);
@@ -105,27 +105,27 @@ impl Store for Measured {
         })
     }
 
-    fn adapt(&self, quota: Quota) -> Quota {
-        self.store.adapt(quota)
+    fn effective_quota(&self, quota: Quota) -> Quota {
+        self.store.effective_quota(quota)
     }
 
-    fn residence(&self) -> Residence {
-        self.store.residence()
+    fn runtime_affinity(&self) -> RuntimeAffinity {
+        self.store.runtime_affinity()
     }
 
-    fn ready(&self) -> Pending<Result<(), StoreError>> {
+    fn ready(&self) -> StoreFuture<Result<(), StoreError>> {
         self.store.ready()
     }
 
-    fn recovered(&self) -> Pending<()> {
-        self.store.recovered()
+    fn wait_recovered(&self) -> StoreFuture<()> {
+        self.store.wait_recovered()
     }
 
-    fn add_mode(&self, mode: Outage) {
-        self.store.add_mode(mode);
+    fn add_failure_mode(&self, mode: FailureMode) {
+        self.store.add_failure_mode(mode);
     }
 
-    fn trouble(&self) -> Option<String> {
-        self.store.trouble()
+    fn last_error(&self) -> Option<String> {
+        self.store.last_error()
     }
 }

@@ -11,9 +11,9 @@ use crate::{
 use std::{collections::BTreeMap, error, sync::Arc, time::Duration};
 use tidegate_core::{CarryOver, Quota, SettingError};
 use tidegate_limiter::{
-    BuildError, Capacity, Clock, Limiter, Outage, Store, StoreError,
-    background::{self, Housed},
-    store::{Choice, Residence},
+    BuildError, Capacity, Clock, FailureMode, Limiter, Store, StoreError,
+    background::{self, BackgroundStore},
+    store::{QuotaSelection, RuntimeAffinity},
 };
 
 /// Makes a store of what settings say of it. It is called within a runtime that outlives everything, and must not wait: a
@@ -107,7 +107,7 @@ impl Stores {
         };
         for (name, store) in self.measured.iter().filter(|(_, store)| !is_known(store)) {
             let ready = tokio::time::timeout(READY_WITHIN, store.ready()).await;
-            if let Err(error) = ready.unwrap_or(Err(StoreError::Late)) {
+            if let Err(error) = ready.unwrap_or(Err(StoreError::Timeout)) {
                 return Err(SettingsError::Store { name: name.clone(), error: error.into() });
             }
         }
@@ -138,8 +138,8 @@ impl Line {
         let store = background::enter(|| connect(&connection)).unwrap_or_else(no_thread);
         let measured = |store| Ok(Arc::new(Measured::new(store, Clock::system())));
         match store {
-            Ok(store) if store.residence() == Residence::Anywhere => measured(store),
-            Ok(store) => measured(Arc::new(Housed(store))),
+            Ok(store) if store.runtime_affinity() == RuntimeAffinity::AnyRuntime => measured(store),
+            Ok(store) => measured(Arc::new(BackgroundStore(store))),
             Err(error) => Err(SettingsError::Store { name: name.clone(), error }),
         }
     }
@@ -205,7 +205,7 @@ impl Plan {
         let Home { store, stray } = home(declared, its, settings, stores);
         plan.stray = stray;
         if !plan.keep(now, store, quotas) {
-            let now = now.and_then(|now| now.limiter.as_ref()).filter(|limiter| limiter.is_in(store));
+            let now = now.and_then(|now| now.limiter.as_ref()).filter(|limiter| limiter.uses_store(store));
             // Without another quota there is nothing to be forgotten.
             let is_kept = |now: &&Limiter| {
                 declared.carry_over == CarryOver::Keep || quotas.iter().copied().eq(now.quotas())
@@ -223,7 +223,9 @@ impl Plan {
     /// is counted there stays there, whoever asks for it.
     fn keep(&mut self, now: Option<&Terms>, store: Option<&Arc<dyn Store>>, quotas: &[Quota]) -> bool {
         let Some(now) = now else { return false };
-        let Some(limiter) = now.limiter.as_ref().filter(|limiter| limiter.is_in(store)) else { return false };
+        let Some(limiter) = now.limiter.as_ref().filter(|limiter| limiter.uses_store(store)) else {
+            return false;
+        };
         if now.room != self.terms.room {
             return false;
         }
@@ -300,7 +302,7 @@ fn is_same(
     next: &Terms,
     now: &Terms,
 ) -> bool {
-    let adapted = quotas.iter().map(|quota| store.map_or(*quota, |store| store.adapt(*quota)));
+    let adapted = quotas.iter().map(|quota| store.map_or(*quota, |store| store.effective_quota(*quota)));
     adapted.eq(limiter.quotas()) && (store.is_none() || now.outage == next.outage)
 }
 
@@ -309,13 +311,13 @@ fn build(
     declared: &Declaration,
     quotas: &[Quota],
     settings: &Settings,
-    outage: Outage,
+    outage: FailureMode,
     store: Option<&Arc<dyn Store>>,
     replaced: Option<&Limiter>,
 ) -> Result<Limiter, BuildError> {
-    let mut builder = Limiter::builder().name(name).on_outage(outage).carry_over(declared.carry_over);
+    let mut builder = Limiter::builder().name(name).failure_mode(outage).carry_over(declared.carry_over);
     if let Some(old) = replaced {
-        builder = builder.replacing(old);
+        builder = builder.predecessor(old);
     }
     if let Some(clock) = &settings.clock {
         builder = builder.clock(clock.clone());
@@ -329,14 +331,14 @@ fn build(
         background::spawn(async move { notice.tell() });
     });
     if let Some(places) = declared.places {
-        builder = builder.waiting_places(places);
+        builder = builder.max_waiters(places);
     }
     if let Some(store) = store {
         builder = builder.shared_store(store.clone());
     }
     match declared.choice {
-        Choice::All => builder.build_all(quotas),
-        Choice::Tier => builder.build_tiers(quotas),
+        QuotaSelection::All => builder.build_all(quotas),
+        QuotaSelection::Tier => builder.build_tiers(quotas),
     }
 }
 
@@ -354,7 +356,7 @@ fn misfit(declared: &Declaration, its: &RuleSettings) -> Option<(&'static str, S
         return Some(("key", SettingError::new(problem, fix)));
     }
     let (first, given) = (declared.quotas.first()?, its.quotas.first()?);
-    if declared.choice == Choice::Tier && declared.quotas.len() != its.quotas.len() {
+    if declared.choice == QuotaSelection::Tier && declared.quotas.len() != its.quotas.len() {
         let (tiers, given) = (declared.quotas.len(), its.quotas.len());
         let problem = format!("{given} quotas for a rule of {tiers} tiers");
         return Some((

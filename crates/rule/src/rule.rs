@@ -15,7 +15,7 @@ use std::{
     time::Duration,
 };
 use tidegate_core::{Decision, Micros, Quota};
-use tidegate_limiter::{Bucket, Limiter, Refused, Waiter, background, store::Choice};
+use tidegate_limiter::{Bucket, Limiter, WaitError, Waiter, background, store::QuotaSelection};
 use tidegate_overload::Cause;
 
 /// A limit with a name: its quotas, whether it is enforced, and where it is counted. Clones are the same rule.
@@ -153,7 +153,7 @@ impl Rule {
     }
 
     /// Whether all its quotas apply to a call, or one that it chooses.
-    pub fn choice(&self) -> Choice {
+    pub fn choice(&self) -> QuotaSelection {
         self.live.labels.load().choice()
     }
 
@@ -237,7 +237,7 @@ impl Rule {
         let bucket = limiter.blocking().key(key);
         let permit = match terms.waiter() {
             None => Ok(bucket.permit()),
-            Some(waiter) => bucket.permit_in_line(waiter),
+            Some(waiter) => bucket.permit_queued(waiter),
         };
         self.settle(&terms, permit.map(Hold::new))
     }
@@ -311,7 +311,7 @@ impl Rule {
     }
 
     /// What a slot, or none, means under the mode that it was asked for under.
-    pub(crate) fn settle(&self, terms: &Terms, hold: Result<Hold, Refused>) -> Result<Hold, Limited> {
+    pub(crate) fn settle(&self, terms: &Terms, hold: Result<Hold, WaitError>) -> Result<Hold, Limited> {
         match (hold, terms.mode) {
             (Ok(hold), Mode::Enforce) => match hold.denial() {
                 Some(decision) => Err(self.limited(decision)),
@@ -327,7 +327,7 @@ impl Rule {
 }
 
 /// Where there is nobody to ask a store.
-pub(crate) const NOBODY: Refused = Refused::StoreAway(Micros::from_secs(1));
+pub(crate) const NOBODY: WaitError = WaitError::StoreUnavailable(Micros::from_secs(1));
 
 /// Takes `cost`, waiting for it up to `patience`. A store is asked on this runtime, or else on our own.
 pub(crate) async fn take(bucket: Bucket, cost: u64, patience: Duration) -> Decision {
@@ -341,21 +341,21 @@ pub(crate) async fn take(bucket: Bucket, cost: u64, patience: Duration) -> Decis
     if is_in_memory {
         return taking.await;
     }
-    background::within_runtime(taking).await.unwrap_or_else(|| Decision::fail_closed(0, Micros::from_secs(1)))
+    background::run_in_runtime(taking).await.unwrap_or_else(|| Decision::fail_closed(0, Micros::from_secs(1)))
 }
 
 /// Takes a slot. One of a store whose caller is gone when it comes is given back like any other.
-pub(crate) async fn take_slot(bucket: Bucket, waiter: Option<Waiter>) -> Result<Hold, Refused> {
+pub(crate) async fn take_slot(bucket: Bucket, waiter: Option<Waiter>) -> Result<Hold, WaitError> {
     let is_in_memory = bucket.is_in_memory();
     let taking = async move {
         match waiter {
             None => Ok(bucket.permit().await),
-            Some(waiter) => bucket.permit_in_line(waiter).await,
+            Some(waiter) => bucket.permit_queued(waiter).await,
         }
     };
     let permit = match is_in_memory {
         true => taking.await,
-        false => background::to_its_end(taking).await.unwrap_or(Err(NOBODY)),
+        false => background::run_to_completion(taking).await.unwrap_or(Err(NOBODY)),
     };
     permit.map(Hold::new)
 }

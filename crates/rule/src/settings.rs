@@ -3,7 +3,7 @@
 use crate::{Mode, site::SiteKey};
 use std::{collections::BTreeMap, error, fmt, sync::Arc, time::Duration};
 use tidegate_core::{CarryOver, Quota, SettingError};
-use tidegate_limiter::{BuildError, Capacity, Clock, Outage, Overflow, Store};
+use tidegate_limiter::{BuildError, Capacity, Clock, FailureMode, Overflow, Store};
 use tidegate_overload::BreakerSettings;
 
 /// Where state lives, which rules are enforced, and the settings that replace those declared in code.
@@ -26,7 +26,7 @@ pub struct Settings {
     pub(crate) stores: BTreeMap<String, StoreAddress>,
     pub(crate) prefix: Option<String>,
     pub(crate) deadline: Option<Duration>,
-    pub(crate) outage: Option<Outage>,
+    pub(crate) outage: Option<FailureMode>,
     pub(crate) rules: BTreeMap<String, RuleSettings>,
     pub(crate) clock: Option<Clock>,
 }
@@ -162,7 +162,7 @@ impl Settings {
 
     /// What is decided while the store is unavailable.
     #[must_use]
-    pub fn on_outage(self, outage: Outage) -> Self {
+    pub fn on_outage(self, outage: FailureMode) -> Self {
         Self { outage: Some(outage), ..self }
     }
 
@@ -198,7 +198,7 @@ pub struct RuleSettings {
     pub quotas: Vec<Quota>,
     pub(crate) mode: Option<Mode>,
     pub(crate) store: Option<String>,
-    pub(crate) outage: Option<Outage>,
+    pub(crate) outage: Option<FailureMode>,
     pub(crate) wait: Option<Duration>,
     pub(crate) message: Option<Arc<str>>,
     /// The bound on memory.
@@ -246,7 +246,7 @@ impl RuleSettings {
 
     /// What is decided while that store is unavailable.
     #[must_use]
-    pub fn on_outage(self, outage: Outage) -> Self {
+    pub fn on_outage(self, outage: FailureMode) -> Self {
         Self { outage: Some(outage), ..self }
     }
 

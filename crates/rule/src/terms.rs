@@ -2,7 +2,7 @@
 
 use crate::{Mode, plan::Permits};
 use std::{sync::Arc, time::Duration};
-use tidegate_limiter::{Capacity, Limiter, Outage, Overflow, Waiter};
+use tidegate_limiter::{Capacity, FailureMode, Limiter, Overflow, Waiter};
 use tidegate_overload::BreakerSettings;
 
 /// What holds for a rule now.
@@ -11,7 +11,7 @@ pub(crate) struct Terms {
     pub(crate) mode: Mode,
     pub(crate) wait: Duration,
     pub(crate) message: Option<Arc<str>>,
-    pub(crate) outage: Outage,
+    pub(crate) outage: FailureMode,
     /// Which of its quotas count calls in flight.
     pub(crate) permits: Permits,
     /// What is declared of the memory that it takes.

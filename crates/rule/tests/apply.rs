@@ -12,8 +12,8 @@ use std::{
     time::Duration,
 };
 use tidegate_limiter::{
-    Clock, Outage, Store, StoreError,
-    store::{Pending, Reply, Request},
+    Clock, FailureMode, Store, StoreError,
+    store::{StoreFuture, StoreReply, StoreRequest},
 };
 use tidegate_rule::{
     Connection, Declaration, Mode, Rule, RuleSettings, Rules, Settings, SettingsError, StoreAddress,
@@ -25,8 +25,8 @@ use tracing::{Event, Level, Metadata, Subscriber, span};
 struct Away;
 
 impl Store for Away {
-    fn perform(&self, _: Request) -> Pending<Result<Reply, StoreError>> {
-        Box::pin(async { Err(StoreError::Away("no answer".to_owned())) })
+    fn execute(&self, _: StoreRequest) -> StoreFuture<Result<StoreReply, StoreError>> {
+        Box::pin(async { Err(StoreError::Unavailable("no answer".to_owned())) })
     }
 }
 
@@ -159,18 +159,24 @@ fn another_answer_to_an_outage_holds_at_once() {
     let rule = rules.rule(declared("login", "4/min")).unwrap();
     let store: Arc<dyn Store> = Arc::new(Away);
     let of = |outage| settings().store(store.clone()).on_outage(outage);
-    let table =
-        [(Outage::Closed, 0), (Outage::Open, 9), (Outage::Local { nodes: 2 }, 2), (Outage::Closed, 0)];
+    let table = [
+        (FailureMode::Closed, 0),
+        (FailureMode::Open, 9),
+        (FailureMode::Local { nodes: 2 }, 2),
+        (FailureMode::Closed, 0),
+    ];
     for (outage, expected) in table {
         rules.apply(of(outage)).unwrap();
         assert_eq!(admitted(&rule, 9), expected, "{outage:?}");
     }
-    rules.apply(of(Outage::Closed).rule("login", RuleSettings::new().on_outage(Outage::Open))).unwrap();
+    rules
+        .apply(of(FailureMode::Closed).rule("login", RuleSettings::new().on_outage(FailureMode::Open)))
+        .unwrap();
     assert_eq!(admitted(&rule, 9), 9, "a rule may have an answer of its own");
     // The same again leaves the rule alone, with what it has counted.
-    rules.apply(of(Outage::Local { nodes: 1 })).unwrap();
+    rules.apply(of(FailureMode::Local { nodes: 1 })).unwrap();
     assert_eq!(admitted(&rule, 9), 4);
-    rules.apply(of(Outage::Local { nodes: 1 }).mode(Mode::Enforce)).unwrap();
+    rules.apply(of(FailureMode::Local { nodes: 1 }).mode(Mode::Enforce)).unwrap();
     assert_eq!(admitted(&rule, 9), 0);
 }
 
@@ -212,7 +218,7 @@ fn stores_by_name() {
     let other = rules.rule(declared("other", "4/min")).unwrap();
     let named = |address| {
         let its = RuleSettings::new().store("sessions");
-        settings().on_outage(Outage::Closed).named_store("sessions", address).rule("by-settings", its)
+        settings().on_outage(FailureMode::Closed).named_store("sessions", address).rule("by-settings", its)
     };
     let all = || [&by_code, &by_settings, &other].map(|rule| admitted(rule, 9));
     rules.apply(named(away())).unwrap();
@@ -222,7 +228,7 @@ fn stores_by_name() {
     assert_eq!(all(), [4, 4, 0]);
     // One that settings do not have is the default one, which is told once.
     let warned = told(Level::WARN, || {
-        rules.apply(settings().store(Arc::new(Away)).on_outage(Outage::Open)).unwrap();
+        rules.apply(settings().store(Arc::new(Away)).on_outage(FailureMode::Open)).unwrap();
         rules.apply(settings()).unwrap();
     });
     assert_eq!((warned, all()), (1, [4, 4, 4]));
@@ -377,7 +383,7 @@ fn a_rule_that_moves_while_it_is_hammered() {
             thread::yield_now();
         }
         // This store is away, and so each process counts its share: again in memory, but apart.
-        rules.apply(Settings::new().store(store).on_outage(Outage::Local { nodes: 1 })).unwrap();
+        rules.apply(Settings::new().store(store).on_outage(FailureMode::Local { nodes: 1 })).unwrap();
         while admitted.load(Ordering::Relaxed) < 200 {
             thread::yield_now();
         }

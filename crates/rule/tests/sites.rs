@@ -10,8 +10,8 @@ use std::{
     thread::{self, ScopedJoinHandle},
 };
 use tidegate_limiter::{
-    Outage, Store, StoreError,
-    store::{Pending, Reply, Request},
+    FailureMode, Store, StoreError,
+    store::{StoreFuture, StoreReply, StoreRequest},
 };
 use tidegate_overload::Cause;
 use tidegate_rule::{
@@ -205,8 +205,8 @@ fn reference_to_a_rule_of_a_function_is_no_conflict_in_either_order() {
 struct Away;
 
 impl Store for Away {
-    fn perform(&self, _: Request) -> Pending<Result<Reply, StoreError>> {
-        Box::pin(async { Err(StoreError::Away("not here".to_owned())) })
+    fn execute(&self, _: StoreRequest) -> StoreFuture<Result<StoreReply, StoreError>> {
+        Box::pin(async { Err(StoreError::Unavailable("not here".to_owned())) })
     }
 }
 
@@ -301,7 +301,7 @@ fn a_place_that_is_all_the_time_something_else() {
         "3/s leaky-bucket queue 2",
     ];
     let modes = [Mode::Enforce, Mode::Shadow, Mode::Off];
-    let outages = [Outage::Open, Outage::Closed, Outage::Local { nodes: 2 }];
+    let outages = [FailureMode::Open, FailureMode::Closed, FailureMode::Local { nodes: 2 }];
     hammer(
         || {
             let _ = (ask(&SITE, true), ask(&SITE, false));

@@ -1,7 +1,7 @@
 //! Stories: what is asked when, and what the answer must be.
 //!
 //! ```text
-//! # A comment runs to the end of its line.
+//! # Acquire comment runs to the end of its line.
 //! quota 10/s burst 3
 //! at 0ms    cost 2                   allow  remaining 1
 //! at 0ms    cost 2                   deny   retry 100ms

@@ -16,7 +16,7 @@ use std::{
 };
 use tidegate::{
     Clock, limit,
-    limiter::{Pace, PaceExt as _},
+    limiter::{StreamLimit, StreamLimitExt as _},
 };
 
 /// A message of a queue.
@@ -57,8 +57,8 @@ pub(crate) async fn run(out: &mut impl io::Write) -> Result<(), Box<dyn Error>> 
     let senders = ["alice", "bob", "alice", "alice", "bob"];
     let messages = senders.into_iter().zip(1..).map(|(sender, number)| Message { sender, number });
     let clock = Clock::tokio();
-    let pace = Pace::on(clock.clone()).rate("10/s burst 1")?.at_once(1)?;
-    let mut queue = pin!(Queue(messages.collect::<Vec<_>>().into_iter()).paced(pace));
+    let pace = StreamLimit::with_clock(clock.clone()).rate("10/s burst 1")?.max_in_flight(1)?;
+    let mut queue = pin!(Queue(messages.collect::<Vec<_>>().into_iter()).limit(pace));
     let start = clock.now();
     while let Some(message) = poll_fn(|context| queue.as_mut().poll_next(context)).await {
         let did = handle(&message).await;

@@ -9,7 +9,7 @@
 use std::{error::Error, io, net::SocketAddr, process::ExitCode};
 use tidegate::{
     Declaration, Gate, RequestLimit, Rules,
-    limiter::Slots,
+    limiter::Semaphore,
     rule::request::key,
     tower::{ConcurrencyLayer, LimitLayer, RuleInterceptor},
 };
@@ -31,7 +31,7 @@ async fn serve(listener: TcpListener) -> Result<(), Trouble> {
     // A layer sees every call before it is read, and answers with a status of gRPC: five an hour from one address.
     let per_client = rules.rule(Declaration::of("per-client").quota("5/h")?)?;
     let gate = Gate::new([RequestLimit::new(per_client).key(key::peer())]);
-    let slots = Slots::new(100)?;
+    let slots = Semaphore::new(100)?;
 
     // An interceptor belongs to one service, and sees metadata: three an hour for each tenant.
     let per_tenant = rules.rule(Declaration::of("per-tenant").quota("3/h")?)?;

@@ -21,7 +21,7 @@
 //! | [`Bucket`] | one key of a limiter: check, wait, reserve, hold |
 //! | [`Decision`] | the answer: allowed, granted after a delay, or denied; with what is left and when to retry |
 //! | [`Reservation`], [`Permit`] | tokens to be settled later; a slot that gives itself back |
-//! | [`Store`], [`Outage`] | where a fleet counts; what is decided while it is unavailable |
+//! | [`Store`], [`FailureMode`] | where a fleet counts; what is decided while it is unavailable |
 //! | [`Rule`], [`Rules`] | a limit with a name that a policy file can change; all rules of a program |
 //! | [`Gate`], [`Verdict`] | rules for requests, asked together; what they decided |
 //! | [`Limited`], [`Cause`] | the error of a call that was refused, and why |
@@ -54,10 +54,10 @@ pub use init::rules;
 pub use init::site;
 pub use tidegate_core::{Decision, Outcome, Quota};
 #[cfg(feature = "tokio")]
-pub use tidegate_limiter::Outage;
+pub use tidegate_limiter::FailureMode;
 pub use tidegate_limiter::{
-    Bucket, BuildError, Capacity, Clock, Joined, Limiter, Permit, Priority, Reservation, Store, Throttle,
-    Waiter,
+    Bucket, BuildError, Capacity, Clock, DirectLimiter, KeyPair, Limiter, Permit, Reservation, Store,
+    WaitPriority, Waiter,
 };
 #[cfg(feature = "macros")]
 pub use tidegate_macros::{breaker, concurrency, limit};

@@ -9,16 +9,16 @@
 )]
 
 use std::{fmt::Display, hash::Hash, sync::LazyLock, time::Duration};
-use tidegate::{Clock, Limited, Rules, limit, limiter::ClockHand, rule::Settings};
+use tidegate::{Clock, Limited, Rules, limit, limiter::ManualClock, rule::Settings};
 
-static HAND: LazyLock<ClockHand> = LazyLock::new(|| {
+static HAND: LazyLock<ManualClock> = LazyLock::new(|| {
     let (clock, hand) = Clock::manual();
     Rules::global().apply(Settings::new().clock(clock)).unwrap();
     hand
 });
 
 /// Before anything is limited.
-fn hand() -> &'static ClockHand {
+fn hand() -> &'static ManualClock {
     &HAND
 }
 

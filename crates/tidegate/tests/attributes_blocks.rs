@@ -6,9 +6,9 @@
 
 use async_trait::async_trait;
 use std::{pin::Pin, sync::LazyLock};
-use tidegate::{Clock, Limited, Rules, breaker, concurrency, limit, limiter::ClockHand, rule::Settings};
+use tidegate::{Clock, Limited, Rules, breaker, concurrency, limit, limiter::ManualClock, rule::Settings};
 
-static HAND: LazyLock<ClockHand> = LazyLock::new(|| {
+static HAND: LazyLock<ManualClock> = LazyLock::new(|| {
     let (clock, hand) = Clock::manual();
     Rules::global().apply(Settings::new().clock(clock)).unwrap();
     hand

@@ -16,12 +16,12 @@ use std::{
     time::Duration,
 };
 use tidegate::{
-    Clock, Limited, Outage, Report, Rules, breaker, concurrency,
+    Clock, FailureMode, Limited, Report, Rules, breaker, concurrency,
     core::Micros,
     limit,
     limiter::{
         StoreError,
-        store::{Answer, Pending, Reply, Request},
+        store::{StoreDecision, StoreFuture, StoreReply, StoreRequest},
     },
     rule::{Facts, Mode, RuleSettings, Settings, StoreAddress},
 };
@@ -200,7 +200,7 @@ struct Ledger {
 }
 
 impl tidegate::Store for Ledger {
-    fn perform(&self, request: Request) -> Pending<Result<Reply, StoreError>> {
+    fn execute(&self, request: StoreRequest) -> StoreFuture<Result<StoreReply, StoreError>> {
         let reply = self.reply(request);
         Box::pin(async move {
             tokio::task::yield_now().await;
@@ -210,29 +210,29 @@ impl tidegate::Store for Ledger {
 }
 
 impl Ledger {
-    fn reply(&self, request: Request) -> Result<Reply, StoreError> {
+    fn reply(&self, request: StoreRequest) -> Result<StoreReply, StoreError> {
         if self.is_away.load(Ordering::Relaxed) {
-            return Err(StoreError::Away("as told".to_owned()));
+            return Err(StoreError::Unavailable("as told".to_owned()));
         }
         let mut state = self.state.lock().unwrap();
         match request {
-            Request::Decide(inquiries) => {
+            StoreRequest::Decide(inquiries) => {
                 let [inquiry] = &inquiries[..] else { panic!("one at a time") };
-                let quota = inquiry.place.limit.quotas()[0];
+                let quota = inquiry.key_ref.limit.quotas()[0];
                 let words =
-                    state.entry(name_of(&inquiry.place)).or_insert_with(|| vec![0; quota.state_len()]);
+                    state.entry(name_of(&inquiry.key_ref)).or_insert_with(|| vec![0; quota.state_len()]);
                 let step = quota.decide(&mut words[..], Micros::from_secs(1_000_000), inquiry.demand);
                 self.taken.fetch_add(step.receipt.cost, Ordering::Relaxed);
-                Ok(Reply::Decided(vec![Answer { steps: vec![step], generation: 0 }]))
+                Ok(StoreReply::Decided(vec![StoreDecision { steps: vec![step], generation: 0 }]))
             }
-            Request::Refund { place, charge, cost } => {
+            StoreRequest::Refund { key_ref: place, charge, cost } => {
                 let quota = place.limit.quotas()[0];
                 let words = state.entry(name_of(&place)).or_insert_with(|| vec![0; quota.state_len()]);
                 quota.refund(&mut words[..], Micros::from_secs(1_000_000), charge.receipts[0], cost);
                 self.taken.fetch_sub(cost, Ordering::Relaxed);
-                Ok(Reply::Done)
+                Ok(StoreReply::Done)
             }
-            _ => Ok(Reply::Done),
+            _ => Ok(StoreReply::Done),
         }
     }
 
@@ -250,7 +250,7 @@ impl Ledger {
     }
 }
 
-fn name_of(place: &tidegate::limiter::store::Place) -> String {
+fn name_of(place: &tidegate::limiter::store::KeyRef) -> String {
     format!("{} {}", place.limit.name(), place.key)
 }
 
@@ -284,7 +284,7 @@ async fn counters_live_where_the_settings_say() {
     let settings = Settings::new()
         .store(ledger.clone())
         .named_store("sessions", StoreAddress::Given(sessions.clone()))
-        .on_outage(Outage::Closed);
+        .on_outage(FailureMode::Closed);
     let _story = under(settings);
     let blocking = thread::spawn(|| (of_ten(|| stored(1, "/a|b")), of_ten(|| stored(1, "/c"))));
     let passed = tokio::task::spawn_blocking(|| blocking.join().unwrap()).await.unwrap();

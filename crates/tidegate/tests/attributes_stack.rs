@@ -12,7 +12,7 @@ use std::{
     time::Duration,
 };
 use tidegate::{
-    Cause, Clock, Limited, Report, Rules, breaker, concurrency, limit, limiter::ClockHand, rule::Settings,
+    Cause, Clock, Limited, Report, Rules, breaker, concurrency, limit, limiter::ManualClock, rule::Settings,
 };
 use tokio::sync::Notify;
 
@@ -24,7 +24,7 @@ fn story() -> MutexGuard<'static, ()> {
     guard
 }
 
-static HAND: LazyLock<ClockHand> = LazyLock::new(|| {
+static HAND: LazyLock<ManualClock> = LazyLock::new(|| {
     let (clock, hand) = Clock::manual();
     Rules::global().apply(Settings::new().clock(clock)).unwrap();
     hand

@@ -13,7 +13,7 @@ use std::{
     pin::Pin,
     task::{Context, Poll},
 };
-use tidegate_limiter::Slot;
+use tidegate_limiter::SemaphorePermit;
 use tidegate_rule::surface::{RequestSlots, Turn};
 use tower_service::Service;
 
@@ -25,7 +25,7 @@ use tower_service::Service;
 /// use tidegate_limiter::Slots;
 /// use tidegate_tower::{ConcurrencyLayer, RequestSlots};
 ///
-/// let slots = Slots::builder().waiting_places(200).build(64)?;
+/// let slots = Slots::builder().max_waiters(200).build(64)?;
 /// let layer = ConcurrencyLayer::new(RequestSlots::new(slots).wait(Duration::from_millis(500)));
 /// # Ok::<(), tidegate_core::SettingError>(())
 /// ```
@@ -88,7 +88,7 @@ pin_project! {
 pin_project! {
     #[project = ProgressProjection]
     enum Progress<F, R, E> {
-        Now { #[pin] served: HeldFuture<F, Slot> },
+        Now { #[pin] served: HeldFuture<F, SemaphorePermit> },
         Waiting { waiting: Waiting<R, E> },
     }
 }
@@ -96,7 +96,7 @@ pin_project! {
 type Waiting<R, E> = Pin<Box<dyn Future<Output = Result<Response<HeldBody<R>>, E>> + Send>>;
 
 impl<F, R, E> ConcurrencyFuture<F, R, E> {
-    fn now(served: HeldFuture<F, Slot>) -> Self {
+    fn now(served: HeldFuture<F, SemaphorePermit>) -> Self {
         Self { progress: Progress::Now { served } }
     }
 

@@ -6,19 +6,19 @@ use proptest::prelude::*;
 use std::{collections::BTreeMap, net::IpAddr, sync::Barrier, thread, time::Duration};
 use tidegate_access::{AccessControl, AccessDecision, BanOutcome, BanRule, Bans, BansBuilder};
 use tidegate_core::Micros;
-use tidegate_limiter::{BuildError, Capacity, Clock, ClockHand};
+use tidegate_limiter::{BuildError, Capacity, Clock, ManualClock};
 use tidegate_testkit::strategy::runner_of;
 
 const MINUTE: Duration = Duration::from_secs(60);
 const HOUR: Duration = Duration::from_secs(3_600);
 
-fn build_bans(settings: impl FnOnce(BansBuilder) -> BansBuilder) -> (Bans, ClockHand) {
+fn build_bans(settings: impl FnOnce(BansBuilder) -> BansBuilder) -> (Bans, ManualClock) {
     let (clock, hand) = Clock::manual();
     hand.set(Micros::from_secs(1_000));
     (settings(Bans::builder().clock(clock)).build().unwrap(), hand)
 }
 
-fn bans_with_rule(rule: &str) -> (Bans, ClockHand) {
+fn bans_with_rule(rule: &str) -> (Bans, ManualClock) {
     build_bans(|bans| bans.rule(rule.parse().unwrap()))
 }
 
@@ -318,7 +318,7 @@ fn invalid_ban_rules_are_rejected() {
     for rule in ["10/min sliding-log for 1h", "1000000/min sliding-window for 1d growing 3 up to 1w"] {
         assert_eq!(rule.parse::<BanRule>().unwrap().to_string(), rule);
     }
-    assert_eq!(Bans::builder().capacity(0).build().unwrap_err(), BuildError::NoRoom);
+    assert_eq!(Bans::builder().capacity(0).build().unwrap_err(), BuildError::ZeroCapacity);
 }
 
 #[test]

@@ -16,7 +16,7 @@ use actix_web::{
 };
 use bytes::Bytes;
 use std::{ops::Deref, sync::Arc};
-use tidegate_limiter::Slot;
+use tidegate_limiter::SemaphorePermit;
 use tidegate_overload::{Cause, Pass, Report, Settle};
 use tidegate_rule::{
     Answer, HeldSlots,
@@ -36,7 +36,7 @@ impl<B: Deref<Target: Settle> + 'static> Held for Pass<B> {
     }
 }
 
-impl Held for Slot {
+impl Held for SemaphorePermit {
     fn end(self: Box<Self>, _: Report) {}
 }
 

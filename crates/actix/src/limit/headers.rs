@@ -2,7 +2,7 @@
 
 use actix_web::http::header::{HeaderMap, HeaderName, HeaderValue};
 use tidegate_core::header::SmallString;
-use tidegate_limiter::store::Choice;
+use tidegate_limiter::store::QuotaSelection;
 use tidegate_rule::{Fields, Gate, Mode, Verdict};
 
 /// The header fields of a response that describe what is left.
@@ -34,8 +34,8 @@ impl RateLimitHeaders {
         let only = verdict.only().filter(|only| only.mode == Mode::Enforce)?;
         let (decision, labels) = (only.decision()?, only.rule(gate)?.labels());
         let policy = match labels.choice() {
-            Choice::All => labels.policy(),
-            Choice::Tier => labels.policy_of(decision.quota())?,
+            QuotaSelection::All => labels.policy(),
+            QuotaSelection::Tier => labels.policy_of(decision.quota())?,
         };
         let mut left = SmallString::default();
         labels.get(decision.quota())?.write_remaining(&mut left, decision).ok()?;

@@ -27,7 +27,7 @@ use tidegate_actix::{
     RequestSlots, Until, UploadMiddleware,
 };
 use tidegate_bandwidth::Bandwidth;
-use tidegate_limiter::{Clock, Slots};
+use tidegate_limiter::{Clock, Semaphore};
 use tidegate_overload::{
     Breaker, BreakerSettings, BreakerState, PriorityLimit,
     priority::{Arrival, Class},
@@ -113,7 +113,7 @@ async fn a_breaker_for_each_key() {
 
 #[tokio::test]
 async fn slots_are_held_until_told_and_may_be_waited_for() {
-    let slots = Slots::builder().waiting_places(8).build(1).unwrap();
+    let slots = Semaphore::builder().max_waiters(8).build(1).unwrap();
     for (until, while_unsent) in [(Until::Body, 503), (Until::Head, 200)] {
         let at_once = ConcurrencyMiddleware::new(RequestSlots::new(slots.clone()).until(until));
         let app = test::init_service(App::new().wrap(at_once).configure(routes)).await;
@@ -139,10 +139,10 @@ async fn slots_are_held_until_told_and_may_be_waited_for() {
     for waiting in [&mut waiting, &mut given_up] {
         assert!(waiting.as_mut().poll(&mut Context::from_waker(Waker::noop())).is_pending());
     }
-    assert_eq!(slots.waiting(), 2);
+    assert_eq!(slots.waiters(), 2);
     drop((first, given_up));
     assert_eq!(waiting.await.unwrap().status(), 200);
-    assert_eq!((slots.in_flight(), slots.waiting()), (0, 0));
+    assert_eq!((slots.in_flight(), slots.waiters()), (0, 0));
 }
 
 #[tokio::test]

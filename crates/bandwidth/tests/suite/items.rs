@@ -15,7 +15,7 @@ use std::{
     time::Duration,
 };
 use tidegate_bandwidth::{Bandwidth, ByteLen, ShapedStream};
-use tidegate_limiter::{Clock, ClockHand};
+use tidegate_limiter::{Clock, ManualClock};
 use tidegate_testkit::sleeper::Sleeper;
 
 /// Items, as a stream and as a body; what is empty stands for trailers.
@@ -63,7 +63,7 @@ impl Body for ItemSource {
     }
 }
 
-fn limit_items(items: ItemSource) -> (ShapedStream<ItemSource>, Clock, ClockHand) {
+fn limit_items(items: ItemSource) -> (ShapedStream<ItemSource>, Clock, ManualClock) {
     let (clock, hand) = Clock::manual();
     let bandwidth = Bandwidth::builder().clock(clock.clone()).build("100kB/s").unwrap();
     (bandwidth.limit_reads(items), clock, hand)
@@ -73,7 +73,7 @@ fn limit_items(items: ItemSource) -> (ShapedStream<ItemSource>, Clock, ClockHand
 fn arrival_times<T>(
     mut next: impl FnMut(&mut Context<'_>) -> Poll<Option<T>>,
     clock: &Clock,
-    hand: &ClockHand,
+    hand: &ManualClock,
 ) -> Vec<(u64, T)> {
     let mut moments = Vec::new();
     for _ in 0..30_000 {

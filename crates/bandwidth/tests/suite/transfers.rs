@@ -10,7 +10,7 @@ use std::{
 };
 use tidegate_bandwidth::Bandwidth;
 use tidegate_core::Micros;
-use tidegate_limiter::{Clock, ClockHand};
+use tidegate_limiter::{Clock, ManualClock};
 use tidegate_testkit::sleeper::Sleeper;
 use tokio::io::{AsyncRead, AsyncReadExt, AsyncWrite, AsyncWriteExt, ReadBuf};
 
@@ -92,7 +92,7 @@ pub(crate) const LATE_STEPS: ClockStep = |step| [1_000, 4_000, 2_000, 1_300, 3_7
 /// Lets all run until `seconds` have passed, and says how many had moved at each moment.
 pub(crate) fn run_transfers(
     transfers: &mut [Transfer],
-    hand: &ClockHand,
+    hand: &ManualClock,
     clock: &Clock,
     clock_step: ClockStep,
     seconds: u64,
@@ -125,7 +125,7 @@ pub(crate) fn assert_rate(log: &[(u64, u64)], rate: u64, context: &str) {
     assert!(windows > 200, "{context}: only {windows} windows");
 }
 
-pub(crate) fn manual_bandwidth(quota: &str) -> (Bandwidth, Clock, ClockHand) {
+pub(crate) fn manual_bandwidth(quota: &str) -> (Bandwidth, Clock, ManualClock) {
     let (clock, hand) = Clock::manual();
     // Not at zero, where no real clock stands.
     hand.set(Micros::from_secs(1_000_000));

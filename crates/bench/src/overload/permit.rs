@@ -2,15 +2,15 @@
 
 use std::{hint::black_box, sync::Arc};
 use tidegate_bench::{Result, suite::Measured, turns::compare};
-use tidegate_limiter::{Limiter, Slots};
-use tokio::sync::Semaphore;
+use tidegate_limiter::{Limiter, Semaphore};
+use tokio::sync;
 
 /// One key of a limiter, looked up anew each time, beside tokio's owned permit: both can move to another task. In the figures: the same
 /// beside tokio's borrowed permit, and slots without keys.
 pub(crate) fn keyed() -> Result<Measured> {
     let limiter = Limiter::new("100 at once")?;
-    let slots = Slots::new(100)?;
-    let semaphore = Arc::new(Semaphore::new(100));
+    let slots = Semaphore::new(100)?;
+    let semaphore = Arc::new(sync::Semaphore::new(100));
     let owned = || {
         let permit = black_box(&semaphore).clone().try_acquire_owned();
         assert!(black_box(&permit).is_ok());
@@ -25,7 +25,7 @@ pub(crate) fn keyed() -> Result<Measured> {
     };
     let unkeyed = compare(
         ("slots", || {
-            let slot = black_box(&slots).try_take();
+            let slot = black_box(&slots).try_acquire();
             assert!(black_box(&slot).is_some());
         }),
         ("tokio", borrowed),

@@ -2,7 +2,7 @@
 
 use super::{Decide, Peer, Quota, Setup, Tick, Unit};
 use crate::{Result, keys::Key};
-use ::tidegate::{Capacity, Clock, Limiter, Throttle};
+use ::tidegate::{Capacity, Clock, DirectLimiter, Limiter};
 
 /// A limiter with room for exactly the keys of the case.
 pub(super) fn keyed<K: Key>(setup: &Setup) -> Result<Box<dyn Peer<K>>> {
@@ -15,7 +15,7 @@ pub(super) fn keyed<K: Key>(setup: &Setup) -> Result<Box<dyn Peer<K>>> {
 
 /// One bucket.
 pub(super) fn direct(setup: &Setup) -> Result<Box<dyn Peer<()>>> {
-    let throttle = Throttle::builder().clock(clock(setup.tick)).build(text(setup.quota).as_str())?;
+    let throttle = DirectLimiter::builder().clock(clock(setup.tick)).build(text(setup.quota).as_str())?;
     Ok(Box::new(throttle))
 }
 
@@ -30,7 +30,7 @@ impl<K: Key> Decide<K> for Limiter {
     }
 }
 
-impl Decide<()> for Throttle {
+impl Decide<()> for DirectLimiter {
     #[inline(always)]
     fn decide(&self, _key: &(), _place: u32) -> bool {
         self.check().is_allowed()

@@ -10,7 +10,7 @@ use std::{
 };
 use tidegate_bench::{Result, suite::Measured, turns::median};
 use tidegate_core::Quota;
-use tidegate_limiter::{Ahead, Limiter, Outage};
+use tidegate_limiter::{FailureMode, Limiter, TokenPrefetch};
 use tidegate_redis::RedisStore;
 use tidegate_testkit::servers::RedisServer;
 
@@ -143,8 +143,8 @@ pub(crate) fn leased(server: &RedisServer) -> Result<Measured> {
     in_runtime(async {
         let strict = limiter(server, "hot-strict", &[HOT]).await?;
         let leased = Limiter::builder().name("hot-leased").store(store(server).await?);
-        let leased = leased.ahead(Ahead::default()).build(HOT)?;
-        println!("  {}; at most {} of a key stranded", leased.bounds()[0], leased.stranded());
+        let leased = leased.prefetch(TokenPrefetch::default()).build(HOT)?;
+        println!("  {}; at most {} of a key stranded", leased.bounds()[0], leased.max_stranded_tokens());
         rounds::count(256, ROUND / 2, &leased, "hot").await;
         rounds::count(256, ROUND / 2, &strict, "hot").await;
         let (mut ours, mut theirs, mut ratios) = (Vec::new(), Vec::new(), Vec::new());
@@ -204,7 +204,7 @@ pub(crate) fn outage(server: &RedisServer) -> Result<Measured> {
     in_runtime(async {
         let store = RedisStore::builder().deadline(DEADLINE).connect(&server.url()).await?;
         let limiter = Limiter::builder().name("outage").store(store);
-        let limiter = limiter.on_outage(Outage::Local { nodes: 1 }).build(ONE)?;
+        let limiter = limiter.failure_mode(FailureMode::Local { nodes: 1 }).build(ONE)?;
         let start = Instant::now();
         let mut tasks = Vec::new();
         for task in 0..64_u64 {
@@ -228,7 +228,7 @@ pub(crate) fn outage(server: &RedisServer) -> Result<Measured> {
         }
         let p99 = percentile(&mut times, 0.99);
         let (count, most) = (times.len(), times.last().copied().unwrap_or_default());
-        let degraded = limiter.degraded();
+        let degraded = limiter.degraded_count();
         let figures = format!("{count} decisions, {degraded} degraded, p99 {p99:.0} us, longest {most:?}");
         Ok(Measured { value: p99 / DEADLINE.as_secs_f64() / 1e6, figures })
     })

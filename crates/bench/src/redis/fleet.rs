@@ -6,7 +6,7 @@ use std::{
     time::{Duration, Instant},
 };
 use tidegate_bench::{Result, suite::Measured};
-use tidegate_limiter::{Ahead, Limiter};
+use tidegate_limiter::{Limiter, TokenPrefetch};
 use tidegate_redis::RedisStore;
 use tidegate_testkit::servers::RedisServer;
 
@@ -54,7 +54,11 @@ pub(crate) fn member(url: &str, key: &str) -> Result<()> {
     runtime.block_on(async {
         let store = RedisStore::builder().deadline(Duration::from_secs(2)).connect(url).await?;
         let quota = format!("{RATE}/s burst {BURST}");
-        let limiter = Limiter::builder().name("fleet").store(store).ahead(Ahead::default()).build(&*quota)?;
+        let limiter = Limiter::builder()
+            .name("fleet")
+            .store(store)
+            .prefetch(TokenPrefetch::default())
+            .build(&*quota)?;
         let start = Instant::now();
         let mut tasks = Vec::new();
         for _ in 0..TASKS {

@@ -4,7 +4,7 @@ use super::request::Sent;
 use crate::failure::Failure;
 use http::HeaderMap;
 use std::{collections::BTreeSet, path::Path};
-use tidegate::{Clock, limiter::ClockHand};
+use tidegate::{Clock, limiter::ManualClock};
 use tidegate_core::Micros;
 use tidegate_policy::{
     Policy,
@@ -16,7 +16,7 @@ use tidegate_rule::{Rules, request::Reply};
 /// A policy that has counted nothing but what it is asked here.
 pub(crate) struct Twin {
     gate: PolicyGate,
-    hand: ClockHand,
+    hand: ManualClock,
     now: Micros,
     prefetch: Prefetch,
     dry_run: DryRun,

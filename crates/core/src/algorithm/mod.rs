@@ -80,7 +80,7 @@ impl Demand {
 /// What to do with a cost that is larger than the quota ever grants at once.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Overdraft {
-    /// Answer `Never`.
+    /// Answer `ExceedsLimit`.
     Refuse,
     /// Grant it when a full burst would be granted, and repay the rest first.
     Grant,

@@ -7,7 +7,7 @@ use tempfile::TempDir;
 use tidegate_gateway::{Gateway, GatewayError, Handle, PolicySource};
 use tidegate_limiter::{
     Store,
-    store::{Pending, Reply, Request, Residence, StoreError},
+    store::{RuntimeAffinity, StoreError, StoreFuture, StoreReply, StoreRequest},
 };
 use tidegate_rule::{Rules, key_hash};
 use tokio::{
@@ -648,15 +648,15 @@ fn board_and_alerts_tell_gateways_apart() {
 struct Away;
 
 impl Store for Away {
-    fn perform(&self, _: Request) -> Pending<Result<Reply, StoreError>> {
-        Box::pin(async { Err(StoreError::Away("nobody answers".to_owned())) })
+    fn execute(&self, _: StoreRequest) -> StoreFuture<Result<StoreReply, StoreError>> {
+        Box::pin(async { Err(StoreError::Unavailable("nobody answers".to_owned())) })
     }
 
-    fn residence(&self) -> Residence {
-        Residence::Anywhere
+    fn runtime_affinity(&self) -> RuntimeAffinity {
+        RuntimeAffinity::AnyRuntime
     }
 
-    fn trouble(&self) -> Option<String> {
+    fn last_error(&self) -> Option<String> {
         Some("nobody answers".to_owned())
     }
 }

@@ -10,7 +10,7 @@ use crate::requests::PolicyTestRequest;
 use std::{future::poll_fn, task::Poll, time::Duration};
 use tidegate_core::{Decision, Outcome};
 use tidegate_import::Imported;
-use tidegate_limiter::{Clock, ClockHand};
+use tidegate_limiter::{Clock, ManualClock};
 use tidegate_policy::{
     DiskFiles,
     compile::{Compiler, PolicyGate, PolicyResult, RejectAction},
@@ -22,7 +22,7 @@ use tidegate_testkit::servers::{NginxServer, Sent};
 struct Pair {
     nginx: NginxServer,
     gate: PolicyGate,
-    hand: ClockHand,
+    hand: ManualClock,
     now: u64,
     waiting: Vec<Waiting>,
     /// What became of each request, in the order in which they were sent: nginx's word, and ours.

@@ -1,17 +1,16 @@
 //! A limiter for threads that can wait.
 
 use super::{
-    Bucket, Limiter, LocalBucket, LocalPlace, LocalReservation, Permit, Reservation,
-    bucket::Place as BucketPlace,
+    Bucket, Limiter, LocalBackend, LocalBucket, LocalReservation, Permit, Reservation, bucket::BucketBackend,
 };
 #[cfg(feature = "tokio")]
 use crate::background;
 use crate::{
-    key::Key,
-    memory::Hold,
+    direct,
+    key::LimitKey,
+    memory::SlotHold,
     store::StoreError,
-    throttle,
-    wait::{Refused, Waiter},
+    wait::{WaitError, Waiter},
 };
 use std::{sync::Arc, time::Duration};
 #[cfg(feature = "tokio")]
@@ -33,11 +32,11 @@ use tidegate_core::{Decision, Demand};
 /// # Ok::<(), tidegate_limiter::BuildError>(())
 /// ```
 #[derive(Clone, Copy, Debug)]
-pub struct Blocking<'a> {
+pub struct BlockingLimiter<'a> {
     limiter: &'a Limiter,
 }
 
-impl<'a> Blocking<'a> {
+impl<'a> BlockingLimiter<'a> {
     #[inline]
     pub(super) fn new(limiter: &'a Limiter) -> Self {
         Self { limiter }
@@ -45,13 +44,13 @@ impl<'a> Blocking<'a> {
 
     /// The bucket of one key.
     #[inline]
-    pub fn key<K: Key + ?Sized>(self, key: &K) -> BlockingBucket<'a> {
+    pub fn key<K: LimitKey + ?Sized>(self, key: &K) -> BlockingBucket<'a> {
         match &self.limiter.backend {
-            super::Backend::Memory(memory) => BlockingBucket::of_key(memory, memory.fingerprint(key)),
+            super::LimiterBackend::Memory(memory) => BlockingBucket::for_key(memory, memory.fingerprint(key)),
             #[cfg(feature = "tokio")]
-            super::Backend::Store(remote) => {
-                BlockingBucket { place: Place::Store(Bucket::in_store(remote.clone(), key.to_string())) }
-            }
+            super::LimiterBackend::Store(remote) => BlockingBucket {
+                backend: BlockingBackend::Store(Bucket::from_remote(remote.clone(), key.to_string())),
+            },
         }
     }
 }
@@ -59,23 +58,23 @@ impl<'a> Blocking<'a> {
 /// A [`Bucket`] for threads that can wait.
 #[derive(Clone)]
 pub struct BlockingBucket<'a> {
-    place: Place<'a>,
+    backend: BlockingBackend<'a>,
 }
 
 #[derive(Clone)]
-enum Place<'a> {
+enum BlockingBackend<'a> {
     Key {
-        memory: &'a Arc<super::Memory>,
+        memory: &'a Arc<super::MemoryLimiter>,
         owner: u64,
         tier: usize,
     },
-    Throttle(&'a Arc<throttle::State>),
+    Direct(&'a Arc<direct::DirectState>),
     #[cfg(feature = "tokio")]
     Store(Bucket),
 }
 
 /// Where it is counted.
-enum Target<'a> {
+enum BlockingTarget<'a> {
     Local(LocalBucket<'a>),
     #[cfg(feature = "tokio")]
     Store(&'a Bucket),
@@ -83,49 +82,51 @@ enum Target<'a> {
 
 impl<'a> BlockingBucket<'a> {
     #[inline]
-    fn of_key(memory: &'a Arc<super::Memory>, owner: u64) -> Self {
-        Self { place: Place::Key { memory, owner, tier: super::FIRST } }
+    fn for_key(memory: &'a Arc<super::MemoryLimiter>, owner: u64) -> Self {
+        Self { backend: BlockingBackend::Key { memory, owner, tier: super::FIRST_TIER } }
     }
 
-    pub(crate) fn of_throttle(state: &'a Arc<throttle::State>) -> Self {
-        Self { place: Place::Throttle(state) }
+    pub(crate) fn for_direct(state: &'a Arc<direct::DirectState>) -> Self {
+        Self { backend: BlockingBackend::Direct(state) }
     }
 
-    /// The same bucket under another of the limiter's tiers, counted from zero; `None` if there is no such tier.
+    /// The same bucket under another of the limiter's tiers, counted from zero; `FirstCheck` if there is no such tier.
     pub fn tier(&self, wanted: usize) -> Option<Self> {
-        match &self.place {
-            Place::Key { memory, owner, .. } if wanted < memory.tiers() => {
-                Some(Self { place: Place::Key { memory, owner: *owner, tier: wanted } })
+        match &self.backend {
+            BlockingBackend::Key { memory, owner, .. } if wanted < memory.tiers() => {
+                Some(Self { backend: BlockingBackend::Key { memory, owner: *owner, tier: wanted } })
             }
-            Place::Key { .. } | Place::Throttle(_) => None,
+            BlockingBackend::Key { .. } | BlockingBackend::Direct(_) => None,
             #[cfg(feature = "tokio")]
-            Place::Store(bucket) => {
-                bucket.clone().tier(wanted).map(|bucket| Self { place: Place::Store(bucket) })
+            BlockingBackend::Store(bucket) => {
+                bucket.clone().tier(wanted).map(|bucket| Self { backend: BlockingBackend::Store(bucket) })
             }
         }
     }
 
     #[inline]
-    fn target(&self) -> Target<'_> {
-        match &self.place {
-            Place::Key { memory, owner, tier } => Target::Local(LocalBucket::of_key(memory, *owner, *tier)),
-            Place::Throttle(state) => Target::Local(LocalBucket::of_throttle(state)),
+    fn target(&self) -> BlockingTarget<'_> {
+        match &self.backend {
+            BlockingBackend::Key { memory, owner, tier } => {
+                BlockingTarget::Local(LocalBucket::for_key(memory, *owner, *tier))
+            }
+            BlockingBackend::Direct(state) => BlockingTarget::Local(LocalBucket::for_direct(state)),
             #[cfg(feature = "tokio")]
-            Place::Store(bucket) => Target::Store(bucket),
+            BlockingBackend::Store(bucket) => BlockingTarget::Store(bucket),
         }
     }
 
     /// It for what outlives this view.
     #[inline]
     fn bucket(&self) -> Bucket {
-        match &self.place {
-            Place::Key { memory, owner, tier } => {
+        match &self.backend {
+            BlockingBackend::Key { memory, owner, tier } => {
                 let (memory, owner, tier) = (Arc::clone(memory), *owner, *tier);
-                Bucket::local(LocalPlace::Key { memory, owner, tier })
+                Bucket::local(LocalBackend::Key { memory, owner, tier })
             }
-            Place::Throttle(state) => Bucket::local(LocalPlace::Throttle(Arc::clone(state))),
+            BlockingBackend::Direct(state) => Bucket::local(LocalBackend::Direct(Arc::clone(state))),
             #[cfg(feature = "tokio")]
-            Place::Store(bucket) => bucket.clone(),
+            BlockingBackend::Store(bucket) => bucket.clone(),
         }
     }
 
@@ -133,20 +134,25 @@ impl<'a> BlockingBucket<'a> {
     #[inline]
     pub fn check(&self, cost: u64) -> Decision {
         match self.target() {
-            Target::Local(bucket) => bucket.check(cost),
+            BlockingTarget::Local(bucket) => bucket.check(cost),
             #[cfg(feature = "tokio")]
-            Target::Store(bucket) => decided(bucket, move |bucket| async move { bucket.check(cost).await }),
+            BlockingTarget::Store(bucket) => {
+                block_on_decision(bucket, move |bucket| async move { bucket.check(cost).await })
+            }
         }
     }
 
     /// Takes `cost` now or not at all, even if it is larger than the burst: it is then granted as soon as a full
     /// burst would be, and those who come later wait until the rest is repaid.
-    pub fn check_on_credit(&self, cost: u64) -> Decision {
+    pub fn check_with_overdraft(&self, cost: u64) -> Decision {
         match self.target() {
-            Target::Local(bucket) => bucket.check_on_credit(cost),
+            BlockingTarget::Local(bucket) => bucket.check_with_overdraft(cost),
             #[cfg(feature = "tokio")]
-            Target::Store(bucket) => {
-                decided(bucket, move |bucket| async move { bucket.check_on_credit(cost).await })
+            BlockingTarget::Store(bucket) => {
+                block_on_decision(
+                    bucket,
+                    move |bucket| async move { bucket.check_with_overdraft(cost).await },
+                )
             }
         }
     }
@@ -155,9 +161,11 @@ impl<'a> BlockingBucket<'a> {
     #[inline]
     pub fn peek(&self, cost: u64) -> Decision {
         match self.target() {
-            Target::Local(bucket) => bucket.peek(cost),
+            BlockingTarget::Local(bucket) => bucket.peek(cost),
             #[cfg(feature = "tokio")]
-            Target::Store(bucket) => decided(bucket, move |bucket| async move { bucket.peek(cost).await }),
+            BlockingTarget::Store(bucket) => {
+                block_on_decision(bucket, move |bucket| async move { bucket.peek(cost).await })
+            }
         }
     }
 
@@ -165,43 +173,45 @@ impl<'a> BlockingBucket<'a> {
     /// decision then says when there will be.
     pub fn take_up_to(&self, max: u64) -> (u64, Decision) {
         match self.target() {
-            Target::Local(bucket) => bucket.take_up_to(max),
+            BlockingTarget::Local(bucket) => bucket.take_up_to(max),
             #[cfg(feature = "tokio")]
-            Target::Store(bucket) => {
+            BlockingTarget::Store(bucket) => {
                 let taken =
                     block_on(
                         bucket,
                         Duration::ZERO,
                         move |bucket| async move { bucket.take_up_to(max).await },
                     );
-                taken.unwrap_or_else(|| (0, unanswered()))
+                taken.unwrap_or_else(|| (0, unavailable_decision()))
             }
         }
     }
 
     /// Takes `cost` and accepts to wait for it up to `max_wait`, but does not wait; see [`Bucket::reserve`].
     pub fn reserve(&self, cost: u64, max_wait: Duration) -> Reservation {
-        match self.bucket().place {
-            BucketPlace::Local(place) => {
-                Reservation::take(place, Demand::with_max_wait(cost, max_wait.into()), Hold::Nothing)
+        match self.bucket().backend {
+            BucketBackend::Local(place) => {
+                Reservation::take(place, Demand::with_max_wait(cost, max_wait.into()), SlotHold::Nothing)
             }
             #[cfg(feature = "tokio")]
-            place => reserved(&Bucket { place }, Duration::ZERO, move |bucket| async move {
-                bucket.reserve(cost, max_wait).await
-            }),
+            place => {
+                block_on_reservation(&Bucket { backend: place }, Duration::ZERO, move |bucket| async move {
+                    bucket.reserve(cost, max_wait).await
+                })
+            }
         }
     }
 
     /// Takes a slot that gives itself back when the permit is dropped; see [`Bucket::permit`].
     #[inline]
     pub fn permit(&self) -> Permit {
-        match self.bucket().place {
-            BucketPlace::Local(place) => Permit::take(place),
+        match self.bucket().backend {
+            BucketBackend::Local(place) => Permit::take(place),
             #[cfg(feature = "tokio")]
             place => {
-                let bucket = Bucket { place };
+                let bucket = Bucket { backend: place };
                 let permit = block_on(&bucket, Duration::ZERO, |bucket| async move { bucket.permit().await });
-                permit.unwrap_or_else(|| Permit::of(Reservation::settled(unanswered())))
+                permit.unwrap_or_else(|| Permit::from_reservation(Reservation::empty(unavailable_decision())))
             }
         }
     }
@@ -216,69 +226,61 @@ impl<'a> BlockingBucket<'a> {
         self.acquire_reserved(cost, Some(timeout)).keep()
     }
 
-    /// The same without an end if `timeout` is `None`; what was taken can still be given back.
+    /// The same without an end if `timeout` is `FirstCheck`; what was taken can still be given back.
     pub fn acquire_reserved(&self, cost: u64, timeout: Option<Duration>) -> Reservation {
-        match self.bucket().place {
-            BucketPlace::Local(place) => {
-                let taken = place.bucket().block_for_turn(cost, timeout).map(LocalReservation::into_parts);
-                Reservation::of_result(place, cost, taken)
+        match self.bucket().backend {
+            BucketBackend::Local(place) => {
+                let taken = place.bucket().acquire_blocking(cost, timeout).map(LocalReservation::into_parts);
+                Reservation::from_result(place, cost, taken)
             }
             #[cfg(feature = "tokio")]
-            place => {
-                reserved(&Bucket { place }, timeout.unwrap_or(Duration::MAX), move |bucket| async move {
-                    bucket.acquire_reserved(cost, timeout).await
-                })
-            }
+            place => block_on_reservation(
+                &Bucket { backend: place },
+                timeout.unwrap_or(Duration::MAX),
+                move |bucket| async move { bucket.acquire_reserved(cost, timeout).await },
+            ),
         }
     }
 
-    /// Waits in the queue of the key; see [`Bucket::wait_in_line`].
-    pub fn wait_in_line(&self, waiter: Waiter) -> Result<Decision, Refused> {
-        match self.bucket().place {
-            BucketPlace::Local(place) => {
-                let (decision, _) = place.bucket().queue_blocking(waiter, Hold::Nothing)?.into_parts();
+    /// Waits in the queue of the key; see [`Bucket::acquire_queued`].
+    pub fn acquire_queued(&self, waiter: Waiter) -> Result<Decision, WaitError> {
+        match self.bucket().backend {
+            BucketBackend::Local(place) => {
+                let (decision, _) = place.bucket().queue_blocking(waiter, SlotHold::Nothing)?.into_parts();
                 Ok(decision)
             }
             #[cfg(feature = "tokio")]
-            place => {
-                queued(
-                    &Bucket { place },
-                    waiter,
-                    move |bucket| async move { bucket.wait_in_line(waiter).await },
-                )
-            }
+            place => block_on_queue(&Bucket { backend: place }, waiter, move |bucket| async move {
+                bucket.acquire_queued(waiter).await
+            }),
         }
     }
 
-    /// Waits in the queue of the key for slots; see [`Bucket::permit_in_line`].
-    pub fn permit_in_line(&self, waiter: Waiter) -> Result<Permit, Refused> {
-        match self.bucket().place {
-            BucketPlace::Local(place) => {
-                let taken = place.bucket().queue_blocking(waiter, Hold::Permit)?.into_parts();
-                Ok(Permit::of(Reservation::of(place, waiter.cost, taken)))
+    /// Waits in the queue of the key for slots; see [`Bucket::permit_queued`].
+    pub fn permit_queued(&self, waiter: Waiter) -> Result<Permit, WaitError> {
+        match self.bucket().backend {
+            BucketBackend::Local(place) => {
+                let taken = place.bucket().queue_blocking(waiter, SlotHold::Permit)?.into_parts();
+                Ok(Permit::from_reservation(Reservation::from_charge(place, waiter.cost, taken)))
             }
             #[cfg(feature = "tokio")]
-            place => {
-                queued(
-                    &Bucket { place },
-                    waiter,
-                    move |bucket| async move { bucket.permit_in_line(waiter).await },
-                )
-            }
+            place => block_on_queue(&Bucket { backend: place }, waiter, move |bucket| async move {
+                bucket.permit_queued(waiter).await
+            }),
         }
     }
 
     /// Forgets the key; see [`Bucket::reset`].
     pub fn reset(&self) -> Result<(), StoreError> {
         match self.target() {
-            Target::Local(bucket) => {
+            BlockingTarget::Local(bucket) => {
                 bucket.reset();
                 Ok(())
             }
             #[cfg(feature = "tokio")]
-            Target::Store(bucket) => {
+            BlockingTarget::Store(bucket) => {
                 let reset = block_on(bucket, Duration::ZERO, |bucket| async move { bucket.reset().await });
-                reset.unwrap_or(Err(StoreError::Late))
+                reset.unwrap_or(Err(StoreError::Timeout))
             }
         }
     }
@@ -296,36 +298,40 @@ where
 /// Kept apart, so that what counts in memory stays small.
 #[cfg(feature = "tokio")]
 #[inline(never)]
-fn decided<F>(bucket: &Bucket, call: impl FnOnce(Bucket) -> F) -> Decision
+fn block_on_decision<F>(bucket: &Bucket, call: impl FnOnce(Bucket) -> F) -> Decision
 where
     F: Future<Output = Decision> + Send + 'static,
 {
-    block_on(bucket, Duration::ZERO, call).unwrap_or_else(unanswered)
+    block_on(bucket, Duration::ZERO, call).unwrap_or_else(unavailable_decision)
 }
 
 #[cfg(feature = "tokio")]
-fn reserved<F>(bucket: &Bucket, max_wait: Duration, call: impl FnOnce(Bucket) -> F) -> Reservation
+fn block_on_reservation<F>(bucket: &Bucket, max_wait: Duration, call: impl FnOnce(Bucket) -> F) -> Reservation
 where
     F: Future<Output = Reservation> + Send + 'static,
 {
-    block_on(bucket, max_wait, call).unwrap_or_else(|| Reservation::settled(unanswered()))
+    block_on(bucket, max_wait, call).unwrap_or_else(|| Reservation::empty(unavailable_decision()))
 }
 
 #[cfg(feature = "tokio")]
-fn queued<T, F>(bucket: &Bucket, waiter: Waiter, call: impl FnOnce(Bucket) -> F) -> Result<T, Refused>
+fn block_on_queue<T, F>(
+    bucket: &Bucket,
+    waiter: Waiter,
+    call: impl FnOnce(Bucket) -> F,
+) -> Result<T, WaitError>
 where
-    F: Future<Output = Result<T, Refused>> + Send + 'static,
+    F: Future<Output = Result<T, WaitError>> + Send + 'static,
     T: Send,
 {
     let answer = block_on(bucket, waiter.deadline.unwrap_or(Duration::MAX), call);
-    answer.unwrap_or(Err(Refused::StoreAway(RETRY)))
+    answer.unwrap_or(Err(WaitError::StoreUnavailable(RETRY_AFTER)))
 }
 
 /// The retry time of a check that no thread could send to the store.
 #[cfg(feature = "tokio")]
-const RETRY: Micros = Micros::from_secs(1);
+const RETRY_AFTER: Micros = Micros::from_secs(1);
 
 #[cfg(feature = "tokio")]
-fn unanswered() -> Decision {
-    Decision::fail_closed(0, RETRY)
+fn unavailable_decision() -> Decision {
+    Decision::fail_closed(0, RETRY_AFTER)
 }

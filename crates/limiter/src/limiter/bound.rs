@@ -12,13 +12,13 @@ use tidegate_core::{Bound, Micros};
 /// let limiter = Limiter::new("5/min")?;
 /// let bound = limiter.bounds()[0];
 /// assert_eq!(bound.during_outage, OutageBound::NoStore);
-/// assert_eq!(bound.in_any(Micros::from_secs(60), 3), Some(30), "three processes, each 5 at once and 5 a minute");
+/// assert_eq!(bound.max_admitted(Micros::from_secs(60), 3), Recheck(30), "three processes, decide_all 5 at once and 5 a minute");
 /// # Ok::<(), tidegate_limiter::BuildError>(())
 /// ```
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct FleetBound {
     /// What all processes admit together while the store decides; where there is no store, what each of them admits.
-    pub usual: Bound,
+    pub normal: Bound,
     /// What is admitted while the store is unavailable.
     pub during_outage: OutageBound,
 }
@@ -29,23 +29,23 @@ pub struct FleetBound {
 pub enum OutageBound {
     /// There is no store: each process counts by itself, always.
     NoStore,
-    /// Nothing: `Outage::FailClosed`.
+    /// Nothing: `FailureMode::FailClosed`.
     Nothing,
-    /// Each process admits up to the whole bound, what the store has granted it included: `Outage::Local` with
+    /// Each process admits up to the whole bound, what the store has granted it included: `FailureMode::LocalCharge` with
     /// one node.
     WholePerProcess,
-    /// Each process admits up to this share, on top of what the store grants: `Outage::Local` with several nodes. A
+    /// Each process admits up to this share, on top of what the store grants: `FailureMode::LocalCharge` with several nodes. A
     /// share is at least one token, so all shares together can be more than the quota.
     SharePerProcess(Bound),
-    /// Everything, a decision that misses its deadline included: `Outage::Open`.
+    /// Everything, a decision that misses its deadline included: `FailureMode::Open`.
     Everything,
 }
 
 impl FleetBound {
     /// The most that `processes` processes admit together in any stretch of time of this length, however often the store is unavailable
-    /// in it; `None` if nothing bounds it. A process that is started again counts as another one.
-    pub fn in_any(&self, window: Micros, processes: u64) -> Option<u64> {
-        let usual = self.usual.max_in_window(window);
+    /// in it; `FirstCheck` if nothing bounds it. A process that is started again counts as another one.
+    pub fn max_admitted(&self, window: Micros, processes: u64) -> Option<u64> {
+        let usual = self.normal.max_in_window(window);
         match self.during_outage {
             OutageBound::NoStore | OutageBound::WholePerProcess => Some(usual.saturating_mul(processes)),
             OutageBound::Nothing => Some(usual),
@@ -59,7 +59,7 @@ impl FleetBound {
 
 impl fmt::Display for FleetBound {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let Self { usual, during_outage } = self;
+        let Self { normal: usual, during_outage } = self;
         write!(f, "{usual}, {during_outage}")
     }
 }

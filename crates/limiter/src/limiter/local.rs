@@ -1,12 +1,12 @@
 //! One bucket in memory: of one key of a limiter, or of a state.
 
-use super::{LocalReservation, Memory};
+use super::{LocalReservation, MemoryLimiter};
 use crate::{
     clock::Clock,
-    memory::{Charge, Counts, Hold, Question, Sketch, SlotTable},
-    slots::Awaited,
-    throttle,
-    wait::Lines,
+    direct,
+    memory::{CellCharge, CellRequest, QuotaUnit, SlotHold, SlotTable, StateSnapshot},
+    semaphore::HasWaiters,
+    wait::WaitQueues,
 };
 use std::sync::Arc;
 #[cfg(feature = "stream")]
@@ -16,20 +16,20 @@ use tidegate_core::{Decision, Demand};
 /// One bucket in memory, where it is counted.
 #[derive(Clone, Copy)]
 pub(crate) struct LocalBucket<'a> {
-    place: Place<'a>,
+    backend: LocalBackendRef<'a>,
 }
 
 #[derive(Clone, Copy)]
-enum Place<'a> {
-    Key { memory: &'a Memory, owner: u64, tier: usize },
-    Throttle(&'a throttle::State),
+enum LocalBackendRef<'a> {
+    Key { memory: &'a MemoryLimiter, owner: u64, tier: usize },
+    Direct(&'a direct::DirectState),
 }
 
-/// The bucket of a key in memory; see [`Limiter::marked`](super::Limiter::marked).
+/// The bucket of a key in memory; see [`Limiter::bucket_by_id`](super::Limiter::bucket_by_id).
 #[derive(Clone, Copy)]
-pub struct MarkedBucket<'a>(pub(super) LocalBucket<'a>);
+pub struct KeyIdBucket<'a>(pub(super) LocalBucket<'a>);
 
-impl MarkedBucket<'_> {
+impl KeyIdBucket<'_> {
     /// Takes `cost`, now or not at all.
     #[inline]
     pub fn check(&self, cost: u64) -> Decision {
@@ -51,17 +51,17 @@ impl MarkedBucket<'_> {
 
 /// The same, owned.
 #[derive(Clone)]
-pub(crate) enum LocalPlace {
-    Key { memory: Arc<Memory>, owner: u64, tier: usize },
-    Throttle(Arc<throttle::State>),
+pub(crate) enum LocalBackend {
+    Key { memory: Arc<MemoryLimiter>, owner: u64, tier: usize },
+    Direct(Arc<direct::DirectState>),
 }
 
-impl LocalPlace {
+impl LocalBackend {
     #[inline]
     pub(crate) fn bucket(&self) -> LocalBucket<'_> {
         match self {
-            Self::Key { memory, owner, tier } => LocalBucket::of_key(memory, *owner, *tier),
-            Self::Throttle(state) => LocalBucket::of_throttle(state),
+            Self::Key { memory, owner, tier } => LocalBucket::for_key(memory, *owner, *tier),
+            Self::Direct(state) => LocalBucket::for_direct(state),
         }
     }
 
@@ -69,26 +69,26 @@ impl LocalPlace {
     pub(crate) fn quotas(&self) -> Vec<Quota> {
         match self {
             Self::Key { memory, .. } => memory.quotas(),
-            Self::Throttle(state) => vec![state.quota()],
+            Self::Direct(state) => vec![state.quota()],
         }
     }
 }
 
 impl<'a> LocalBucket<'a> {
     #[inline]
-    pub(crate) fn of_key(memory: &'a Memory, owner: u64, tier: usize) -> Self {
-        Self { place: Place::Key { memory, owner, tier } }
+    pub(crate) fn for_key(memory: &'a MemoryLimiter, owner: u64, tier: usize) -> Self {
+        Self { backend: LocalBackendRef::Key { memory, owner, tier } }
     }
 
-    pub(crate) fn of_throttle(state: &'a throttle::State) -> Self {
-        Self { place: Place::Throttle(state) }
+    pub(crate) fn for_direct(state: &'a direct::DirectState) -> Self {
+        Self { backend: LocalBackendRef::Direct(state) }
     }
 
-    /// The same bucket under another tier, counted from zero; `None` if there is no such tier.
+    /// The same bucket under another tier, counted from zero; `FirstCheck` if there is no such tier.
     pub(crate) fn tier(self, tier: usize) -> Option<Self> {
-        match self.place {
-            Place::Key { memory, owner, .. } if tier < memory.tiers() => {
-                Some(Self { place: Place::Key { memory, owner, tier } })
+        match self.backend {
+            LocalBackendRef::Key { memory, owner, .. } if tier < memory.tiers() => {
+                Some(Self { backend: LocalBackendRef::Key { memory, owner, tier } })
             }
             _ => None,
         }
@@ -97,9 +97,9 @@ impl<'a> LocalBucket<'a> {
     /// Takes `cost`, now or not at all.
     #[inline]
     pub(crate) fn check(&self, cost: u64) -> Decision {
-        match self.place {
-            Place::Key { memory, owner, tier: 0 } => {
-                memory.space().check(owner, memory.clock(), cost, memory.overflow())
+        match self.backend {
+            LocalBackendRef::Key { memory, owner, tier: 0 } => {
+                memory.key_table().check(owner, memory.clock(), cost, memory.overflow())
             }
             _ => self.decide(Demand::new(cost)),
         }
@@ -108,35 +108,35 @@ impl<'a> LocalBucket<'a> {
     /// Prefetches the state of the key into the processor cache.
     #[inline]
     pub(crate) fn prefetch(&self) {
-        if let Place::Key { memory, owner, .. } = self.place {
-            memory.space().table().approach(owner);
+        if let LocalBackendRef::Key { memory, owner, .. } = self.backend {
+            memory.key_table().table().prefetch(owner);
         }
     }
 
     /// Takes `cost` now or not at all, even if it is larger than the burst: it is then granted as soon as a full
     /// burst would be, and those who come later wait until the rest is repaid.
-    pub(crate) fn check_on_credit(&self, cost: u64) -> Decision {
+    pub(crate) fn check_with_overdraft(&self, cost: u64) -> Decision {
         self.decide(Demand::new(cost).with_overdraft())
     }
 
     /// What `cost` would get now. Takes nothing.
     #[inline]
     pub(crate) fn peek(&self, cost: u64) -> Decision {
-        match self.place {
-            Place::Key { memory, owner, tier: 0 } => {
-                memory.space().peek(owner, memory.clock(), cost, memory.overflow())
+        match self.backend {
+            LocalBackendRef::Key { memory, owner, tier: 0 } => {
+                memory.key_table().peek(owner, memory.clock(), cost, memory.overflow())
             }
             _ => self.decide(Demand::probe(cost)),
         }
     }
 
-    /// Takes as much as there is, up to `most`, and says how much that was. Zero means that there was nothing; the
+    /// Takes as much as there is, up to `max_tokens`, and says how much that was. Zero means that there was nothing; the
     /// decision then says when there will be.
-    pub(crate) fn take_up_to(&self, most: u64) -> (u64, Decision) {
+    pub(crate) fn take_up_to(&self, max: u64) -> (u64, Decision) {
         loop {
             let look = self.peek(1);
             // Who may go on debt may take one, though none is stored.
-            let amount = look.remaining().max(1).min(most);
+            let amount = look.remaining().max(1).min(max);
             if amount == 0 || !look.is_allowed() {
                 return (0, look);
             }
@@ -150,114 +150,122 @@ impl<'a> LocalBucket<'a> {
 
     /// Takes one slot by the shortest way, to be given back by [`release_slot`](Self::release_slot).
     #[inline]
-    pub(crate) fn try_take_slot(&self) -> Option<Decision> {
-        let (slots, owner) = self.slots()?;
-        slots.try_take_one(owner)
+    pub(crate) fn try_acquire_slot(&self) -> Option<Decision> {
+        let (slots, owner) = self.slot_table()?;
+        slots.try_acquire_one(owner)
     }
 
-    /// Gives back one slot that was taken by [`try_take_slot`](Self::try_take_slot).
+    /// Gives back one slot that was taken by [`try_acquire_slot`](Self::try_acquire_slot).
     pub(crate) fn release_slot(&self) {
-        if let Some((slots, owner)) = self.slots()
-            && slots.give_back(owner, 1) == Awaited::Yes
+        if let Some((slots, owner)) = self.slot_table()
+            && slots.release(owner, 1) == HasWaiters::Yes
         {
-            self.released();
+            self.wake_next();
         }
     }
 
     pub(crate) fn reset(&self) {
-        match self.place {
-            Place::Key { memory, owner, .. } => memory.space().reset(owner, memory.clock().now()),
-            Place::Throttle(state) => state.reset(),
+        match self.backend {
+            LocalBackendRef::Key { memory, owner, .. } => {
+                memory.key_table().reset(owner, memory.clock().now())
+            }
+            LocalBackendRef::Direct(state) => state.reset(),
         }
-        self.lines().wake_first(self.owner());
+        self.wait_queues().wake_first(self.owner());
     }
 
     pub(crate) fn decide(&self, demand: Demand) -> Decision {
-        match self.place {
-            Place::Key { memory, owner, tier } => {
-                let question = Question { tier, ..Question::plain(demand) };
-                memory.space().decide(owner, memory.clock(), question, memory.overflow())
+        match self.backend {
+            LocalBackendRef::Key { memory, owner, tier } => {
+                let question = CellRequest { tier, ..CellRequest::new(demand) };
+                memory.key_table().decide(owner, memory.clock(), question, memory.overflow())
             }
-            Place::Throttle(state) => state.decide(demand),
+            LocalBackendRef::Direct(state) => state.decide(demand),
         }
     }
 
-    pub(crate) fn take(&self, demand: Demand, hold: Hold) -> LocalReservation<'a> {
-        let (decision, charge) = match self.place {
-            Place::Key { memory, owner, tier } => {
-                let question = Question { demand, hold, tier };
-                memory.space().reserve(owner, memory.clock(), question, memory.overflow())
+    pub(crate) fn take(&self, demand: Demand, hold: SlotHold) -> LocalReservation<'a> {
+        let (decision, charge) = match self.backend {
+            LocalBackendRef::Key { memory, owner, tier } => {
+                let question = CellRequest { demand, hold, tier };
+                memory.key_table().reserve(owner, memory.clock(), question, memory.overflow())
             }
-            Place::Throttle(state) => state.reserve(Question { demand, hold, tier: 0 }),
+            LocalBackendRef::Direct(state) => state.reserve(CellRequest { demand, hold, tier: 0 }),
         };
         LocalReservation::new(*self, decision, demand.cost, charge)
     }
 
     /// What each of its quotas counts.
-    pub(crate) fn kinds(&self, tier: usize) -> Vec<Counts> {
-        match self.place {
-            Place::Key { memory, .. } => memory.space().kinds(tier),
-            Place::Throttle(state) => vec![Counts::of(&state.quota())],
+    pub(crate) fn units(&self, tier: usize) -> Vec<QuotaUnit> {
+        match self.backend {
+            LocalBackendRef::Key { memory, .. } => memory.key_table().units(tier),
+            LocalBackendRef::Direct(state) => vec![QuotaUnit::from_quota(&state.quota())],
         }
     }
 
     /// A copy of the state.
-    pub(crate) fn sketch(&self) -> Sketch {
-        match self.place {
-            Place::Key { memory, owner, tier } => memory.space().sketch(owner, memory.clock(), tier),
-            Place::Throttle(state) => state.sketch(),
+    pub(crate) fn snapshot(&self) -> StateSnapshot {
+        match self.backend {
+            LocalBackendRef::Key { memory, owner, tier } => {
+                memory.key_table().snapshot(owner, memory.clock(), tier)
+            }
+            LocalBackendRef::Direct(state) => state.snapshot(),
         }
     }
 
-    pub(crate) fn refund(&self, charge: &Charge, cost: u64) {
-        match self.place {
-            Place::Key { memory, owner, .. } => memory.space().refund(owner, memory.clock(), charge, cost),
-            Place::Throttle(state) => state.refund(charge, cost),
+    pub(crate) fn refund(&self, charge: &CellCharge, cost: u64) {
+        match self.backend {
+            LocalBackendRef::Key { memory, owner, .. } => {
+                memory.key_table().refund(owner, memory.clock(), charge, cost)
+            }
+            LocalBackendRef::Direct(state) => state.refund(charge, cost),
         }
-        self.lines().wake_first(self.owner());
+        self.wait_queues().wake_first(self.owner());
     }
 
     /// Has the next to give back a permit of this key ring the bell of the first in line.
-    pub(crate) fn await_release(&self, cost: u64) -> Awaited {
-        match self.place {
-            Place::Key { memory, owner, .. } => memory.space().await_release(owner, cost),
-            Place::Throttle(state) => state.await_release(cost),
+    pub(crate) fn await_release(&self, cost: u64) -> HasWaiters {
+        match self.backend {
+            LocalBackendRef::Key { memory, owner, .. } => memory.key_table().await_release(owner, cost),
+            LocalBackendRef::Direct(state) => state.await_release(cost),
         }
     }
 
     /// Wakes the first waiter after a permit was released.
-    pub(crate) fn released(&self) {
-        self.lines().wake_first(self.owner());
+    pub(crate) fn wake_next(&self) {
+        self.wait_queues().wake_first(self.owner());
     }
 
     /// The permits, where that is all there is to count.
     #[inline]
-    fn slots(&self) -> Option<(&'a SlotTable, u64)> {
-        match self.place {
-            Place::Key { memory, owner, .. } => memory.space().slots().map(|slots| (slots, owner)),
-            Place::Throttle(state) => state.slots(),
+    fn slot_table(&self) -> Option<(&'a SlotTable, u64)> {
+        match self.backend {
+            LocalBackendRef::Key { memory, owner, .. } => {
+                memory.key_table().slots().map(|slots| (slots, owner))
+            }
+            LocalBackendRef::Direct(state) => state.slots(),
         }
     }
 
     pub(crate) fn clock(&self) -> &'a Clock {
-        match self.place {
-            Place::Key { memory, .. } => memory.clock(),
-            Place::Throttle(state) => state.clock(),
+        match self.backend {
+            LocalBackendRef::Key { memory, .. } => memory.clock(),
+            LocalBackendRef::Direct(state) => state.clock(),
         }
     }
 
-    pub(crate) fn lines(&self) -> &'a Lines {
-        match self.place {
-            Place::Key { memory, .. } => memory.lines(),
-            Place::Throttle(state) => state.lines(),
+    pub(crate) fn wait_queues(&self) -> &'a WaitQueues {
+        match self.backend {
+            LocalBackendRef::Key { memory, .. } => memory.wait_queues(),
+            LocalBackendRef::Direct(state) => state.wait_queues(),
         }
     }
 
     /// What stands for the key; a throttle has only one.
     pub(crate) fn owner(&self) -> u64 {
-        match self.place {
-            Place::Key { owner, .. } => owner,
-            Place::Throttle(_) => 0,
+        match self.backend {
+            LocalBackendRef::Key { owner, .. } => owner,
+            LocalBackendRef::Direct(_) => 0,
         }
     }
 }

@@ -1,7 +1,7 @@
 //! What was taken in memory, by a caller that is still there.
 
 use super::LocalBucket;
-use crate::memory::{Charge, Hold};
+use crate::memory::{CellCharge, SlotHold};
 use std::time::Duration;
 use tidegate_core::{Decision, Micros};
 
@@ -12,11 +12,11 @@ pub(crate) struct LocalReservation<'a> {
     decision: Decision,
     /// What is still to be settled; zero when nothing was granted.
     outstanding: u64,
-    charge: Charge,
+    charge: CellCharge,
 }
 
 impl<'a> LocalReservation<'a> {
-    pub(crate) fn new(bucket: LocalBucket<'a>, decision: Decision, cost: u64, charge: Charge) -> Self {
+    pub(crate) fn new(bucket: LocalBucket<'a>, decision: Decision, cost: u64, charge: CellCharge) -> Self {
         let outstanding = if decision.is_granted() { cost } else { 0 };
         Self { bucket, decision, outstanding, charge }
     }
@@ -34,19 +34,19 @@ impl<'a> LocalReservation<'a> {
     }
 
     /// The answer and the proof of what was charged, to be settled by the caller.
-    pub(crate) fn into_parts(mut self) -> (Decision, Charge) {
+    pub(crate) fn into_parts(mut self) -> (Decision, CellCharge) {
         self.outstanding = 0;
         (self.decision, self.charge.clone())
     }
 
     /// The same, to be given back as one who holds this would: a permit gives back its slot and no tokens.
-    pub(crate) fn held_as(mut self, hold: Hold) -> Self {
+    pub(crate) fn with_hold(mut self, hold: SlotHold) -> Self {
         self.charge.hold = hold;
         self
     }
 
     pub(crate) fn ready_at(&self) -> Micros {
-        self.charge.at.plus(self.decision.wait())
+        self.charge.charged_at.plus(self.decision.wait())
     }
 }
 

@@ -5,10 +5,10 @@ use super::BuildError;
 use super::LocalBucket;
 use crate::{
     clock::Clock,
-    denied::{Denied, DeniedKey},
-    key::Key,
-    memory::Space,
-    wait::Lines,
+    denied::{DeniedKey, DeniedKeys},
+    key::LimitKey,
+    memory::KeyTable,
+    wait::WaitQueues,
 };
 use std::{
     fmt,
@@ -18,20 +18,20 @@ use std::{
 use tidegate_core::{Bound, CarryOver, Decision, Micros, Quota};
 
 /// Counts in the memory of this process.
-pub(crate) struct Memory {
-    space: Space,
+pub(crate) struct MemoryLimiter {
+    key_table: KeyTable,
     clock: Clock,
     hasher: foldhash::quality::RandomState,
     overflow: Overflow,
-    denied: Option<Denied>,
-    lines: Lines,
+    denied_keys: Option<DeniedKeys>,
+    wait_queues: WaitQueues,
 }
 
 /// What stands for a key in one limiter; see [`Limiter::mark`](super::Limiter::mark).
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub struct Mark(pub(super) u64);
+pub struct KeyId(pub(super) u64);
 
-impl Mark {
+impl KeyId {
     /// It as a number: another for almost every key, and the same for one key of one limiter as long as that is there.
     pub fn get(self) -> u64 {
         self.0
@@ -43,20 +43,20 @@ impl Mark {
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Overflow {
     /// It replaces the key near it that has used least and is not limited: new clients get their quota during a flood of random
-    /// keys, and a key that was replaced gets again what it had used. Counted in [`Stats::replaced`]. Where all keys near it are
+    /// keys, and a key that was replaced gets again what it had used. Counted in [`LimiterStats::replaced`]. Where all keys near it are
     /// limited, it shares. The default.
     #[default]
     Replace,
     /// It shares a bucket with other such keys: nobody gets more than the quota, some get less. Counted in
-    /// [`Stats::overflowed`].
+    /// [`LimiterStats::overflowed`].
     Share,
-    /// It is denied, and counted in [`Stats::overflowed`]. Always so for concurrency, where a shared permit could not be told apart.
+    /// It is denied, and counted in [`LimiterStats::overflowed`]. Always so for concurrency, where a shared permit could not be told apart.
     Deny,
 }
 
 /// How full a limiter is.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Stats {
+pub struct LimiterStats {
     /// Keys that have room of their own at most: at least as many as it was made for.
     pub capacity: u64,
     /// Keys whose state is worth keeping now.
@@ -91,7 +91,7 @@ pub struct TableSize {
 pub(crate) struct FullListener(pub(crate) Arc<dyn Fn(TableSize) + Send + Sync>);
 
 impl FullListener {
-    pub(crate) fn tell(&self, size: TableSize) {
+    pub(crate) fn notify(&self, size: TableSize) {
         (self.0)(size);
     }
 }
@@ -105,33 +105,33 @@ impl fmt::Debug for FullListener {
 /// One of several checks that are decided together in memory.
 #[derive(Clone, Copy)]
 pub(crate) struct LocalCheck<'a> {
-    pub(crate) memory: &'a Memory,
+    pub(crate) memory: &'a MemoryLimiter,
     pub(crate) owner: u64,
     pub(crate) cost: u64,
     pub(crate) tier: usize,
     pub(crate) max_wait: Micros,
 }
 
-impl Memory {
+impl MemoryLimiter {
     pub(crate) fn from_parts(
-        space: Space,
+        space: KeyTable,
         clock: Clock,
         hasher: foldhash::quality::RandomState,
         overflow: Overflow,
-        denied: Option<Denied>,
-        lines: Lines,
+        denied: Option<DeniedKeys>,
+        lines: WaitQueues,
     ) -> Self {
-        Self { space, clock, hasher, overflow, denied, lines }
+        Self { key_table: space, clock, hasher, overflow, denied_keys: denied, wait_queues: lines }
     }
 
     #[inline]
-    pub(crate) fn check_cost<K: Key + ?Sized>(&self, key: &K, cost: u64) -> Decision {
+    pub(crate) fn check_cost<K: LimitKey + ?Sized>(&self, key: &K, cost: u64) -> Decision {
         let owner = self.fingerprint(key);
-        let decision = self.space.check(owner, &self.clock, cost, self.overflow);
-        if let Some(denied) = &self.denied
+        let decision = self.key_table.check(owner, &self.clock, cost, self.overflow);
+        if let Some(denied) = &self.denied_keys
             && !decision.is_granted()
         {
-            denied.note(owner, &key);
+            denied.record(owner, &key);
         }
         decision
     }
@@ -147,15 +147,15 @@ impl Memory {
     #[cfg(any(feature = "tokio", all(test, not(loom))))]
     #[inline]
     pub(crate) fn bucket_of(&self, owner: u64, tier: usize) -> LocalBucket<'_> {
-        LocalBucket::of_key(self, owner, if tier < self.tiers() { tier } else { 0 })
+        LocalBucket::for_key(self, owner, if tier < self.tiers() { tier } else { 0 })
     }
 
     pub(crate) fn change_all(&self, quotas: &[Quota], how: CarryOver) -> Result<(), BuildError> {
         self.can_change_all(quotas)?;
-        self.space
+        self.key_table
             .change(quotas, how, self.clock.now())
-            .map_err(|()| BuildError::different_quota(&self.quotas(), quotas))?;
-        self.lines.wake_all_first();
+            .map_err(|()| BuildError::incompatible_quota(&self.quotas(), quotas))?;
+        self.wait_queues.wake_all_first();
         Ok(())
     }
 
@@ -163,48 +163,55 @@ impl Memory {
         let old = self.quotas();
         let shares_states =
             old.len() == quotas.len() && old.iter().zip(quotas).all(|(old, new)| new.shares_state(old));
-        match shares_states && self.space.has_room_for(quotas) {
+        match shares_states && self.key_table.has_room_for(quotas) {
             true => Ok(()),
-            false => Err(BuildError::different_quota(&old, quotas)),
+            false => Err(BuildError::incompatible_quota(&old, quotas)),
         }
     }
 
     pub(crate) fn take_over(&self, old: &Self) {
-        self.space.take_over(&old.space, &self.clock);
-        self.lines.wake_all_first();
+        self.key_table.take_over(&old.key_table, &self.clock);
+        self.wait_queues.wake_all_first();
     }
 
     pub(crate) fn tiers(&self) -> usize {
-        self.space.tiers()
+        self.key_table.tiers()
     }
 
     pub(crate) fn quotas(&self) -> Vec<Quota> {
-        self.space.quotas()
+        self.key_table.quotas()
     }
 
     pub(crate) fn bounds(&self) -> Vec<Bound> {
-        self.quotas().iter().map(|quota| self.clock.blur(quota.bound())).collect()
+        self.quotas().iter().map(|quota| self.clock.widen_bound(quota.bound())).collect()
     }
 
-    pub(crate) fn stats(&self) -> Stats {
+    pub(crate) fn stats(&self) -> LimiterStats {
         let TableSize { capacity, used, overflowed, replaced, bytes } = self.size();
-        Stats { capacity, live: self.space.live(self.clock.now()), used, overflowed, replaced, bytes }
+        LimiterStats {
+            capacity,
+            live: self.key_table.live_keys(self.clock.now()),
+            used,
+            overflowed,
+            replaced,
+            bytes,
+        }
     }
 
     pub(crate) fn size(&self) -> TableSize {
-        self.space.table().size()
+        self.key_table.table().size()
     }
 
     pub(crate) fn top_denied(&self) -> Vec<DeniedKey> {
-        self.denied.as_ref().map(Denied::top).unwrap_or_default()
+        self.denied_keys.as_ref().map(DeniedKeys::top).unwrap_or_default()
     }
 
     pub(crate) fn hasher(&self) -> foldhash::quality::RandomState {
         self.hasher.clone()
     }
 
-    pub(crate) fn space(&self) -> &Space {
-        &self.space
+    pub(crate) fn key_table(&self) -> &KeyTable {
+        &self.key_table
     }
 
     pub(crate) fn clock(&self) -> &Clock {
@@ -215,8 +222,8 @@ impl Memory {
         self.overflow
     }
 
-    pub(crate) fn lines(&self) -> &Lines {
-        &self.lines
+    pub(crate) fn wait_queues(&self) -> &WaitQueues {
+        &self.wait_queues
     }
 
     /// 64 bits that stand for the key; zero stands for none.

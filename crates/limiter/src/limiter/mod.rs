@@ -4,54 +4,54 @@
 //! |---|---|
 //! | `build.rs` | settings, and why a limiter could not be made |
 //! | `bucket.rs`, `blocking.rs` | one key: for tasks, and for threads that can wait |
-//! | `joint.rs` | one decision over several limiters |
+//! | `batch.rs` | one decision over several limiters |
 //! | `reservation.rs`, `permit.rs` | what was taken, and is settled or given back |
 //! | `memory.rs`, `local.rs`, `local_reservation.rs` | the backend in memory |
-//! | `remote.rs`, `outage.rs`, `lease.rs`, `line.rs` | the backend in a store |
+//! | `remote.rs`, `outage.rs`, `prefetch.rs`, `line.rs` | the backend in a store |
 
+mod batch;
 mod blocking;
 mod bound;
 mod bucket;
-mod build;
-mod joint;
+mod builder;
 #[cfg(feature = "tokio")]
-mod lease;
-#[cfg(feature = "tokio")]
-mod line;
+mod fallback;
 mod local;
 mod local_reservation;
 mod memory;
-#[cfg(feature = "tokio")]
-mod outage;
 mod permit;
+#[cfg(feature = "tokio")]
+mod prefetch;
+#[cfg(feature = "tokio")]
+mod queue;
 #[cfg(feature = "tokio")]
 mod remote;
 mod reservation;
 
-pub use blocking::{Blocking, BlockingBucket};
+pub use batch::{Check, CombinedReservation};
+#[cfg(feature = "tokio")]
+pub use batch::{decide_all, reserve_all};
+pub use blocking::{BlockingBucket, BlockingLimiter};
 pub use bound::{FleetBound, OutageBound};
 pub use bucket::Bucket;
-pub use build::{BuildError, Capacity, LimiterBuilder};
-pub use joint::{Check, Claim};
+pub use builder::{BuildError, Capacity, LimiterBuilder};
 #[cfg(feature = "tokio")]
-pub use joint::{decide_all, reserve_all};
-#[cfg(feature = "tokio")]
-pub use lease::Ahead;
-pub use local::MarkedBucket;
-pub(crate) use local::{LocalBucket, LocalPlace};
+pub use fallback::FailureMode;
+pub use local::KeyIdBucket;
+pub(crate) use local::{LocalBackend, LocalBucket};
 pub(crate) use local_reservation::LocalReservation;
-pub(crate) use memory::{FullListener, LocalCheck, Memory};
-pub use memory::{Mark, Overflow, Stats, TableSize};
-#[cfg(feature = "tokio")]
-pub use outage::Outage;
+pub(crate) use memory::{FullListener, LocalCheck, MemoryLimiter};
+pub use memory::{KeyId, LimiterStats, Overflow, TableSize};
 pub use permit::Permit;
+#[cfg(feature = "tokio")]
+pub use prefetch::TokenPrefetch;
 pub use reservation::{Reservation, Settlement};
 
 #[cfg(feature = "tokio")]
 use crate::store::Store;
-use crate::{denied::DeniedKey, key::Key};
+use crate::{denied::DeniedKey, key::LimitKey};
 #[cfg(feature = "tokio")]
-use remote::Remote;
+use remote::RemoteLimiter;
 use std::{fmt, sync::Arc};
 use tidegate_core::{CarryOver, Decision, Quota};
 
@@ -96,19 +96,19 @@ use tidegate_core::{CarryOver, Decision, Quota};
 /// ```
 #[derive(Clone)]
 pub struct Limiter {
-    backend: Backend,
+    backend: LimiterBackend,
 }
 
 /// Where a limiter counts.
 #[derive(Clone)]
-enum Backend {
-    Memory(Arc<Memory>),
+enum LimiterBackend {
+    Memory(Arc<MemoryLimiter>),
     #[cfg(feature = "tokio")]
-    Store(Arc<Remote>),
+    Store(Arc<RemoteLimiter>),
 }
 
 /// The tier of a call that chooses none; where there are no tiers, all quotas apply to it.
-const FIRST: usize = 0;
+const FIRST_TIER: usize = 0;
 
 impl Limiter {
     /// A limiter of one quota, on the machine's clock, in memory with the default bound.
@@ -127,7 +127,7 @@ impl Limiter {
 
     /// Takes one token for `key`, now or not at all; see [`check_cost`](Self::check_cost).
     #[inline]
-    pub fn check<K: Key + ?Sized>(&self, key: &K) -> Decision {
+    pub fn check<K: LimitKey + ?Sized>(&self, key: &K) -> Decision {
         self.check_cost(key, 1)
     }
 
@@ -135,18 +135,18 @@ impl Limiter {
     ///
     /// In memory it never waits. With a store it blocks this thread until the store answers; use [`decide`](Self::decide) in a task.
     #[inline]
-    pub fn check_cost<K: Key + ?Sized>(&self, key: &K, cost: u64) -> Decision {
+    pub fn check_cost<K: LimitKey + ?Sized>(&self, key: &K, cost: u64) -> Decision {
         match &self.backend {
-            Backend::Memory(memory) => memory.check_cost(key, cost),
+            LimiterBackend::Memory(memory) => memory.check_cost(key, cost),
             #[cfg(feature = "tokio")]
-            Backend::Store(_) => self.check_in_store(key, cost),
+            LimiterBackend::Store(_) => self.check_in_store(key, cost),
         }
     }
 
     /// Kept apart, so that what counts in memory stays small.
     #[cfg(feature = "tokio")]
     #[inline(never)]
-    fn check_in_store<K: Key + ?Sized>(&self, key: &K, cost: u64) -> Decision {
+    fn check_in_store<K: LimitKey + ?Sized>(&self, key: &K, cost: u64) -> Decision {
         self.blocking().key(key).check(cost)
     }
 
@@ -154,45 +154,45 @@ impl Limiter {
     #[cfg(feature = "tokio")]
     pub async fn decide(&self, key: &str, cost: u64) -> Decision {
         match &self.backend {
-            Backend::Memory(memory) => memory.check_cost(key, cost),
-            Backend::Store(remote) => match remote.spend(key, cost) {
+            LimiterBackend::Memory(memory) => memory.check_cost(key, cost),
+            LimiterBackend::Store(remote) => match remote.spend(key, cost) {
                 Some(decision) => decision,
-                None => remote.ask(key, cost).await,
+                None => remote.check_store(key, cost).await,
             },
         }
     }
 
     /// The bucket of one key, for everything else that can be done with it.
-    pub fn key<K: Key + ?Sized>(&self, key: &K) -> Bucket {
+    pub fn key<K: LimitKey + ?Sized>(&self, key: &K) -> Bucket {
         match &self.backend {
-            Backend::Memory(memory) => {
+            LimiterBackend::Memory(memory) => {
                 let owner = memory.fingerprint(key);
-                Bucket::local(LocalPlace::Key { memory: memory.clone(), owner, tier: FIRST })
+                Bucket::local(LocalBackend::Key { memory: memory.clone(), owner, tier: FIRST_TIER })
             }
             #[cfg(feature = "tokio")]
-            Backend::Store(remote) => Bucket::in_store(remote.clone(), key.to_string()),
+            LimiterBackend::Store(remote) => Bucket::from_remote(remote.clone(), key.to_string()),
         }
     }
 
     /// The limiter for threads that can wait.
     #[inline]
-    pub fn blocking(&self) -> Blocking<'_> {
-        Blocking::new(self)
+    pub fn blocking(&self) -> BlockingLimiter<'_> {
+        BlockingLimiter::new(self)
     }
 
-    /// What stands for a key, for whoever asks of it later or more than once; `None` if it is counted in a store.
+    /// What stands for a key, for whoever asks of it later or more than once; `FirstCheck` if it is counted in a store.
     #[inline]
-    pub fn mark<K: Key + ?Sized>(&self, key: &K) -> Option<Mark> {
-        self.memory().map(|memory| Mark(memory.fingerprint(key)))
+    pub fn key_id<K: LimitKey + ?Sized>(&self, key: &K) -> Option<KeyId> {
+        self.memory().map(|memory| KeyId(memory.fingerprint(key)))
     }
 
     /// The bucket of the key that `mark` stands for, which must come from this limiter. It counts under this tier, or under
-    /// the first if there is no such tier. `None` if the limiter counts in a store.
+    /// the first if there is no such tier. `FirstCheck` if the limiter counts in a store.
     #[inline]
-    pub fn marked(&self, mark: Mark, tier: usize) -> Option<MarkedBucket<'_>> {
-        let bucket = LocalBucket::of_key(self.memory()?, mark.0, FIRST);
-        Some(MarkedBucket(match tier {
-            FIRST => bucket,
+    pub fn bucket_by_id(&self, mark: KeyId, tier: usize) -> Option<KeyIdBucket<'_>> {
+        let bucket = LocalBucket::for_key(self.memory()?, mark.0, FIRST_TIER);
+        Some(KeyIdBucket(match tier {
+            FIRST_TIER => bucket,
             tier => bucket.tier(tier).unwrap_or(bucket),
         }))
     }
@@ -200,7 +200,7 @@ impl Limiter {
     /// Replaces the quota while running. Every key keeps its history, carried over as `how` says.
     ///
     /// In memory the new quota must be of the same algorithm and windows, and need no more state than the old one. For anything else make a new limiter
-    /// that [replaces](LimiterBuilder::replacing) this one.
+    /// that [replaces](LimiterBuilder::predecessor) this one.
     ///
     /// # Compared with Go's `golang.org/x/time/rate`
     ///
@@ -235,22 +235,22 @@ impl Limiter {
     /// over what they used when they are next asked for.
     pub fn change_all(&self, quotas: &[Quota], how: CarryOver) -> Result<(), BuildError> {
         match &self.backend {
-            Backend::Memory(memory) => memory.change_all(quotas, how),
+            LimiterBackend::Memory(memory) => memory.change_all(quotas, how),
             #[cfg(feature = "tokio")]
-            Backend::Store(remote) => remote.change_all(quotas, how),
+            LimiterBackend::Store(remote) => remote.change_all(quotas, how),
         }
     }
 
     /// Whether [`change_all`](Self::change_all) can be done, and if not, why. Changes nothing.
     pub fn can_change_all(&self, quotas: &[Quota]) -> Result<(), BuildError> {
         match &self.backend {
-            Backend::Memory(memory) => memory.can_change_all(quotas),
+            LimiterBackend::Memory(memory) => memory.can_change_all(quotas),
             #[cfg(feature = "tokio")]
-            Backend::Store(remote) => remote.can_change_all(quotas),
+            LimiterBackend::Store(remote) => remote.can_change_all(quotas),
         }
     }
 
-    /// Takes over what `old` knows of its keys, for a limiter that was built to [replace](LimiterBuilder::replacing) it. Keys keep
+    /// Takes over what `old` knows of its keys, for a limiter that was built to [replace](LimiterBuilder::predecessor) it. Keys keep
     /// what they used under quotas that share a state with those of `old`; what other quotas of `old` counted is kept for the case
     /// that they come back. Where this table is too small for all keys, those that have used least are forgotten first, and limited
     /// ones are kept.
@@ -258,9 +258,9 @@ impl Limiter {
     /// In a store, which keeps its counts by itself, it goes on with what this process has counted beside the store.
     pub fn take_over(&self, old: &Self) {
         match (&self.backend, &old.backend) {
-            (Backend::Memory(new), Backend::Memory(old)) => new.take_over(old),
+            (LimiterBackend::Memory(new), LimiterBackend::Memory(old)) => new.take_over(old),
             #[cfg(feature = "tokio")]
-            (Backend::Store(new), Backend::Store(old)) => new.take_over(old),
+            (LimiterBackend::Store(new), LimiterBackend::Store(old)) => new.take_over(old),
             #[cfg(feature = "tokio")]
             _ => {}
         }
@@ -269,47 +269,47 @@ impl Limiter {
     /// How many tiers a call can choose from; one unless it was built with [`LimiterBuilder::build_tiers`].
     pub fn tiers(&self) -> usize {
         match &self.backend {
-            Backend::Memory(memory) => memory.tiers(),
+            LimiterBackend::Memory(memory) => memory.tiers(),
             #[cfg(feature = "tokio")]
-            Backend::Store(remote) => remote.tiers(),
+            LimiterBackend::Store(remote) => remote.tiers(),
         }
     }
 
     /// The quotas that keys are limited by: all of them together, or one of the tiers.
     pub fn quotas(&self) -> Vec<Quota> {
         match &self.backend {
-            Backend::Memory(memory) => memory.quotas(),
+            LimiterBackend::Memory(memory) => memory.quotas(),
             #[cfg(feature = "tokio")]
-            Backend::Store(remote) => remote.quotas(),
+            LimiterBackend::Store(remote) => remote.quotas(),
         }
     }
 
     /// The worst case of each quota, outages of the store included; on the clock of the store, or of the limiter in memory.
     pub fn bounds(&self) -> Vec<FleetBound> {
         match &self.backend {
-            Backend::Memory(memory) => {
-                let bound = |usual| FleetBound { usual, during_outage: OutageBound::NoStore };
+            LimiterBackend::Memory(memory) => {
+                let bound = |usual| FleetBound { normal: usual, during_outage: OutageBound::NoStore };
                 memory.bounds().into_iter().map(bound).collect()
             }
             #[cfg(feature = "tokio")]
-            Backend::Store(remote) => remote.bounds(),
+            LimiterBackend::Store(remote) => remote.bounds(),
         }
     }
 
-    /// How full the table in memory is; `None` with a store. Looks at every cell: for operators, not for every request.
-    pub fn stats(&self) -> Option<Stats> {
-        self.memory().map(Memory::stats)
+    /// How full the table in memory is; `FirstCheck` with a store. Looks at every cell: for operators, not for every request.
+    pub fn stats(&self) -> Option<LimiterStats> {
+        self.memory().map(MemoryLimiter::stats)
     }
 
-    /// How large the table in memory is; `None` with a store. It costs nothing; [`stats`](Self::stats) says more.
+    /// How large the table in memory is; `FirstCheck` with a store. It costs nothing; [`stats`](Self::stats) says more.
     pub fn size(&self) -> Option<TableSize> {
-        self.memory().map(Memory::size)
+        self.memory().map(MemoryLimiter::size)
     }
 
     /// The keys that [`check`](Self::check) and [`check_cost`](Self::check_cost) denied most often in memory, if the limiter watches
-    /// them ([`LimiterBuilder::watch_denied`]).
+    /// them ([`LimiterBuilder::track_denied`]).
     pub fn top_denied(&self) -> Vec<DeniedKey> {
-        self.memory().map(Memory::top_denied).unwrap_or_default()
+        self.memory().map(MemoryLimiter::top_denied).unwrap_or_default()
     }
 
     /// Whether it counts in memory.
@@ -320,9 +320,9 @@ impl Limiter {
     /// Whether both are the same limiter.
     pub fn is_same(&self, other: &Self) -> bool {
         match (&self.backend, &other.backend) {
-            (Backend::Memory(one), Backend::Memory(other)) => Arc::ptr_eq(one, other),
+            (LimiterBackend::Memory(one), LimiterBackend::Memory(other)) => Arc::ptr_eq(one, other),
             #[cfg(feature = "tokio")]
-            (Backend::Store(one), Backend::Store(other)) => Arc::ptr_eq(one, other),
+            (LimiterBackend::Store(one), LimiterBackend::Store(other)) => Arc::ptr_eq(one, other),
             #[cfg(feature = "tokio")]
             _ => false,
         }
@@ -330,29 +330,29 @@ impl Limiter {
 
     /// One key, for a stream that owns it.
     #[cfg(feature = "stream")]
-    pub(crate) fn place<K: Key + ?Sized>(&self, key: &K) -> Result<LocalPlace, BuildError> {
+    pub(crate) fn local_backend<K: LimitKey + ?Sized>(&self, key: &K) -> Result<LocalBackend, BuildError> {
         match &self.backend {
-            Backend::Memory(memory) => {
+            LimiterBackend::Memory(memory) => {
                 let owner = memory.fingerprint(key);
-                Ok(LocalPlace::Key { memory: memory.clone(), owner, tier: FIRST })
+                Ok(LocalBackend::Key { memory: memory.clone(), owner, tier: FIRST_TIER })
             }
-            Backend::Store(remote) => {
+            LimiterBackend::Store(remote) => {
                 let quota = remote.quotas().into_iter().next().ok_or(BuildError::NoQuota)?;
-                Err(BuildError::unfit(&quota, "a limiter in memory"))
+                Err(BuildError::unsupported_quota(&quota, "a limiter in memory"))
             }
         }
     }
 
-    fn in_memory(memory: Memory) -> Self {
-        Self { backend: Backend::Memory(Arc::new(memory)) }
+    fn from_memory(memory: MemoryLimiter) -> Self {
+        Self { backend: LimiterBackend::Memory(Arc::new(memory)) }
     }
 
     #[inline]
-    pub(crate) fn memory(&self) -> Option<&Memory> {
+    pub(crate) fn memory(&self) -> Option<&MemoryLimiter> {
         match &self.backend {
-            Backend::Memory(memory) => Some(memory),
+            LimiterBackend::Memory(memory) => Some(memory),
             #[cfg(feature = "tokio")]
-            Backend::Store(_) => None,
+            LimiterBackend::Store(_) => None,
         }
     }
 }
@@ -361,7 +361,7 @@ impl Limiter {
 #[cfg(feature = "tokio")]
 impl Limiter {
     /// Whether it counts in this store, or in memory if that is none.
-    pub fn is_in(&self, store: Option<&Arc<dyn Store>>) -> bool {
+    pub fn uses_store(&self, store: Option<&Arc<dyn Store>>) -> bool {
         match (self.remote(), store) {
             (Some(remote), Some(store)) => Arc::ptr_eq(remote.store(), store),
             (None, None) => true,
@@ -370,23 +370,23 @@ impl Limiter {
     }
 
     /// The most tokens of one key that this process can let expire unspent; zero unless it takes tokens ahead.
-    pub fn stranded(&self) -> u64 {
-        self.remote().map_or(0, |remote| remote.stranded())
+    pub fn max_stranded_tokens(&self) -> u64 {
+        self.remote().map_or(0, |remote| remote.max_stranded_tokens())
     }
 
     /// How many decisions were made without the store that should have made them.
-    pub fn degraded(&self) -> u64 {
-        self.remote().map_or(0, |remote| remote.degraded())
+    pub fn degraded_count(&self) -> u64 {
+        self.remote().map_or(0, |remote| remote.degraded_count())
     }
 
-    fn in_store(remote: Remote) -> Self {
-        Self { backend: Backend::Store(Arc::new(remote)) }
+    fn from_remote(remote: RemoteLimiter) -> Self {
+        Self { backend: LimiterBackend::Store(Arc::new(remote)) }
     }
 
-    fn remote(&self) -> Option<&Arc<Remote>> {
+    fn remote(&self) -> Option<&Arc<RemoteLimiter>> {
         match &self.backend {
-            Backend::Memory(_) => None,
-            Backend::Store(remote) => Some(remote),
+            LimiterBackend::Memory(_) => None,
+            LimiterBackend::Store(remote) => Some(remote),
         }
     }
 }
@@ -397,9 +397,9 @@ impl fmt::Debug for Limiter {
         let mut debug = f.debug_struct("Limiter");
         debug.field("quotas", &quotas);
         match &self.backend {
-            Backend::Memory(memory) => debug.field("clock", memory.clock()),
+            LimiterBackend::Memory(memory) => debug.field("clock", memory.clock()),
             #[cfg(feature = "tokio")]
-            Backend::Store(remote) => debug.field("store", remote.store()),
+            LimiterBackend::Store(remote) => debug.field("store", remote.store()),
         };
         debug.finish_non_exhaustive()
     }

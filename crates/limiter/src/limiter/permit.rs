@@ -1,15 +1,15 @@
 //! A slot that gives itself back.
 
-use super::{LocalPlace, Reservation};
+use super::{LocalBackend, Reservation};
 #[cfg(feature = "tokio")]
 use super::{
-    line::Line,
-    remote::{fold, only},
-    reservation::{Deposit, Local, Taken},
+    queue::StoreQueue,
+    remote::{merge_decisions, single_decision},
+    reservation::{LocalCharge, ReservedCharge, StoreReceipt},
 };
-use crate::memory::Hold;
+use crate::memory::SlotHold;
 #[cfg(feature = "tokio")]
-use crate::store::{Inquiry, Place, Reply, Request, Slots, Store};
+use crate::store::{KeyRef, SlotMode, Store, StoreCheck, StoreReply, StoreRequest};
 use std::fmt;
 #[cfg(feature = "tokio")]
 use std::{
@@ -26,72 +26,72 @@ use tokio::task::JoinHandle;
 /// until then.
 #[must_use = "dropping a permit gives its slot back"]
 pub struct Permit {
-    held: Held,
+    state: PermitState,
 }
 
-enum Held {
+enum PermitState {
     /// A slot in memory and nothing else.
-    Slot(HeldSlot),
+    Slot(SlotPermit),
     /// A slot beside other quotas, or tokens, or nothing.
     Reservation(Reservation),
     #[cfg(feature = "tokio")]
-    Store(Box<HeldLease>),
+    Store(Box<LeasedPermit>),
 }
 
-struct HeldSlot {
+struct SlotPermit {
     decision: Decision,
-    place: LocalPlace,
+    backend: LocalBackend,
 }
 
-impl Drop for HeldSlot {
+impl Drop for SlotPermit {
     #[inline]
     fn drop(&mut self) {
-        self.place.bucket().release_slot();
+        self.backend.bucket().release_slot();
     }
 }
 
 impl Permit {
     /// Takes a slot in memory.
     #[inline]
-    pub(super) fn take(place: LocalPlace) -> Self {
-        let slot = place.bucket().try_take_slot();
+    pub(super) fn take(backend: LocalBackend) -> Self {
+        let slot = backend.bucket().try_acquire_slot();
         match slot {
-            Some(decision) => Self { held: Held::Slot(HeldSlot { decision, place }) },
-            None => Self::of(Reservation::take(place, Demand::new(1), Hold::Permit)),
+            Some(decision) => Self { state: PermitState::Slot(SlotPermit { decision, backend }) },
+            None => Self::from_reservation(Reservation::take(backend, Demand::new(1), SlotHold::Permit)),
         }
     }
 
     /// What was taken in memory.
-    pub(super) fn of(reservation: Reservation) -> Self {
-        Self { held: Held::Reservation(reservation) }
+    pub(super) fn from_reservation(reservation: Reservation) -> Self {
+        Self { state: PermitState::Reservation(reservation) }
     }
 
     /// Whether the slot was granted.
     pub fn decision(&self) -> &Decision {
-        match &self.held {
-            Held::Slot(slot) => &slot.decision,
-            Held::Reservation(reservation) => reservation.decision(),
+        match &self.state {
+            PermitState::Slot(slot) => &slot.decision,
+            PermitState::Reservation(reservation) => reservation.decision(),
             #[cfg(feature = "tokio")]
-            Held::Store(lease) => lease.reservation.decision(),
+            PermitState::Store(lease) => lease.reservation.decision(),
         }
     }
 
     /// Whether the slot has been lost: the store could not be reached to renew it in time, and another may have it. It is
     /// taken again as soon as there is one.
     pub fn is_lost(&self) -> bool {
-        match &self.held {
-            Held::Slot(_) | Held::Reservation(_) => false,
+        match &self.state {
+            PermitState::Slot(_) | PermitState::Reservation(_) => false,
             #[cfg(feature = "tokio")]
-            Held::Store(lease) => lease.is_lost(),
+            PermitState::Store(lease) => lease.is_lost(),
         }
     }
 
     /// Whether it was taken in a store.
     pub fn is_in_store(&self) -> bool {
-        match &self.held {
-            Held::Slot(_) | Held::Reservation(_) => false,
+        match &self.state {
+            PermitState::Slot(_) | PermitState::Reservation(_) => false,
             #[cfg(feature = "tokio")]
-            Held::Store(_) => true,
+            PermitState::Store(_) => true,
         }
     }
 }
@@ -104,60 +104,61 @@ impl fmt::Debug for Permit {
 
 /// A slot in a store.
 #[cfg(feature = "tokio")]
-struct HeldLease {
+struct LeasedPermit {
     reservation: Reservation,
     renewer: Option<LeaseRenewer>,
     /// Those of this process who wait for it.
-    line: Line,
+    queue: StoreQueue,
 }
 
 /// Renews a lease in the background.
 #[cfg(feature = "tokio")]
 struct LeaseRenewer {
     task: JoinHandle<()>,
-    /// The newest proof; `None` while the store does not know it.
-    newest: Arc<Mutex<Option<Receipt>>>,
+    /// The newest proof; `FirstCheck` while the store does not know it.
+    latest_receipt: Arc<Mutex<Option<Receipt>>>,
 }
 
 /// How often a lease is renewed before it ends.
 #[cfg(feature = "tokio")]
-const RENEWALS: u32 = 3;
+const RENEWALS_PER_LEASE: u32 = 3;
 
 #[cfg(feature = "tokio")]
 impl Permit {
     /// What was taken in a store, or beside it while the store is unavailable.
-    pub(super) fn in_store(mut reservation: Reservation, line: Line) -> Self {
-        let renewer = match &mut reservation.taken {
-            Taken::Store(deposit) => {
+    pub(super) fn from_store(mut reservation: Reservation, queue: StoreQueue) -> Self {
+        let renewer = match &mut reservation.charge {
+            ReservedCharge::Store(deposit) => {
                 deposit.keep_tokens();
-                deposit.renew()
+                deposit.start_renewal()
             }
             _ => None,
         };
-        Self { held: Held::Store(Box::new(HeldLease { reservation, renewer, line })) }
+        Self { state: PermitState::Store(Box::new(LeasedPermit { reservation, renewer, queue })) }
     }
 }
 
 #[cfg(feature = "tokio")]
-impl HeldLease {
+impl LeasedPermit {
     fn is_lost(&self) -> bool {
-        let lost =
-            |renewer: &LeaseRenewer| renewer.newest.lock().unwrap_or_else(PoisonError::into_inner).is_none();
+        let lost = |renewer: &LeaseRenewer| {
+            renewer.latest_receipt.lock().unwrap_or_else(PoisonError::into_inner).is_none()
+        };
         self.renewer.as_ref().is_some_and(lost)
     }
 }
 
 #[cfg(feature = "tokio")]
-impl Drop for HeldLease {
+impl Drop for LeasedPermit {
     fn drop(&mut self) {
         if self.reservation.decision().is_granted() {
-            self.line.wake_first();
+            self.queue.wake_first();
         }
-        let Some(LeaseRenewer { task, newest }) = self.renewer.take() else { return };
+        let Some(LeaseRenewer { task, latest_receipt: newest }) = self.renewer.take() else { return };
         task.abort();
         let newest = *newest.lock().unwrap_or_else(PoisonError::into_inner);
-        let Taken::Store(deposit) = &mut self.reservation.taken else { return };
-        for receipt in deposit.charged.receipts.iter_mut().filter(|receipt| receipt.cost > 0) {
+        let ReservedCharge::Store(deposit) = &mut self.reservation.charge else { return };
+        for receipt in deposit.charge.receipts.iter_mut().filter(|receipt| receipt.cost > 0) {
             // What was lost is not given back: another may have it.
             *receipt = newest.unwrap_or_default();
         }
@@ -165,81 +166,80 @@ impl Drop for HeldLease {
 }
 
 #[cfg(feature = "tokio")]
-impl Deposit {
+impl StoreReceipt {
     /// A permit gives back its slot; what else was charged stays charged.
     fn keep_tokens(&mut self) {
-        let place = &self.place;
-        if !place.quotas().any(|index| is_concurrency(place, index)) {
+        let place = &self.key_ref;
+        if !place.quota_indices().any(|index| is_concurrency(place, index)) {
             return;
         }
-        for (index, receipt) in place.quotas().zip(&mut self.charged.receipts) {
+        for (index, receipt) in place.quota_indices().zip(&mut self.charge.receipts) {
             if !is_concurrency(place, index) {
                 *receipt = Receipt::default();
             }
         }
-        let (tokens, slots) = self.own.take().map_or((None, None), Local::divide);
-        tokens.into_iter().for_each(Local::keep);
-        self.own = slots;
+        let (tokens, slots) = self.local.take().map_or((None, None), LocalCharge::split);
+        tokens.into_iter().for_each(LocalCharge::keep);
+        self.local = slots;
     }
 
-    fn renew(&self) -> Option<LeaseRenewer> {
+    fn start_renewal(&self) -> Option<LeaseRenewer> {
         // Renewing names one quota: the only one that expires.
-        let (receipt, lease) =
-            self.place.quotas().zip(&self.charged.receipts).find_map(|(index, receipt)| {
-                match self.place.limit.quotas()[index].kind() {
-                    AlgorithmKind::Concurrency(it) => it.lease().map(|lease| (*receipt, lease)),
-                    _ => None,
-                }
-            })?;
+        let (receipt, lease) = self.key_ref.quota_indices().zip(&self.charge.receipts).find_map(
+            |(index, receipt)| match self.key_ref.limit.quotas()[index].kind() {
+                AlgorithmKind::Concurrency(it) => it.lease().map(|lease| (*receipt, lease)),
+                _ => None,
+            },
+        )?;
         let runtime = tokio::runtime::Handle::try_current().ok()?;
         let newest = Arc::new(Mutex::new(Some(receipt)));
-        let (store, place, shared) = (self.store.clone(), self.place.clone(), newest.clone());
-        let pause = Duration::from(lease) / RENEWALS;
+        let (store, place, shared) = (self.store.clone(), self.key_ref.clone(), newest.clone());
+        let pause = Duration::from(lease) / RENEWALS_PER_LEASE;
         let task = runtime.spawn(async move {
             loop {
                 // A store that was unavailable may have lost it.
-                let _ = tokio::time::timeout(pause, store.recovered()).await;
+                let _ = tokio::time::timeout(pause, store.wait_recovered()).await;
                 let known = *shared.lock().unwrap_or_else(PoisonError::into_inner);
                 let renewed = match known {
                     None => None,
                     Some(receipt) => {
-                        let renew = Request::Renew { place: place.clone(), receipt };
-                        match store.perform(renew).await {
-                            Ok(Reply::Renewed(renewed)) => renewed,
+                        let renew = StoreRequest::Renew { key_ref: place.clone(), receipt };
+                        match store.execute(renew).await {
+                            Ok(StoreReply::Renewed(renewed)) => renewed,
                             Ok(_) | Err(_) => continue,
                         }
                     }
                 };
                 let newest = match renewed {
                     Some(receipt) => Some(receipt),
-                    None => register(&store, &place, receipt.cost).await,
+                    None => reacquire(&store, &place, receipt.cost).await,
                 };
                 *shared.lock().unwrap_or_else(PoisonError::into_inner) = newest;
             }
         });
-        Some(LeaseRenewer { task, newest })
+        Some(LeaseRenewer { task, latest_receipt: newest })
     }
 }
 
 /// Takes a slot again that the store does not know any more, if there is one left; tokens beside it were charged before.
 #[cfg(feature = "tokio")]
-async fn register(store: &Arc<dyn Store>, place: &Place, cost: u64) -> Option<Receipt> {
-    let (demand, slots) = (Demand::new(cost), Slots::Take);
-    let ask = Inquiry { place: place.clone(), demand, slots, receipt: true };
-    let answer = store.perform(Request::Decide(vec![ask])).await.and_then(only).ok()?;
-    if !fold(&answer, place.tier).is_granted() {
+async fn reacquire(store: &Arc<dyn Store>, place: &KeyRef, cost: u64) -> Option<Receipt> {
+    let (demand, slots) = (Demand::new(cost), SlotMode::Acquire);
+    let ask = StoreCheck { key_ref: place.clone(), demand, slot_mode: slots, receipt: true };
+    let answer = store.execute(StoreRequest::Decide(vec![ask])).await.and_then(single_decision).ok()?;
+    if !merge_decisions(&answer, place.tier).is_granted() {
         return None;
     }
-    let mut charge = answer.charged();
-    let (index, _) = place.quotas().enumerate().find(|(_, index)| is_concurrency(place, *index))?;
+    let mut charge = answer.charge();
+    let (index, _) = place.quota_indices().enumerate().find(|(_, index)| is_concurrency(place, *index))?;
     let receipt = std::mem::take(charge.receipts.get_mut(index)?);
     if charge.receipts.iter().any(|receipt| receipt.cost > 0) {
-        let _ = store.perform(Request::Refund { place: place.clone(), charge, cost }).await;
+        let _ = store.execute(StoreRequest::Refund { key_ref: place.clone(), charge, cost }).await;
     }
     Some(receipt)
 }
 
 #[cfg(feature = "tokio")]
-fn is_concurrency(place: &Place, index: usize) -> bool {
+fn is_concurrency(place: &KeyRef, index: usize) -> bool {
     matches!(place.limit.quotas()[index].kind(), AlgorithmKind::Concurrency(_))
 }

@@ -1,16 +1,16 @@
 //! What was taken, and can be given back, wherever it is counted.
 
-use super::LocalPlace;
+use super::LocalBackend;
 #[cfg(feature = "tokio")]
-use super::remote::{Remote, fold};
+use super::remote::{RemoteLimiter, merge_decisions};
 #[cfg(feature = "tokio")]
 use crate::{
     background,
-    store::{self, Answer, Charged, Inquiry, Request, Slots, Store},
+    store::{self, SlotMode, Store, StoreCharge, StoreCheck, StoreDecision, StoreRequest},
 };
 use crate::{
     clock::Clock,
-    memory::{Charge, Counts, Hold},
+    memory::{CellCharge, QuotaUnit, SlotHold},
 };
 #[cfg(feature = "tokio")]
 use std::{cmp::Ordering, sync::Arc};
@@ -35,58 +35,58 @@ use tokio::task::JoinHandle;
 #[must_use = "dropping a reservation gives its tokens back"]
 pub struct Reservation {
     decision: Decision,
-    /// When it is time to go; `None` if that is now, or nothing was granted.
-    ready: Option<Moment>,
-    pub(super) taken: Taken,
+    /// When it is time to go; `FirstCheck` if that is now, or nothing was granted.
+    ready_at: Option<ReadyTime>,
+    pub(super) charge: ReservedCharge,
 }
 
 /// A moment on a clock.
 #[derive(Clone)]
-struct Moment {
+struct ReadyTime {
     clock: Clock,
-    at: Micros,
+    time: Micros,
 }
 
-pub(super) enum Taken {
+pub(super) enum ReservedCharge {
     /// Nothing that could be given back.
     Nothing,
-    Local(Local),
+    Local(LocalCharge),
     #[cfg(feature = "tokio")]
-    Store(Box<Deposit>),
+    Store(Box<StoreReceipt>),
 }
 
 /// What was taken in this process.
-pub(super) struct Local {
-    place: LocalPlace,
-    charge: Charge,
+pub(super) struct LocalCharge {
+    backend: LocalBackend,
+    charge: CellCharge,
     /// What is still to be settled.
     outstanding: u64,
 }
 
-impl Local {
+impl LocalCharge {
     /// Spends it.
     pub(super) fn keep(mut self) {
         self.outstanding = 0;
     }
 
     /// Takes it apart into tokens and slots.
-    pub(super) fn divide(mut self) -> (Option<Self>, Option<Self>) {
-        let kinds = self.place.bucket().kinds(self.charge.tier);
-        let (tokens, slots) = divide(&kinds, &self.charge.receipts);
+    pub(super) fn split(mut self) -> (Option<Self>, Option<Self>) {
+        let kinds = self.backend.bucket().units(self.charge.tier);
+        let (tokens, slots) = split_receipts(&kinds, &self.charge.receipts);
         let cost = std::mem::take(&mut self.outstanding);
-        let part = |receipts: Vec<Receipt>, hold: Hold| {
-            let charge = Charge { receipts, hold, ..self.charge.clone() };
-            Self { place: self.place.clone(), charge, outstanding: cost }
+        let part = |receipts: Vec<Receipt>, hold: SlotHold| {
+            let charge = CellCharge { receipts, hold, ..self.charge.clone() };
+            Self { backend: self.backend.clone(), charge, outstanding: cost }
         };
         (
-            tokens.map(|receipts| part(receipts, Hold::Nothing)),
-            slots.map(|receipts| part(receipts, Hold::Permit)),
+            tokens.map(|receipts| part(receipts, SlotHold::Nothing)),
+            slots.map(|receipts| part(receipts, SlotHold::Permit)),
         )
     }
 
     fn commit(mut self, cost: u64) {
         let reserved = std::mem::take(&mut self.outstanding);
-        let bucket = self.place.bucket();
+        let bucket = self.backend.bucket();
         if cost < reserved {
             bucket.refund(&self.charge, reserved - cost);
         } else if cost > reserved {
@@ -95,65 +95,75 @@ impl Local {
     }
 }
 
-impl Drop for Local {
+impl Drop for LocalCharge {
     fn drop(&mut self) {
         if self.outstanding > 0 {
-            self.place.bucket().refund(&self.charge, self.outstanding);
+            self.backend.bucket().refund(&self.charge, self.outstanding);
         }
     }
 }
 
 impl Reservation {
     /// Takes something in memory.
-    pub(super) fn take(place: LocalPlace, demand: Demand, hold: Hold) -> Self {
+    pub(super) fn take(place: LocalBackend, demand: Demand, hold: SlotHold) -> Self {
         let taken = place.bucket().take(demand, hold).into_parts();
-        Self::of(place, demand.cost, taken)
+        Self::from_charge(place, demand.cost, taken)
     }
 
     /// What was taken in memory.
-    pub(super) fn of(place: LocalPlace, cost: u64, (decision, charge): (Decision, Charge)) -> Self {
+    pub(super) fn from_charge(
+        place: LocalBackend,
+        cost: u64,
+        (decision, charge): (Decision, CellCharge),
+    ) -> Self {
         if !decision.is_granted() {
-            return Self::settled(decision);
+            return Self::empty(decision);
         }
-        let ready = delay(&decision)
-            .map(|wait| Moment { clock: place.bucket().clock().clone(), at: charge.at.plus(wait) });
-        Self { decision, ready, taken: Taken::Local(Local { place, charge, outstanding: cost }) }
+        let ready = delay(&decision).map(|wait| ReadyTime {
+            clock: place.bucket().clock().clone(),
+            time: charge.charged_at.plus(wait),
+        });
+        Self {
+            decision,
+            ready_at: ready,
+            charge: ReservedCharge::Local(LocalCharge { backend: place, charge, outstanding: cost }),
+        }
     }
 
     /// The same, or nothing.
-    pub(super) fn of_result(
-        place: LocalPlace,
+    pub(super) fn from_result(
+        place: LocalBackend,
         cost: u64,
-        taken: Result<(Decision, Charge), Decision>,
+        taken: Result<(Decision, CellCharge), Decision>,
     ) -> Self {
         match taken {
-            Ok(taken) => Self::of(place, cost, taken),
-            Err(denied) => Self::settled(denied),
+            Ok(taken) => Self::from_charge(place, cost, taken),
+            Err(denied) => Self::empty(denied),
         }
     }
 
     /// One that has nothing to give back.
-    pub(super) fn settled(decision: Decision) -> Self {
-        Self { decision, ready: None, taken: Taken::Nothing }
+    pub(super) fn empty(decision: Decision) -> Self {
+        Self { decision, ready_at: None, charge: ReservedCharge::Nothing }
     }
 
-    /// Takes it apart into tokens, and slots that are given back on their own; see [`super::Claim`].
-    pub(super) fn divide(mut self) -> (Option<Self>, Option<Self>) {
-        let (decision, ready) = (self.decision, self.ready.take());
-        let again = |taken| Self { decision, ready: ready.clone(), taken };
-        match std::mem::replace(&mut self.taken, Taken::Nothing) {
-            Taken::Local(local) => {
-                let (tokens, slots) = local.divide();
-                let again = |local| again(Taken::Local(local));
+    /// Takes it apart into tokens, and slots that are given back on their own; see [`super::CombinedReservation`].
+    pub(super) fn split(mut self) -> (Option<Self>, Option<Self>) {
+        let (decision, ready) = (self.decision, self.ready_at.take());
+        let again = |taken| Self { decision, ready_at: ready.clone(), charge: taken };
+        match std::mem::replace(&mut self.charge, ReservedCharge::Nothing) {
+            ReservedCharge::Local(local) => {
+                let (tokens, slots) = local.split();
+                let again = |local| again(ReservedCharge::Local(local));
                 (tokens.map(again), slots.map(again))
             }
             #[cfg(feature = "tokio")]
-            Taken::Store(deposit) => {
-                let (tokens, slots) = deposit.divide();
-                let again = |deposit| again(Taken::Store(Box::new(deposit)));
+            ReservedCharge::Store(deposit) => {
+                let (tokens, slots) = deposit.split();
+                let again = |deposit| again(ReservedCharge::Store(Box::new(deposit)));
                 (tokens.map(again), slots.map(again))
             }
-            Taken::Nothing => (Some(again(Taken::Nothing)), None),
+            ReservedCharge::Nothing => (Some(again(ReservedCharge::Nothing)), None),
         }
     }
 
@@ -164,25 +174,25 @@ impl Reservation {
 
     /// What was taken and is still to be settled; zero when nothing was granted.
     pub fn cost(&self) -> u64 {
-        match &self.taken {
-            Taken::Nothing => 0,
-            Taken::Local(local) => local.outstanding,
+        match &self.charge {
+            ReservedCharge::Nothing => 0,
+            ReservedCharge::Local(local) => local.outstanding,
             #[cfg(feature = "tokio")]
-            Taken::Store(deposit) => deposit.cost,
+            ReservedCharge::Store(deposit) => deposit.cost,
         }
     }
 
     /// How long to wait before going; zero when it is time, or when nothing was granted.
     pub fn wait(&self) -> Duration {
-        self.ready.as_ref().map_or(Duration::ZERO, |ready| ready.at.since(ready.clock.now()).into())
+        self.ready_at.as_ref().map_or(Duration::ZERO, |ready| ready.time.since(ready.clock.now()).into())
     }
 
     /// Waits until it is time to go, by the clock of the limiter; a limiter in a store that was given none waits by tokio's.
     #[cfg(feature = "tokio")]
     pub fn ready(&self) -> impl Future<Output = ()> + Send + use<> {
-        let ready = self.ready.clone();
+        let ready = self.ready_at.clone();
         async move {
-            if let Some(Moment { clock, at }) = ready {
+            if let Some(ReadyTime { clock, time: at }) = ready {
                 clock.wait_until(at).await;
             }
         }
@@ -190,26 +200,26 @@ impl Reservation {
 
     /// Spends the tokens.
     pub fn keep(mut self) -> Decision {
-        match std::mem::replace(&mut self.taken, Taken::Nothing) {
-            Taken::Local(local) => local.keep(),
+        match std::mem::replace(&mut self.charge, ReservedCharge::Nothing) {
+            ReservedCharge::Local(local) => local.keep(),
             #[cfg(feature = "tokio")]
-            Taken::Store(deposit) => {
-                if let Some(own) = deposit.own {
+            ReservedCharge::Store(deposit) => {
+                if let Some(own) = deposit.local {
                     own.keep();
                 }
             }
-            Taken::Nothing => {}
+            ReservedCharge::Nothing => {}
         }
         self.decision
     }
 
     /// Gives everything back, as dropping it does; what is returned can be awaited.
     pub fn cancel(mut self) -> Settlement {
-        match std::mem::replace(&mut self.taken, Taken::Nothing) {
+        match std::mem::replace(&mut self.charge, ReservedCharge::Nothing) {
             #[cfg(feature = "tokio")]
-            Taken::Store(deposit) => {
+            ReservedCharge::Store(deposit) => {
                 let cost = deposit.cost;
-                Settlement::of(deposit.refund(cost))
+                Settlement::spawn(deposit.refund(cost))
             }
             taken => {
                 drop(taken);
@@ -221,11 +231,11 @@ impl Reservation {
     /// Settles the real cost: gives the rest back, or charges what is missing. The work has been done, so the
     /// missing part is charged even if it must be repaid by those who come later. What is returned can be awaited.
     pub fn commit(mut self, cost: u64) -> Settlement {
-        match std::mem::replace(&mut self.taken, Taken::Nothing) {
-            Taken::Local(local) => local.commit(cost),
+        match std::mem::replace(&mut self.charge, ReservedCharge::Nothing) {
+            ReservedCharge::Local(local) => local.commit(cost),
             #[cfg(feature = "tokio")]
-            Taken::Store(deposit) => return Settlement::of(deposit.commit(cost)),
-            Taken::Nothing => {}
+            ReservedCharge::Store(deposit) => return Settlement::spawn(deposit.commit(cost)),
+            ReservedCharge::Nothing => {}
         }
         Settlement::done()
     }
@@ -233,78 +243,81 @@ impl Reservation {
 
 /// What a store was charged.
 #[cfg(feature = "tokio")]
-pub(super) struct Deposit {
+pub(super) struct StoreReceipt {
     pub(super) store: Arc<dyn Store>,
-    pub(super) place: store::Place,
-    pub(super) charged: Charged,
+    pub(super) key_ref: store::KeyRef,
+    pub(super) charge: StoreCharge,
     pub(super) cost: u64,
     /// What this process has counted of it beside the store.
-    pub(super) own: Option<Local>,
+    pub(super) local: Option<LocalCharge>,
 }
 
 #[cfg(feature = "tokio")]
 impl Reservation {
     /// What a store has answered to one check.
-    pub(super) fn in_store(
-        remote: &Remote,
-        place: store::Place,
+    pub(super) fn from_store(
+        remote: &RemoteLimiter,
+        place: store::KeyRef,
         demand: Demand,
-        answer: &Answer,
-        own: Option<Local>,
+        answer: &StoreDecision,
+        own: Option<LocalCharge>,
     ) -> Self {
-        let decision = fold(answer, place.tier);
+        let decision = merge_decisions(answer, place.tier);
         match decision.is_granted() {
-            true => Self::of_store(remote, place, answer.charged(), (demand.cost, own), decision),
-            false => Self::settled(decision),
+            true => Self::from_store_charge(remote, place, answer.charge(), (demand.cost, own), decision),
+            false => Self::empty(decision),
         }
     }
 
     /// What one check was charged in a store.
-    pub(super) fn of_store(
-        remote: &Remote,
-        place: store::Place,
-        charged: Charged,
-        (cost, own): (u64, Option<Local>),
+    pub(super) fn from_store_charge(
+        remote: &RemoteLimiter,
+        place: store::KeyRef,
+        charged: StoreCharge,
+        (cost, own): (u64, Option<LocalCharge>),
         decision: Decision,
     ) -> Self {
         let clock = remote.clock();
-        let ready = delay(&decision).map(|wait| Moment { clock: clock.clone(), at: clock.now().plus(wait) });
-        let deposit = Deposit { store: remote.store().clone(), place, charged, cost, own };
-        Self { decision, ready, taken: Taken::Store(Box::new(deposit)) }
+        let ready =
+            delay(&decision).map(|wait| ReadyTime { clock: clock.clone(), time: clock.now().plus(wait) });
+        let deposit =
+            StoreReceipt { store: remote.store().clone(), key_ref: place, charge: charged, cost, local: own };
+        Self { decision, ready_at: ready, charge: ReservedCharge::Store(Box::new(deposit)) }
     }
 
     /// What was taken in this process, apart from the decision.
-    pub(super) fn into_local(mut self) -> Option<Local> {
-        match std::mem::replace(&mut self.taken, Taken::Nothing) {
-            Taken::Local(local) => Some(local),
+    pub(super) fn into_local(mut self) -> Option<LocalCharge> {
+        match std::mem::replace(&mut self.charge, ReservedCharge::Nothing) {
+            ReservedCharge::Local(local) => Some(local),
             _ => None,
         }
     }
 
     /// The same, as one that was taken without the store.
-    pub(super) fn degraded(mut self) -> Self {
+    pub(super) fn into_degraded(mut self) -> Self {
         self.decision = self.decision.into_degraded();
         self
     }
 }
 
 #[cfg(feature = "tokio")]
-impl Deposit {
-    fn divide(self) -> (Option<Self>, Option<Self>) {
-        let Self { store, place, charged, cost, own } = self;
-        let kinds: Vec<_> = place.quotas().map(|index| Counts::of(&place.limit.quotas()[index])).collect();
-        let (tokens, slots) = divide(&kinds, &charged.receipts);
-        let (own_tokens, own_slots) = own.map_or((None, None), Local::divide);
+impl StoreReceipt {
+    fn split(self) -> (Option<Self>, Option<Self>) {
+        let Self { store, key_ref: place, charge: charged, cost, local: own } = self;
+        let kinds: Vec<_> =
+            place.quota_indices().map(|index| QuotaUnit::from_quota(&place.limit.quotas()[index])).collect();
+        let (tokens, slots) = split_receipts(&kinds, &charged.receipts);
+        let (own_tokens, own_slots) = own.map_or((None, None), LocalCharge::split);
         let part = |receipts, own| {
-            let charged = Charged { receipts, generation: charged.generation };
-            Self { store: store.clone(), place: place.clone(), charged, cost, own }
+            let charged = StoreCharge { receipts, generation: charged.generation };
+            Self { store: store.clone(), key_ref: place.clone(), charge: charged, cost, local: own }
         };
         let tokens = tokens.map(|receipts| part(receipts, own_tokens));
         (tokens, slots.map(|receipts| part(receipts, own_slots)))
     }
 
     async fn commit(mut self, cost: u64) {
-        if let Some(own) = self.own.take() {
+        if let Some(own) = self.local.take() {
             own.commit(cost);
         }
         match cost.cmp(&self.cost) {
@@ -322,26 +335,34 @@ impl Deposit {
 
     /// An answer that never comes leaves it charged: twice given back would be tokens out of nothing.
     async fn refund(self, cost: u64) {
-        let Self { store, place, charged: charge, own, .. } = self;
+        let Self { store, key_ref: place, charge, local: own, .. } = self;
         drop(own);
-        let _ = store.perform(Request::Refund { place, charge, cost }).await;
+        let _ = store.execute(StoreRequest::Refund { key_ref: place, charge, cost }).await;
     }
 
     async fn charge(self, cost: u64) {
-        let Self { store, place, .. } = self;
-        let ask = Inquiry { place, demand: Demand::forced(cost), slots: Slots::Look, receipt: false };
-        let _ = store.perform(Request::Decide(vec![ask])).await;
+        let Self { store, key_ref: place, .. } = self;
+        let ask = StoreCheck {
+            key_ref: place,
+            demand: Demand::forced(cost),
+            slot_mode: SlotMode::Peek,
+            receipt: false,
+        };
+        let _ = store.execute(StoreRequest::Decide(vec![ask])).await;
     }
 }
 
 #[cfg(feature = "tokio")]
 impl Drop for Reservation {
     fn drop(&mut self) {
-        let Taken::Store(mut deposit) = std::mem::replace(&mut self.taken, Taken::Nothing) else { return };
+        let ReservedCharge::Store(mut deposit) = std::mem::replace(&mut self.charge, ReservedCharge::Nothing)
+        else {
+            return;
+        };
         // This process need not wait for its own.
-        drop(deposit.own.take());
+        drop(deposit.local.take());
         let cost = deposit.cost;
-        drop(Settlement::of(deposit.refund(cost)));
+        drop(Settlement::spawn(deposit.refund(cost)));
     }
 }
 
@@ -369,8 +390,8 @@ impl Settlement {
 
     /// On this runtime, or else on the thread for stores.
     #[cfg(feature = "tokio")]
-    fn of(future: impl Future<Output = ()> + Send + 'static) -> Self {
-        Self { task: background::spawn_here(future) }
+    fn spawn(future: impl Future<Output = ()> + Send + 'static) -> Self {
+        Self { task: background::spawn_in_current(future) }
     }
 }
 
@@ -393,11 +414,11 @@ fn delay(decision: &Decision) -> Option<Micros> {
 }
 
 /// Divides receipts into those of tokens and those of slots, each with nothing in the place of the others.
-fn divide(kinds: &[Counts], receipts: &[Receipt]) -> (Option<Vec<Receipt>>, Option<Vec<Receipt>>) {
-    let of = |kind: Counts| {
+fn split_receipts(kinds: &[QuotaUnit], receipts: &[Receipt]) -> (Option<Vec<Receipt>>, Option<Vec<Receipt>>) {
+    let of = |kind: QuotaUnit| {
         let own =
-            |(its, receipt): (&Counts, &Receipt)| if *its == kind { *receipt } else { Receipt::default() };
+            |(its, receipt): (&QuotaUnit, &Receipt)| if *its == kind { *receipt } else { Receipt::default() };
         kinds.contains(&kind).then(|| kinds.iter().zip(receipts).map(own).collect())
     };
-    (of(Counts::Tokens), of(Counts::Permits))
+    (of(QuotaUnit::Tokens), of(QuotaUnit::Permits))
 }

@@ -3,24 +3,24 @@
 //! `scripts/test loom` runs them: all orders with up to three preemptions, or as many as `LOOM_MAX_PREEMPTIONS` says.
 
 use super::{
-    charge::Charge,
-    several::{decide_together, reserve_together},
+    batch::{decide_batch, reserve_batch},
+    charge::CellCharge,
+    key_table::{CellRef, KeyTable},
+    multi_word::{CellRequest, SlotHold, StateLayout},
     slots::SlotTable,
-    space::{Space, Spot},
-    table::Stripe,
-    wide::{Hold, Layout, Question},
+    table::StripeLock,
 };
 use crate::{
     clock::Clock,
-    limiter::{Capacity, LimiterBuilder, LocalCheck, Memory, Overflow},
-    slots::Awaited,
-    store::Choice,
+    limiter::{Capacity, LimiterBuilder, LocalCheck, MemoryLimiter, Overflow},
+    semaphore::HasWaiters,
+    store::QuotaSelection,
 };
 use loom::{sync::Arc, thread};
 use tidegate_core::{CarryOver, Demand, Micros, Quota};
 
 /// One per 10 µs, in one word and in several.
-const BOTH: [&str; 2] = ["1 per 10us", "1 per 10us sliding-log"];
+const QUOTAS: [&str; 2] = ["1 per 10us", "1 per 10us sliding-log"];
 
 // Bob and Carl like the same cell best, and do not wait for each other to insert.
 const ALICE: u64 = 0x1000_0000_0000_0000;
@@ -34,56 +34,59 @@ fn explore(model: impl Fn() + Send + Sync + 'static) {
     builder.check(model);
 }
 
-fn space(quota: &str) -> Arc<Space> {
+fn key_table(quota: &str) -> Arc<KeyTable> {
     let quota = quota.parse().unwrap();
-    Arc::new(Space::new(&[quota], Layout::Together, 1, Micros::ZERO, &[]).unwrap())
+    Arc::new(KeyTable::new(&[quota], StateLayout::All, 1, Micros::ZERO, &[]).unwrap())
 }
 
 fn clock(at: u64) -> Clock {
-    let (clock, hand) = Clock::manual();
-    hand.set(Micros::new(at));
+    let (clock, manual) = Clock::manual();
+    manual.set(Micros::new(at));
     clock
 }
 
-fn check(space: &Space, key: u64, at: u64) -> bool {
-    space.check(key, &clock(at), 1, Overflow::Share).is_allowed()
+fn check(key_table: &KeyTable, key: u64, at: u64) -> bool {
+    key_table.check(key, &clock(at), 1, Overflow::Share).is_allowed()
 }
 
-fn remaining(space: &Space, key: u64, at: u64) -> u64 {
-    let look = Question::plain(Demand::probe(0));
-    space.decide(key, &clock(at), look, Overflow::Share).remaining()
+fn remaining(key_table: &KeyTable, key: u64, at: u64) -> u64 {
+    let look = CellRequest::new(Demand::probe(0));
+    key_table.decide(key, &clock(at), look, Overflow::Share).remaining()
 }
 
-fn beside(space: &Arc<Space>, work: impl Fn(&Space) -> bool + 'static) -> thread::JoinHandle<bool> {
-    let space = space.clone();
-    thread::spawn(move || work(&space))
+fn spawn_with(
+    key_table: &Arc<KeyTable>,
+    work: impl Fn(&KeyTable) -> bool + 'static,
+) -> thread::JoinHandle<bool> {
+    let key_table = key_table.clone();
+    thread::spawn(move || work(&key_table))
 }
 
 #[test]
-fn loom_a_new_key_gets_one_cell() {
-    for quota in BOTH {
+fn loom_new_key_gets_one_cell() {
+    for quota in QUOTAS {
         explore(move || {
-            let space = space(quota);
-            let other = beside(&space, |space| check(space, ALICE, 5));
-            let ours = check(&space, ALICE, 5);
+            let key_table = key_table(quota);
+            let other = spawn_with(&key_table, |key_table| check(key_table, ALICE, 5));
+            let ours = check(&key_table, ALICE, 5);
             assert!(ours ^ other.join().unwrap(), "exactly one is admitted");
-            assert_eq!(space.table().used(), 1);
+            assert_eq!(key_table.table().used(), 1);
         });
     }
 }
 
 /// Two new keys want the last cell: one gets it, the other is counted in the shared one.
 #[test]
-fn loom_the_last_cell_goes_to_one_of_two() {
+fn loom_last_cell_goes_to_one_of_two_keys() {
     // At zero a new cell looks as if it had never been used.
-    for (quota, at) in [(BOTH[0], 0), (BOTH[0], 5), (BOTH[1], 0), (BOTH[1], 5)] {
+    for (quota, at) in [(QUOTAS[0], 0), (QUOTAS[0], 5), (QUOTAS[1], 0), (QUOTAS[1], 5)] {
         explore(move || {
-            let space = space(quota);
-            assert!(check(&space, CARL, at));
-            let other = beside(&space, move |space| check(space, BOB, at));
-            assert!(check(&space, ALICE, at) & other.join().unwrap());
-            assert_eq!(space.table().used(), 2);
-            let denied = [ALICE, BOB, CARL].map(|key| !check(&space, key, at + 1));
+            let key_table = key_table(quota);
+            assert!(check(&key_table, CARL, at));
+            let other = spawn_with(&key_table, move |key_table| check(key_table, BOB, at));
+            assert!(check(&key_table, ALICE, at) & other.join().unwrap());
+            assert_eq!(key_table.table().used(), 2);
+            let denied = [ALICE, BOB, CARL].map(|key| !check(&key_table, key, at + 1));
             assert_eq!(denied, [true; 3]);
         });
     }
@@ -91,42 +94,42 @@ fn loom_the_last_cell_goes_to_one_of_two() {
 
 /// In the very moment in which a cell is spent, its word equals that of a new key: nobody may take it over yet.
 #[test]
-fn loom_a_cell_is_not_taken_before_a_new_key_differs() {
-    for quota in BOTH {
+fn loom_cell_is_not_reused_at_expiry_instant() {
+    for quota in QUOTAS {
         explore(move || {
-            let space = space(quota);
-            assert!(check(&space, ALICE, 1) && check(&space, CARL, 1));
-            let other = beside(&space, |space| check(space, BOB, 11));
-            assert!(check(&space, CARL, 11) & other.join().unwrap());
-            assert!(!check(&space, CARL, 12) && !check(&space, BOB, 12));
+            let key_table = key_table(quota);
+            assert!(check(&key_table, ALICE, 1) && check(&key_table, CARL, 1));
+            let other = spawn_with(&key_table, |key_table| check(key_table, BOB, 11));
+            assert!(check(&key_table, CARL, 11) & other.join().unwrap());
+            assert!(!check(&key_table, CARL, 12) && !check(&key_table, BOB, 12));
         });
     }
 }
 
 /// Both cells are spent. One thread comes back for its own, another takes it over.
 #[test]
-fn loom_a_spent_cell_goes_to_one_of_two() {
-    for quota in BOTH {
+fn loom_expired_cell_goes_to_one_of_two_keys() {
+    for quota in QUOTAS {
         explore(move || {
-            let space = space(quota);
-            assert!(check(&space, ALICE, 1) && check(&space, CARL, 1));
-            let other = beside(&space, |space| check(space, BOB, 20));
-            assert!(check(&space, CARL, 20) & other.join().unwrap(), "both are as good as new");
-            assert!(!check(&space, CARL, 21) && !check(&space, BOB, 21), "and both are remembered");
-            assert_eq!(space.table().overflowed(), 0);
+            let key_table = key_table(quota);
+            assert!(check(&key_table, ALICE, 1) && check(&key_table, CARL, 1));
+            let other = spawn_with(&key_table, |key_table| check(key_table, BOB, 20));
+            assert!(check(&key_table, CARL, 20) & other.join().unwrap(), "both are as good as new");
+            assert!(!check(&key_table, CARL, 21) && !check(&key_table, BOB, 21), "and both are remembered");
+            assert_eq!(key_table.table().overflowed(), 0);
         });
     }
 }
 
 /// A key without room is counted in the shared cell, while the same key gets a cell of its own a little later.
 #[test]
-fn loom_who_finds_room_brings_its_debt() {
-    for quota in BOTH {
+fn loom_key_moved_from_shared_cell_keeps_its_debt() {
+    for quota in QUOTAS {
         explore(move || {
-            let space = space(quota);
-            assert!(check(&space, ALICE, 1) && check(&space, CARL, 1));
-            let late = beside(&space, |space| check(space, BOB, 12));
-            let early = check(&space, BOB, 9);
+            let key_table = key_table(quota);
+            assert!(check(&key_table, ALICE, 1) && check(&key_table, CARL, 1));
+            let late = spawn_with(&key_table, |key_table| check(key_table, BOB, 12));
+            let early = check(&key_table, BOB, 9);
             assert!(early ^ late.join().unwrap(), "exactly one is admitted");
         });
     }
@@ -134,16 +137,16 @@ fn loom_who_finds_room_brings_its_debt() {
 
 /// The same for a decision that spans several keys: it keeps the key where it is until all are charged.
 #[test]
-fn loom_who_finds_room_brings_what_was_charged_together() {
-    for quota in BOTH {
+fn loom_key_moved_from_shared_cell_keeps_batch_charge() {
+    for quota in QUOTAS {
         explore(move || {
-            let (clock, hand) = Clock::manual();
-            let limiter = Arc::new(memory(LimiterBuilder::default().clock(clock), quota));
-            assert!(check(limiter.space(), ALICE, 1) && check(limiter.space(), CARL, 1));
-            hand.set(Micros::new(9));
+            let (clock, manual) = Clock::manual();
+            let limiter = Arc::new(memory_limiter(LimiterBuilder::default().clock(clock), quota));
+            assert!(check(limiter.key_table(), ALICE, 1) && check(limiter.key_table(), CARL, 1));
+            manual.set(Micros::new(9));
             let ours = limiter.clone();
-            let late = thread::spawn(move || check(ours.space(), BOB, 12));
-            let early = decide_together(&[one(&limiter, BOB)])[0].is_allowed();
+            let late = thread::spawn(move || check(ours.key_table(), BOB, 12));
+            let early = decide_batch(&[check_one(&limiter, BOB)])[0].is_allowed();
             assert!(early ^ late.join().unwrap(), "exactly one is admitted");
         });
     }
@@ -151,24 +154,25 @@ fn loom_who_finds_room_brings_what_was_charged_together() {
 
 /// A lock that spans several decisions meets a swap that needs none.
 #[test]
-fn loom_a_lock_and_a_swap_admit_one() {
-    for quota in BOTH {
+fn loom_lock_and_swap_admit_one() {
+    for quota in QUOTAS {
         explore(move || {
-            let space = space(quota);
-            assert!(check(&space, ALICE, 1));
-            let other = beside(&space, |space| check(space, ALICE, 12));
+            let key_table = key_table(quota);
+            assert!(check(&key_table, ALICE, 1));
+            let other = spawn_with(&key_table, |key_table| check(key_table, ALICE, 12));
             let now = Micros::new(12);
-            let Spot::Own(cell) = space.spot(ALICE, Stripe::Free, now, Overflow::Share) else {
+            let CellRef::Own(cell) = key_table.locate(ALICE, StripeLock::Unlocked, now, Overflow::Share)
+            else {
                 panic!("it has a cell")
             };
-            let mut grip = space.hold(cell, Hold::Nothing, now).unwrap();
+            let mut locked = key_table.lock_cell(cell, SlotHold::Nothing, now).unwrap();
             let mut ask = |demand: Demand| {
-                let question = Question::plain(demand);
-                grip.decide(now, question, &mut Charge::of(&question)).is_allowed()
+                let request = CellRequest::new(demand);
+                locked.decide(now, request, &mut CellCharge::new(&request)).is_allowed()
             };
             let (looked, took) = (ask(Demand::probe(1)), ask(Demand::now(1)));
             assert_eq!(looked, took, "nobody comes between a look and a charge");
-            drop(grip);
+            drop(locked);
             assert!(took ^ other.join().unwrap(), "exactly one is admitted");
         });
     }
@@ -176,157 +180,158 @@ fn loom_a_lock_and_a_swap_admit_one() {
 
 /// Slots that are taken together with others meet one that is taken and given back alone.
 #[test]
-fn loom_slots_that_are_gripped_meet_a_permit() {
+fn loom_locked_slots_race_with_permit() {
     explore(|| {
-        let limiter = Arc::new(memory(LimiterBuilder::default(), "1 at once"));
+        let limiter = Arc::new(memory_limiter(LimiterBuilder::default(), "1 at once"));
         let ours = limiter.clone();
         let alone = thread::spawn(move || {
-            let permit = Question { hold: Hold::Permit, ..Question::plain(Demand::now(1)) };
-            let (decision, charge) = ours.space().reserve(ALICE, ours.clock(), permit, Overflow::Deny);
-            ours.space().refund(ALICE, ours.clock(), &charge, 1);
+            let permit = CellRequest { hold: SlotHold::Permit, ..CellRequest::new(Demand::now(1)) };
+            let (decision, charge) = ours.key_table().reserve(ALICE, ours.clock(), permit, Overflow::Deny);
+            ours.key_table().refund(ALICE, ours.clock(), &charge, 1);
             decision.is_granted()
         });
-        let (decision, charge) = reserve_together(&[one(&limiter, ALICE)]).remove(0);
+        let (decision, charge) = reserve_batch(&[check_one(&limiter, ALICE)]).remove(0);
         if decision.is_granted() {
-            limiter.space().refund(ALICE, limiter.clock(), &charge, 1);
+            limiter.key_table().refund(ALICE, limiter.clock(), &charge, 1);
         }
         assert!(alone.join().unwrap() | decision.is_granted(), "one of them comes first");
-        assert_eq!(remaining(limiter.space(), ALICE, 1), 1, "and nothing is lost");
+        assert_eq!(remaining(limiter.key_table(), ALICE, 1), 1, "and nothing is lost");
     });
 }
 
 /// A limiter in memory with room for one key.
-fn memory(builder: LimiterBuilder, quota: &str) -> Memory {
+fn memory_limiter(builder: LimiterBuilder, quota: &str) -> MemoryLimiter {
     let quotas = [quota.parse().unwrap()];
-    builder.capacity(Capacity::Keys(1)).build_memory(&quotas, Choice::All).unwrap()
+    builder.capacity(Capacity::Keys(1)).build_memory(&quotas, QuotaSelection::All).unwrap()
 }
 
 /// One token of a key.
-fn one(memory: &Memory, owner: u64) -> LocalCheck<'_> {
+fn check_one(memory: &MemoryLimiter, owner: u64) -> LocalCheck<'_> {
     LocalCheck { memory, owner, cost: 1, tier: 0, max_wait: Micros::ZERO }
 }
 
 /// Takes one and gives it back.
-fn reserve_and_cancel(space: &Space) -> bool {
-    let (clock, question) = (clock(1), Question::plain(Demand::now(1)));
-    let (decision, charge) = space.reserve(ALICE, &clock, question, Overflow::Share);
-    space.refund(ALICE, &clock, &charge, 1);
+fn reserve_and_cancel(key_table: &KeyTable) -> bool {
+    let (clock, request) = (clock(1), CellRequest::new(Demand::now(1)));
+    let (decision, charge) = key_table.reserve(ALICE, &clock, request, Overflow::Share);
+    key_table.refund(ALICE, &clock, &charge, 1);
     decision.is_allowed()
 }
 
 #[test]
-fn loom_a_refund_meets_a_check_and_a_change() {
+fn loom_refund_races_with_check_and_change() {
     explore(|| {
-        let space = space("2 per 20us");
-        let refunds = beside(&space, reserve_and_cancel);
-        let checks = beside(&space, |space| check(space, ALICE, 1));
+        let key_table = key_table("2 per 20us");
+        let refunds = spawn_with(&key_table, reserve_and_cancel);
+        let checks = spawn_with(&key_table, |key_table| check(key_table, ALICE, 1));
         let larger: Quota = "3 per 20us".parse().unwrap();
-        assert!(space.change(&[larger], CarryOver::Keep, Micros::new(1)).is_ok());
+        assert!(key_table.change(&[larger], CarryOver::Keep, Micros::new(1)).is_ok());
         assert!(checks.join().unwrap() & refunds.join().unwrap());
         // One was taken for good; the other came back, or the change had settled it.
-        assert!((1..=2).contains(&remaining(&space, ALICE, 1)));
+        assert!((1..=2).contains(&remaining(&key_table, ALICE, 1)));
     });
 }
 
 /// In several words, where two threads at a time are enough: three that wait for a lock may starve its holder.
 #[test]
-fn loom_a_refund_meets_a_change_in_several_words() {
+fn loom_multi_word_refund_races_with_change() {
     explore(|| {
-        let space = space("3 per 20us sliding-log");
-        assert!(check(&space, ALICE, 1));
-        let refunds = beside(&space, reserve_and_cancel);
+        let key_table = key_table("3 per 20us sliding-log");
+        assert!(check(&key_table, ALICE, 1));
+        let refunds = spawn_with(&key_table, reserve_and_cancel);
         let smaller: Quota = "2 per 20us sliding-log".parse().unwrap();
-        assert!(space.change(&[smaller], CarryOver::Keep, Micros::new(1)).is_ok());
+        assert!(key_table.change(&[smaller], CarryOver::Keep, Micros::new(1)).is_ok());
         // Asked after the change, there is room for one more; asked before, it came back or was settled.
         assert!(refunds.join().unwrap());
-        assert!((0..=1).contains(&remaining(&space, ALICE, 1)));
+        assert!((0..=1).contains(&remaining(&key_table, ALICE, 1)));
     });
 }
 
 /// A cell that is being made sees no change, one or two; it is never read in the units of another quota.
 #[test]
-fn loom_a_new_cell_meets_two_changes() {
+fn loom_new_cell_races_with_two_changes() {
     for quotas in [
         ["1000000/s burst 5", "2/s burst 5", "3000000/s burst 5"],
         ["3/us burst 5", "2/s burst 5", "1/us burst 5"],
     ] {
         explore(move || {
             let quotas = quotas.map(|quota| quota.parse::<Quota>().unwrap());
-            let space = Arc::new(Space::new(&quotas[..1], Layout::Together, 1, Micros::ZERO, &[]).unwrap());
+            let key_table =
+                Arc::new(KeyTable::new(&quotas[..1], StateLayout::All, 1, Micros::ZERO, &[]).unwrap());
             let now = Micros::new(1_000);
-            let checks = beside(&space, |space| check(space, ALICE, 1_000));
+            let checks = spawn_with(&key_table, |key_table| check(key_table, ALICE, 1_000));
             for quota in &quotas[1..] {
-                assert!(space.change(&[*quota], CarryOver::Keep, now).is_ok());
+                assert!(key_table.change(&[*quota], CarryOver::Keep, now).is_ok());
             }
             assert!(checks.join().unwrap());
-            assert_eq!(remaining(&space, ALICE, 1_000), 4);
+            assert_eq!(remaining(&key_table, ALICE, 1_000), 4);
         });
     }
 }
 
-fn permits() -> Arc<SlotTable> {
+fn slot_table() -> Arc<SlotTable> {
     Arc::new(SlotTable::new("1 at once".parse().unwrap(), 1).unwrap())
 }
 
-/// A question that takes one permit.
-fn permit() -> Question {
-    Question { hold: Hold::Permit, ..Question::plain(Demand::now(1)) }
+/// A request that takes one permit.
+fn permit_request() -> CellRequest {
+    CellRequest { hold: SlotHold::Permit, ..CellRequest::new(Demand::now(1)) }
 }
 
 /// A cell that holds nothing goes to another key, while its own comes back for it.
 #[test]
-fn loom_permits_are_counted_for_their_own_key() {
+fn loom_permits_are_counted_per_key() {
     explore(|| {
-        let slots = permits();
+        let slots = slot_table();
         for key in [ALICE, CARL] {
-            let (_, taken) = slots.decide(key, permit()).unwrap();
-            taken.unwrap().give_back(1);
+            let (_, taken) = slots.decide(key, permit_request()).unwrap();
+            taken.unwrap().release(1);
         }
         let other = slots.clone();
-        let bob = thread::spawn(move || other.decide(BOB, permit()).unwrap().1.is_some());
-        let carl = slots.try_take_one(CARL).is_some();
-        let carl = carl || slots.decide(CARL, permit()).unwrap().1.is_some();
+        let bob = thread::spawn(move || other.decide(BOB, permit_request()).unwrap().1.is_some());
+        let carl = slots.try_acquire_one(CARL).is_some();
+        let carl = carl || slots.decide(CARL, permit_request()).unwrap().1.is_some();
         assert!(carl & bob.join().unwrap(), "each has a permit of its own");
-        assert_eq!([ALICE, BOB, CARL].map(|key| slots.held(key)), [0, 1, 1]);
+        assert_eq!([ALICE, BOB, CARL].map(|key| slots.in_flight(key)), [0, 1, 1]);
         for key in [BOB, CARL] {
-            assert!(slots.decide(key, permit()).unwrap().1.is_none(), "and no second one");
-            slots.give_back(key, 1);
-            assert_eq!(slots.held(key), 0);
+            assert!(slots.decide(key, permit_request()).unwrap().1.is_none(), "and no second one");
+            slots.release(key, 1);
+            assert_eq!(slots.in_flight(key), 0);
         }
     });
 }
 
-/// Who finds a key at its limit and waits is told of the permit that is given back.
+/// Who finds a key at its limit and waits is notified of the permit that is given back.
 #[test]
-fn loom_who_waits_for_a_permit_hears_of_it() {
+fn loom_permit_waiter_is_notified() {
     explore(|| {
-        let slots = permits();
-        assert!(slots.decide(ALICE, permit()).unwrap().1.is_some());
+        let slots = slot_table();
+        assert!(slots.decide(ALICE, permit_request()).unwrap().1.is_some());
         let other = slots.clone();
-        let holder = thread::spawn(move || other.give_back(ALICE, 1));
-        let taken = slots.decide(ALICE, permit()).unwrap().1.is_some();
-        let waits = !taken && slots.await_release(ALICE, 1) == Awaited::Yes;
-        let told = holder.join().unwrap() == Awaited::Yes;
-        assert!(!waits || told, "it waits for ever");
-        assert!(taken || slots.decide(ALICE, permit()).unwrap().1.is_some());
+        let holder = thread::spawn(move || other.release(ALICE, 1));
+        let taken = slots.decide(ALICE, permit_request()).unwrap().1.is_some();
+        let waits = !taken && slots.await_release(ALICE, 1) == HasWaiters::Yes;
+        let notified = holder.join().unwrap() == HasWaiters::Yes;
+        assert!(!waits || notified, "it waits for ever");
+        assert!(taken || slots.decide(ALICE, permit_request()).unwrap().1.is_some());
     });
 }
 
 /// The cell of a key that gives its last permit back goes to another, who is waited for as well.
 #[test]
-fn loom_who_waits_for_a_permit_in_a_cell_of_another_hears_of_it() {
+fn loom_permit_waiter_in_reused_cell_is_notified() {
     explore(|| {
-        let slots = permits();
+        let slots = slot_table();
         for key in [ALICE, CARL] {
-            assert!(slots.decide(key, permit()).unwrap().1.is_some());
+            assert!(slots.decide(key, permit_request()).unwrap().1.is_some());
         }
-        assert_eq!(slots.await_release(ALICE, 1), Awaited::Yes);
+        assert_eq!(slots.await_release(ALICE, 1), HasWaiters::Yes);
         let other = slots.clone();
-        let alice = thread::spawn(move || other.give_back(ALICE, 1));
+        let alice = thread::spawn(move || other.release(ALICE, 1));
         // There is room for Bob only once Alice holds nothing.
-        let bob = slots.decide(BOB, permit()).is_some();
-        let waits = bob && slots.await_release(BOB, 1) == Awaited::Yes;
-        assert_eq!(alice.join().unwrap(), Awaited::Yes);
-        assert!(!waits || slots.give_back(BOB, 1) == Awaited::Yes, "it waits for ever");
+        let bob = slots.decide(BOB, permit_request()).is_some();
+        let waits = bob && slots.await_release(BOB, 1) == HasWaiters::Yes;
+        assert_eq!(alice.join().unwrap(), HasWaiters::Yes);
+        assert!(!waits || slots.release(BOB, 1) == HasWaiters::Yes, "it waits for ever");
     });
 }

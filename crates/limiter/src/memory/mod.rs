@@ -1,27 +1,27 @@
 //! State in this process: a table of cells, and three ways to count in one.
 
+mod batch;
 mod cell;
 mod charge;
-mod grip;
+mod key_table;
+mod locked_cell;
 #[cfg(all(test, loom))]
 mod loom;
+mod multi_word;
 mod plan;
 mod resets;
-mod several;
-mod sketch;
+mod single_word;
 mod slots;
-mod space;
+mod snapshot;
 mod table;
-mod wide;
-mod word;
 
-pub(crate) use charge::Charge;
-pub(crate) use plan::{Plan, Plans};
-pub(crate) use resets::Resets;
-pub(crate) use several::{decide_together, reserve_together};
-pub(crate) use sketch::Sketch;
+pub(crate) use batch::{decide_batch, reserve_batch};
+pub(crate) use charge::CellCharge;
+pub(crate) use key_table::KeyTable;
+pub(crate) use multi_word::{CellRequest, PreviousState, QuotaUnit, SlotHold, StateLayout};
+pub(crate) use plan::{WordPlan, WordPlans};
+pub(crate) use resets::ResetCounters;
+pub(crate) use single_word::{SingleWord, UNUSED_WORD};
 pub(crate) use slots::SlotTable;
-pub(crate) use space::Space;
-pub(crate) use table::Table;
-pub(crate) use wide::{Counts, Former, Hold, Layout, Question};
-pub(crate) use word::{UNUSED, Word};
+pub(crate) use snapshot::StateSnapshot;
+pub(crate) use table::CellTable;

@@ -1,9 +1,9 @@
 //! The quota that words are counted by: the current one and the one before it, read without a lock.
 
 use super::{
-    cell::{Cell, GENERATION, VALUE},
-    resets::Resets,
-    table::{Appraised, States},
+    cell::{Cell, GENERATION_BIT, VALUE_MASK},
+    resets::ResetCounters,
+    table::{CellStates, EvictionScore},
 };
 use crate::sync::{AtomicU64, Ordering, fence};
 use tidegate_core::{
@@ -11,71 +11,71 @@ use tidegate_core::{
 };
 
 /// The most that may have drained since a limiter was made; a level fits above it.
-const MOST_DRAINED: u64 = (1 << 61) - 1;
+const MAX_DRAINED_UNITS: u64 = (1 << 61) - 1;
 /// Quotas that drain faster than this many units per microsecond need more than one word. What drains slower fits
 /// for 17 years at least, and what drains by one unit for ever.
-pub(crate) const MOST_DRAIN: u64 = 1 << 12;
+pub(crate) const MAX_UNITS_PER_US: u64 = 1 << 12;
 
 /// One second, in microseconds.
-const LONGEST_OVERTAKING: u64 = 1_000_000;
+const MAX_CLOCK_SKEW_US: u64 = 1_000_000;
 
 /// A quota in the form that a word needs.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct Plan {
+pub(crate) struct WordPlan {
     pub(super) meter: Meter,
     /// The time after which a word has no room for more: it stands still.
-    longest: u64,
+    max_elapsed_us: u64,
     /// What drains in the longest time by which one caller may overtake another between clock and word.
-    pub(super) overtaken: u64,
+    pub(super) skew_units: u64,
 }
 
-impl Plan {
+impl WordPlan {
     fn new(meter: Meter) -> Self {
         Self {
             meter,
-            longest: MOST_DRAINED / meter.units_per_us.max(1),
-            overtaken: meter.units_per_us.saturating_mul(LONGEST_OVERTAKING),
+            max_elapsed_us: MAX_DRAINED_UNITS / meter.units_per_us.max(1),
+            skew_units: meter.units_per_us.saturating_mul(MAX_CLOCK_SKEW_US),
         }
     }
 
-    /// `None` when the quota needs more than one word.
-    pub(crate) fn of(quota: &Quota) -> Option<Self> {
+    /// `FirstCheck` when the quota needs more than one word.
+    pub(crate) fn from_quota(quota: &Quota) -> Option<Self> {
         let meter = match quota.kind() {
             AlgorithmKind::TokenBucket(it) => *it.meter(),
             AlgorithmKind::LeakyBucket(it) => *it.meter(),
             _ => return None,
         };
-        (meter.units_per_us < MOST_DRAIN).then(|| Self::new(meter))
+        (meter.units_per_us < MAX_UNITS_PER_US).then(|| Self::new(meter))
     }
 
     /// The word of a level of zero, so long after the limiter was made.
     #[inline]
     pub(super) fn empty_at(&self, since: u64) -> u64 {
-        since.min(self.longest) * self.meter.units_per_us
+        since.min(self.max_elapsed_us) * self.meter.units_per_us
     }
 }
 
 /// The current plan and the one before it, read without a lock: a reader tries again if a writer was there.
 #[derive(Debug)]
-pub(crate) struct Plans {
-    pub(super) epoch: Micros,
+pub(crate) struct WordPlans {
+    pub(super) origin: Micros,
     /// The plan of a limiter that was never changed, which is most of them.
-    pub(super) first: Plan,
+    pub(super) initial: WordPlan,
     pub(super) changes: AtomicU64,
-    pub(super) resets: Resets,
-    slots: [PlanWords; 2],
+    pub(super) resets: ResetCounters,
+    slots: [AtomicPlan; 2],
     /// Whether words of the plan before are forgotten.
     is_reset: AtomicU64,
 }
 
 #[derive(Debug, Default)]
-struct PlanWords([AtomicU64; 4]);
+struct AtomicPlan([AtomicU64; 4]);
 
-impl PlanWords {
+impl AtomicPlan {
     #[inline]
-    fn load(&self) -> Plan {
+    fn load(&self) -> WordPlan {
         let [price, drain, capacity, queue] = &self.0;
-        Plan::new(Meter {
+        WordPlan::new(Meter {
             units_per_token: price.load(Ordering::Relaxed),
             units_per_us: drain.load(Ordering::Relaxed),
             capacity: capacity.load(Ordering::Relaxed),
@@ -83,7 +83,7 @@ impl PlanWords {
         })
     }
 
-    fn store(&self, plan: Plan) {
+    fn store(&self, plan: WordPlan) {
         let Meter { units_per_token: price, units_per_us: drain, capacity, queue } = plan.meter;
         for (word, value) in self.0.iter().zip([price, drain, capacity, queue]) {
             word.store(value, Ordering::Relaxed);
@@ -91,21 +91,21 @@ impl PlanWords {
     }
 }
 
-impl Plans {
-    /// Plans for a word that is never used, see [`super::UNUSED`].
-    pub(crate) fn unused() -> Self {
+impl WordPlans {
+    /// Plans for a word that is never used, see [`super::UNUSED_WORD`].
+    pub(crate) fn placeholder() -> Self {
         let meter = Meter { units_per_token: 1, units_per_us: 1, capacity: 1, queue: 1 };
-        Self::new(Plan::new(meter), Micros::ZERO, Resets::of_one())
+        Self::new(WordPlan::new(meter), Micros::ZERO, ResetCounters::single())
     }
 
     /// Plans for a limiter that is made at `epoch`.
-    pub(crate) fn new(plan: Plan, epoch: Micros, resets: Resets) -> Self {
+    pub(crate) fn new(plan: WordPlan, origin: Micros, resets: ResetCounters) -> Self {
         let plans = Self {
-            epoch,
-            first: plan,
+            origin,
+            initial: plan,
             changes: AtomicU64::new(0),
             resets,
-            slots: [PlanWords::default(), PlanWords::default()],
+            slots: [AtomicPlan::default(), AtomicPlan::default()],
             is_reset: AtomicU64::new(0),
         };
         plans.slots[0].store(plan);
@@ -113,7 +113,7 @@ impl Plans {
     }
 
     /// The current plan, and how often it has changed.
-    pub(crate) fn current(&self) -> (u64, Plan) {
+    pub(crate) fn current(&self) -> (u64, WordPlan) {
         loop {
             let changes = self.changes.load(Ordering::Acquire);
             let plan = self.slots[(changes & 1) as usize].load();
@@ -126,7 +126,7 @@ impl Plans {
 
     /// Replaces the plan. The caller sees to it that there is one change at a time, and that every word has been
     /// converted to the current plan before the next change.
-    pub(crate) fn change(&self, plan: Plan, how: CarryOver) {
+    pub(crate) fn change(&self, plan: WordPlan, how: CarryOver) {
         let changes = self.changes.load(Ordering::Relaxed);
         // Whoever sees a part of the new plan must also see that the one in its place is no longer current.
         fence(Ordering::Release);
@@ -136,27 +136,28 @@ impl Plans {
     }
 
     /// Microseconds since the limiter was made.
-    pub(crate) fn since_epoch(&self, now: Micros) -> u64 {
-        now.since(self.epoch).get()
+    pub(crate) fn since_origin(&self, now: Micros) -> u64 {
+        now.since(self.origin).get()
     }
 
     /// A word that says nothing: empty at `now`.
-    pub(crate) fn empty(&self, now: Micros) -> u64 {
+    pub(crate) fn empty_word(&self, now: Micros) -> u64 {
         let (changes, plan) = self.current();
-        generation(changes) | plan.empty_at(self.since_epoch(now))
+        generation(changes) | plan.empty_at(self.since_origin(now))
     }
 
     /// Whether a word says nothing any more.
-    pub(crate) fn is_spent(&self, word: u64, now: Micros) -> bool {
+    pub(crate) fn is_expired(&self, word: u64, now: Micros) -> bool {
         let (changes, current) = self.current();
-        let plan = if word & GENERATION == generation(changes) { current } else { self.previous(changes) };
+        let plan =
+            if word & GENERATION_BIT == generation(changes) { current } else { self.previous(changes) };
         // Strictly: a cell's next word is then larger than any it ever had, and no stale swap can succeed.
-        word & VALUE < plan.empty_at(self.since_epoch(now))
+        word & VALUE_MASK < plan.empty_at(self.since_origin(now))
     }
 
     /// What words mean at `now`.
-    pub(crate) fn at(&self, now: Micros) -> PlansAt<'_> {
-        PlansAt { plans: self, now }
+    pub(crate) fn states_at(&self, now: Micros) -> WordPlansAt<'_> {
+        WordPlansAt { plans: self, now }
     }
 
     /// The most that is granted at once.
@@ -169,12 +170,12 @@ impl Plans {
     /// unlock it with, and the receipt of a charge.
     pub(crate) fn decide_locked(
         &self,
-        (changes, plan): (u64, Plan),
+        (changes, plan): (u64, WordPlan),
         word: u64,
         now: Micros,
         demand: Demand,
     ) -> (Decision, u64, Receipt) {
-        let since = self.since_epoch(now);
+        let since = self.since_origin(now);
         let level = self.convert(changes, &plan, word, since);
         let mut judgement = plan.meter.evaluate(level, demand);
         let (mut next, mut receipt) = (word, Receipt::default());
@@ -188,27 +189,27 @@ impl Plans {
     }
 
     /// How often a key has been forgotten.
-    pub(crate) fn resets_of(&self, owner: u64) -> u64 {
-        self.resets.seen(owner)
+    pub(crate) fn reset_count(&self, owner: u64) -> u64 {
+        self.resets.get(owner)
     }
 
-    fn previous(&self, changes: u64) -> Plan {
+    fn previous(&self, changes: u64) -> WordPlan {
         self.slots[(changes & 1 ^ 1) as usize].load()
     }
 
-    /// The level that a word means at `now`, in units of the current plan; `None` when that has changed meanwhile.
-    pub(super) fn level(&self, changes: u64, plan: &Plan, word: u64, now: u64) -> Option<u64> {
+    /// The level that a word means at `now`, in units of the current plan; `FirstCheck` when that has changed meanwhile.
+    pub(super) fn level(&self, changes: u64, plan: &WordPlan, word: u64, now: u64) -> Option<u64> {
         let level = self.convert(changes, plan, word, now);
         fence(Ordering::Acquire);
         (self.changes.load(Ordering::Relaxed) == changes).then_some(level)
     }
 
-    fn convert(&self, changes: u64, plan: &Plan, word: u64, now: u64) -> u64 {
-        if word & GENERATION == generation(changes) {
-            return (word & VALUE).saturating_sub(plan.empty_at(now));
+    fn convert(&self, changes: u64, plan: &WordPlan, word: u64, now: u64) -> u64 {
+        if word & GENERATION_BIT == generation(changes) {
+            return (word & VALUE_MASK).saturating_sub(plan.empty_at(now));
         }
         let old = self.previous(changes);
-        let level = (word & VALUE).saturating_sub(old.empty_at(now));
+        let level = (word & VALUE_MASK).saturating_sub(old.empty_at(now));
         match self.is_reset.load(Ordering::Relaxed) {
             0 => plan.meter.convert(&old.meter, level),
             _ => 0,
@@ -217,42 +218,42 @@ impl Plans {
 }
 
 /// What words mean at some moment.
-pub(crate) struct PlansAt<'a> {
-    plans: &'a Plans,
+pub(crate) struct WordPlansAt<'a> {
+    plans: &'a WordPlans,
     now: Micros,
 }
 
-impl States for PlansAt<'_> {
-    fn empty(&self) -> u64 {
-        self.plans.empty(self.now)
+impl CellStates for WordPlansAt<'_> {
+    fn empty_head(&self) -> u64 {
+        self.plans.empty_word(self.now)
     }
 
-    fn is_spent(&self, head: u64) -> bool {
-        self.plans.is_spent(head, self.now)
+    fn is_expired(&self, head: u64) -> bool {
+        self.plans.is_expired(head, self.now)
     }
 
-    fn appraise(&self, cell: Cell<'_>, head: u64) -> Option<Appraised> {
+    fn score(&self, cell: Cell<'_>, head: u64) -> Option<EvictionScore> {
         let (decision, ..) = self.plans.decide_locked(self.plans.current(), head, self.now, Demand::probe(1));
         if !decision.is_allowed() {
             cell.unlock(head);
             return None;
         }
-        Some(Appraised::of(&decision, head))
+        Some(EvictionScore::new(&decision, head))
     }
 
-    fn forget(&self, owner: u64) {
-        self.plans.resets.add(owner);
+    fn on_evict(&self, owner: u64) {
+        self.plans.resets.increment(owner);
     }
 
     const IS_RANKED: bool = true;
 }
 
 /// Names the stretch of time in which receipts are good: between changes of the quota and resets of the key.
-pub(super) fn settlement(changes: u64, resets: u64) -> u64 {
+pub(super) fn epoch(changes: u64, resets: u64) -> u64 {
     changes << 32 | resets & u64::from(u32::MAX)
 }
 
 #[inline]
 pub(super) fn generation(changes: u64) -> u64 {
-    (changes & 1) * GENERATION
+    (changes & 1) * GENERATION_BIT
 }

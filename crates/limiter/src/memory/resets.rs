@@ -7,28 +7,28 @@ const STRIPES: usize = if cfg!(loom) { 2 } else { 512 };
 
 /// Counts how often keys were forgotten. Few keys share a counter, and those that do lose no more than a refund.
 #[derive(Debug)]
-pub(crate) struct Resets {
+pub(crate) struct ResetCounters {
     stripes: Box<[AtomicU64]>,
 }
 
-impl Resets {
+impl ResetCounters {
     /// For any number of keys.
-    pub(crate) fn of_many() -> Self {
+    pub(crate) fn striped() -> Self {
         Self { stripes: (0..STRIPES).map(|_| AtomicU64::new(0)).collect() }
     }
 
     /// For one.
-    pub(crate) fn of_one() -> Self {
+    pub(crate) fn single() -> Self {
         Self { stripes: [AtomicU64::new(0)].into() }
     }
 
     /// Counts one of a key. To be called before its state is written.
-    pub(crate) fn add(&self, owner: u64) {
+    pub(crate) fn increment(&self, owner: u64) {
         self.stripe(owner).fetch_add(1, Ordering::AcqRel);
     }
 
     /// How many there were, of the key or of one that shares its counter.
-    pub(crate) fn seen(&self, owner: u64) -> u64 {
+    pub(crate) fn get(&self, owner: u64) -> u64 {
         self.stripe(owner).load(Ordering::Acquire)
     }
 

@@ -5,12 +5,12 @@
 use std::time::Duration;
 use tidegate_core::{CarryOver, Decision, Micros, Outcome, Quota, Retry};
 use tidegate_limiter::{
-    Blocking, BlockingBucket, BuildError, Capacity, Clock, ClockHand, Joined, Limiter, Refused, Throttle,
-    Waiter,
+    BlockingBucket, BlockingLimiter, BuildError, Capacity, Clock, DirectLimiter, KeyPair, Limiter,
+    ManualClock, WaitError, Waiter,
 };
 
 /// One quota of each algorithm, and the token bucket in several words.
-const ALL: [&str; 11] = [
+const ALL_QUOTAS: [&str; 11] = [
     "10/s burst 5",
     "10000000007/s burst 5",
     "10/s leaky-bucket queue 4 delay 2",
@@ -24,12 +24,12 @@ const ALL: [&str; 11] = [
     "5 at once",
 ];
 
-fn limiter(quota: &str) -> (Limiter, ClockHand) {
+fn build_limiter(quota: &str) -> (Limiter, ManualClock) {
     let (clock, hand) = Clock::manual();
     (Limiter::builder().clock(clock).capacity(Capacity::Keys(16)).build(quota).unwrap(), hand)
 }
 
-fn fails(capacity: Capacity, quota: &str) -> BuildError {
+fn build_error(capacity: Capacity, quota: &str) -> BuildError {
     match Limiter::builder().capacity(capacity).build(quota) {
         Ok(limiter) => panic!("{capacity:?} made {:?}", limiter.stats().unwrap()),
         Err(error) => error,
@@ -37,29 +37,29 @@ fn fails(capacity: Capacity, quota: &str) -> BuildError {
 }
 
 #[test]
-fn absurd_capacities_are_errors() {
-    assert_eq!(fails(Capacity::Keys(0), "1/s"), BuildError::NoRoom);
+fn invalid_capacity_is_an_error() {
+    assert_eq!(build_error(Capacity::Keys(0), "1/s"), BuildError::ZeroCapacity);
     for keys in [1 << 48, 1 << 56, 1 << 60, 1 << 63, u64::MAX] {
         for quota in ["1/s", "131072/s sliding-log"] {
-            let error = fails(Capacity::Keys(keys), quota);
+            let error = build_error(Capacity::Keys(keys), quota);
             assert!(
                 matches!(error, BuildError::OutOfMemory { keys: asked, bytes } if asked == keys && bytes >= keys)
             );
             assert!(error.to_string().contains(&keys.to_string()));
         }
     }
-    assert!(matches!(fails(Capacity::Bytes(u64::MAX), "1/s"), BuildError::OutOfMemory { .. }));
+    assert!(matches!(build_error(Capacity::Bytes(u64::MAX), "1/s"), BuildError::OutOfMemory { .. }));
     // Too little for one key still holds one.
     let tiny = Limiter::builder().capacity(Capacity::Bytes(0)).build("1/s").unwrap();
     assert!(tiny.check("a").is_allowed() && !tiny.check("a").is_granted());
 }
 
 #[test]
-fn what_is_no_quota_is_an_error() {
+fn invalid_quota_is_an_error() {
     for text in ["", "0/s", "-1/s", "NaN/s", "1/s burst 0", "9007199254740992/s", "1 per 999999999w", "🦀"]
     {
         assert!(matches!(Limiter::new(text), Err(BuildError::Quota(_))), "{text}");
-        assert!(matches!(Throttle::new(text), Err(BuildError::Quota(_))), "{text}");
+        assert!(matches!(DirectLimiter::new(text), Err(BuildError::Quota(_))), "{text}");
     }
     assert_eq!(Limiter::builder().build_all(&[]).err(), Some(BuildError::NoQuota));
     assert_eq!(Limiter::builder().build_tiers(&[]).err(), Some(BuildError::NoQuota));
@@ -67,25 +67,25 @@ fn what_is_no_quota_is_an_error() {
     assert!(matches!(Limiter::builder().build_tiers(&mixed), Err(BuildError::MixedTiers { .. })));
     // A quota that was made in code needs no parsing.
     assert!(Limiter::new(Quota::per_second(3).burst(1).unwrap()).is_ok());
-    assert!(Throttle::new(Quota::concurrency(3).unwrap()).is_ok());
+    assert!(DirectLimiter::new(Quota::concurrency(3).unwrap()).is_ok());
 }
 
 #[test]
-fn any_key_is_a_key() {
-    for quota in ALL {
-        let (limiter, _hand) = limiter(quota);
+fn any_key_is_accepted() {
+    for quota in ALL_QUOTAS {
+        let (limiter, _hand) = build_limiter(quota);
         let giant = "k".repeat(1 << 20);
         assert!(limiter.check("").is_allowed() && limiter.check(&giant).is_allowed());
         assert!(limiter.check(" ").is_allowed() && limiter.check(&0_u8).is_allowed());
-        assert!(limiter.check(&Joined(u128::MAX, Joined("💧", f64::NAN.to_bits()))).is_allowed());
+        assert!(limiter.check(&KeyPair(u128::MAX, KeyPair("💧", f64::NAN.to_bits()))).is_allowed());
         assert_eq!(limiter.blocking().key(&giant).peek(0), limiter.blocking().key(giant.as_str()).peek(0));
     }
 }
 
 /// Everything that a bucket can do, with one cost. Nothing waits: there is nobody to move the clock.
-fn do_all(bucket: &BlockingBucket<'_>, cost: u64) -> Vec<Decision> {
+fn run_all_operations(bucket: &BlockingBucket<'_>, cost: u64) -> Vec<Decision> {
     let settle = [0, 1, cost / 2, cost, u64::MAX];
-    let mut answers = vec![bucket.check(cost), bucket.peek(cost), bucket.check_on_credit(cost)];
+    let mut answers = vec![bucket.check(cost), bucket.peek(cost), bucket.check_with_overdraft(cost)];
     answers.push(bucket.take_up_to(cost).1);
     for real in settle {
         let tokens = bucket.reserve(cost, Duration::MAX);
@@ -97,8 +97,8 @@ fn do_all(bucket: &BlockingBucket<'_>, cost: u64) -> Vec<Decision> {
     }
     answers.push(bucket.try_acquire(cost, Duration::ZERO));
     answers.push(*bucket.permit().decision());
-    if let Err(refused) = bucket.wait_in_line(Waiter::new(cost).deadline(Duration::ZERO)) {
-        assert!(matches!(refused, Refused::Deadline | Refused::Never));
+    if let Err(refused) = bucket.acquire_queued(Waiter::new(cost).deadline(Duration::ZERO)) {
+        assert!(matches!(refused, WaitError::DeadlineExceeded | WaitError::ExceedsLimit));
     }
     bucket.reset().unwrap();
     answers.push(bucket.peek(cost));
@@ -106,23 +106,26 @@ fn do_all(bucket: &BlockingBucket<'_>, cost: u64) -> Vec<Decision> {
 }
 
 #[test]
-fn any_cost_gets_an_answer_at_any_time() {
-    for quota in ALL {
+fn any_cost_is_decided_at_any_time() {
+    for quota in ALL_QUOTAS {
         for start in [0, 1, 1_750_000_000_000_000, Micros::MAX.get() - 1, Micros::MAX.get()] {
             let (clock, hand) = Clock::manual();
             hand.set(Micros::new(start));
             let limiter = Limiter::builder().clock(clock.clone()).build(quota).unwrap();
-            let throttle = Throttle::builder().clock(clock).build(quota).unwrap();
+            let throttle = DirectLimiter::builder().clock(clock).build(quota).unwrap();
             for cost in [0, 1, 5, 6, 1 << 32, (1 << 53) - 1, 1 << 53, u64::MAX - 1, u64::MAX] {
                 for bucket in [limiter.blocking().key("k"), throttle.blocking()] {
-                    for decision in do_all(&bucket, cost) {
+                    for decision in run_all_operations(&bucket, cost) {
                         assert!(decision.limit() >= 1, "{quota}: {decision:?}");
                         let _shown = (decision.to_string(), format!("{decision:?}"));
                     }
                 }
                 limiter.check_cost("k", cost);
                 throttle.check_cost(cost);
-                Blocking::decide_all(&[limiter.ask("k").cost(cost), limiter.ask("k").cost(u64::MAX)]);
+                BlockingLimiter::decide_all(&[
+                    limiter.prepare("k").cost(cost),
+                    limiter.prepare("k").cost(u64::MAX),
+                ]);
                 hand.advance(Duration::from_millis(1));
             }
         }
@@ -130,9 +133,9 @@ fn any_cost_gets_an_answer_at_any_time() {
 }
 
 #[test]
-fn a_cost_over_the_burst_is_never_granted_but_on_credit() {
-    for quota in ALL {
-        let (limiter, hand) = limiter(quota);
+fn cost_over_burst_needs_overdraft() {
+    for quota in ALL_QUOTAS {
+        let (limiter, hand) = build_limiter(quota);
         hand.set(Micros::from_secs(100));
         let key = limiter.blocking().key("k");
         let limit = key.peek(0).limit();
@@ -140,10 +143,10 @@ fn a_cost_over_the_burst_is_never_granted_but_on_credit() {
         let expected = if shapes { Outcome::Allow } else { Outcome::Deny(Retry::Never) };
         assert_eq!(key.peek(limit + 1).outcome(), expected, "{quota}");
         if quota.ends_with("at once") {
-            assert_eq!(key.check_on_credit(limit + 1).outcome(), expected, "a slot has no credit");
+            assert_eq!(key.check_with_overdraft(limit + 1).outcome(), expected, "a slot has no credit");
             continue;
         }
-        assert!(key.check_on_credit(limit * 3).is_allowed(), "{quota}");
+        assert!(key.check_with_overdraft(limit * 3).is_allowed(), "{quota}");
         assert!(!key.check(1).is_granted(), "{quota}: it is repaid first");
         hand.advance(Duration::from_secs(60));
         assert!(key.check(1).is_allowed(), "{quota}");
@@ -151,9 +154,9 @@ fn a_cost_over_the_burst_is_never_granted_but_on_credit() {
 }
 
 #[test]
-fn a_cost_of_nothing_takes_nothing() {
-    for quota in ALL {
-        let (limiter, _hand) = limiter(quota);
+fn zero_cost_takes_nothing() {
+    for quota in ALL_QUOTAS {
+        let (limiter, _hand) = build_limiter(quota);
         let key = limiter.blocking().key("k");
         let before = key.peek(0);
         for _ in 0..20 {
@@ -166,15 +169,15 @@ fn a_cost_of_nothing_takes_nothing() {
 
 /// There is nothing to settle, and nothing to wait for.
 #[test]
-fn a_reservation_that_was_denied_settles_nothing() {
-    for quota in ALL {
-        let (limiter, hand) = limiter(quota);
+fn denied_reservation_settles_nothing() {
+    for quota in ALL_QUOTAS {
+        let (limiter, hand) = build_limiter(quota);
         hand.set(Micros::from_secs(50));
         let key = limiter.blocking().key("k");
         let limit = key.peek(0).limit();
         // All slots are held, and all else is used up.
         let _permits: Vec<_> = (0..limit).map(|_| key.permit()).collect();
-        key.check_on_credit(limit);
+        key.check_with_overdraft(limit);
         let before = key.peek(1);
         assert!(!before.is_granted(), "{quota}");
         for real in [0, 1, limit, u64::MAX] {
@@ -188,10 +191,10 @@ fn a_reservation_that_was_denied_settles_nothing() {
 
 /// A limiter that was made when its clock stood at zero still counts today, and at the end of time.
 #[test]
-fn a_clock_may_leap() {
+fn clock_leap_keeps_decisions_valid() {
     // The last drains as much in a microsecond as one word can count: after 17 years it stands still, and says so.
-    for quota in ALL.iter().filter(|quota| !quota.ends_with("at once")).chain(&["4095/us burst 5"]) {
-        let (limiter, hand) = limiter(quota);
+    for quota in ALL_QUOTAS.iter().filter(|quota| !quota.ends_with("at once")).chain(&["4095/us burst 5"]) {
+        let (limiter, hand) = build_limiter(quota);
         for leap in [1, 1_750_000_000, 8_000_000_000] {
             hand.set(Micros::from_secs(leap));
             assert!(limiter.check("k").is_allowed(), "{quota} at {leap}s");
@@ -201,7 +204,7 @@ fn a_clock_may_leap() {
 }
 
 #[test]
-fn what_cannot_change_says_so_and_goes_on() {
+fn incompatible_change_is_rejected() {
     for (old, new) in [
         ("10/s", "10/s sliding-log"),
         ("10/s", "3 at once"),
@@ -213,7 +216,7 @@ fn what_cannot_change_says_so_and_goes_on() {
         ("10/s sliding-log", "11/s sliding-log"),
         ("10/s sliding-strict 2", "10/s sliding-strict 4"),
     ] {
-        let (limiter, _hand) = limiter(old);
+        let (limiter, _hand) = build_limiter(old);
         limiter.check_cost("k", 2);
         let before = limiter.blocking().key("k").peek(1);
         let error = limiter.change(new, CarryOver::Reset).unwrap_err();
@@ -225,19 +228,19 @@ fn what_cannot_change_says_so_and_goes_on() {
             (limiter.blocking().key("k").peek(1), limiter.quotas()[0].to_string()),
             (before, old.to_owned())
         );
-        let throttle = Throttle::builder().clock(Clock::manual().0).build(old).unwrap();
+        let throttle = DirectLimiter::builder().clock(Clock::manual().0).build(old).unwrap();
         assert!(throttle.change(new, CarryOver::Reset).is_err());
         assert!(matches!(throttle.change("0/s", CarryOver::Reset), Err(BuildError::Quota(_))));
         assert_eq!(throttle.quota().to_string(), old);
     }
-    let (limiter, _hand) = limiter("10/s");
+    let (limiter, _hand) = build_limiter("10/s");
     let two: Vec<Quota> = ["10/s", "20/s"].iter().map(|text| text.parse().unwrap()).collect();
     assert!(limiter.change_all(&two, CarryOver::Keep).is_err());
     assert!(limiter.change_all(&[], CarryOver::Keep).is_err());
 }
 
 #[test]
-fn a_tier_that_is_not_there_is_none() {
+fn unknown_tier_is_none() {
     let tiers: Vec<Quota> = ["1/s", "2/s"].iter().map(|text| text.parse().unwrap()).collect();
     let limiter = Limiter::builder().build_tiers(&tiers).unwrap();
     assert_eq!(limiter.tiers(), 2);
@@ -246,15 +249,15 @@ fn a_tier_that_is_not_there_is_none() {
         limiter.blocking().key("k").tier(2).is_none()
             && limiter.blocking().key("k").tier(usize::MAX).is_none()
     );
-    let (plain, _hand) = self::limiter("1/s");
+    let (plain, _hand) = self::build_limiter("1/s");
     assert!(plain.blocking().key("k").tier(0).is_some() && plain.blocking().key("k").tier(1).is_none());
-    assert!(Throttle::new("1/s").unwrap().blocking().tier(0).is_none());
+    assert!(DirectLimiter::new("1/s").unwrap().blocking().tier(0).is_none());
 }
 
 #[test]
-fn without_a_place_nobody_waits() {
-    let builder = Limiter::builder().clock(Clock::manual().0).waiting_places(0);
-    let limiter = builder.waiting_ttl(Duration::ZERO).build("1/s").unwrap();
-    let answer = limiter.blocking().key("k").wait_in_line(Waiter::new(1));
-    assert_eq!(answer, Err(Refused::Full));
+fn zero_max_waiters_rejects_waiters() {
+    let builder = Limiter::builder().clock(Clock::manual().0).max_waiters(0);
+    let limiter = builder.waiter_ttl(Duration::ZERO).build("1/s").unwrap();
+    let answer = limiter.blocking().key("k").acquire_queued(Waiter::new(1));
+    assert_eq!(answer, Err(WaitError::QueueFull));
 }

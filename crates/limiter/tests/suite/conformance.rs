@@ -2,10 +2,10 @@
 
 #![allow(clippy::unwrap_used, clippy::panic, reason = "this is how a test fails")]
 
-use crate::common::{Home, Memory};
+use crate::common::{LimiterTarget, MemorySubject};
 use tidegate_testkit::conformance::{self, Permits};
 
 #[test]
-fn a_key_in_memory_conforms() {
-    conformance::check(64, Permits::Held, |quota| Memory::new(Home::Key, quota));
+fn memory_key_conforms() {
+    conformance::check(64, Permits::Held, |quota| MemorySubject::new(LimiterTarget::Key, quota));
 }

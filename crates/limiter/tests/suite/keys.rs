@@ -5,31 +5,31 @@
 use proptest::{prelude::*, test_runner::TestCaseResult};
 use std::{collections::HashMap, time::Duration};
 use tidegate_core::{CarryOver, Decision, Demand, Micros, Quota};
-use tidegate_limiter::{Capacity, Clock, ClockHand, Limiter, LimiterBuilder, Overflow};
+use tidegate_limiter::{Capacity, Clock, Limiter, LimiterBuilder, ManualClock, Overflow};
 use tidegate_testkit::{Plain, Subject, strategy::*};
 
-fn builder(keys: u64) -> (LimiterBuilder, ClockHand) {
+fn builder(keys: u64) -> (LimiterBuilder, ManualClock) {
     let (clock, hand) = Clock::manual();
     (Limiter::builder().clock(clock).capacity(Capacity::Keys(keys)).overflow(Overflow::Share), hand)
 }
 
 /// Cells of the smallest table: as many keys can be limited at a time in any table.
-const FEWEST_CELLS: usize = 8;
+const MIN_CELLS: usize = 8;
 
 /// What is known of each key without any bound on memory, and until when the store must know it too.
-struct Unbounded {
+struct UnboundedModel {
     quota: Quota,
     keys: HashMap<u64, (Plain, Micros)>,
 }
 
-impl Unbounded {
+impl UnboundedModel {
     fn live(&self, now: Micros) -> usize {
         self.keys.values().filter(|(_, until)| *until >= now).count()
     }
 
     fn has_room(&self, key: u64, now: Micros) -> bool {
         let known = self.keys.get(&key).is_some_and(|(_, until)| *until >= now);
-        known || self.live(now) < FEWEST_CELLS
+        known || self.live(now) < MIN_CELLS
     }
 
     fn check(&mut self, key: u64, now: Micros, cost: u64) -> Decision {
@@ -41,13 +41,13 @@ impl Unbounded {
 }
 
 #[test]
-fn forgetting_loses_nothing() {
+fn evicting_expired_keys_changes_no_decision() {
     let callers = proptest::collection::vec((pauses(), 0_u64..60, costs()), 1..120);
     hold((callers, prop_oneof![Just(1_u64), Just(7), Just(40)]), |sample, (story, capacity)| {
         let (builder, hand) = builder(capacity);
         hand.set(sample.start);
         let limiter = builder.build(sample.quota).unwrap();
-        let mut model = Unbounded { quota: sample.quota, keys: HashMap::new() };
+        let mut model = UnboundedModel { quota: sample.quota, keys: HashMap::new() };
         let mut moment = Moment::start_of(&sample);
         let counts_permits = sample.quota.rate().is_none();
         for (pause, key, cost) in story {
@@ -109,7 +109,7 @@ fn keys_are_independent() {
 
 /// A change brings every key over that is there, in both representations, and new keys start under the new quota.
 #[test]
-fn a_change_reaches_every_key() {
+fn quota_change_reaches_every_key() {
     for (old, new) in
         [("10/s", "40/s"), ("10000000007/s burst 10", "40/s"), ("10/min sliding-log", "4/min sliding-log")]
     {
@@ -143,12 +143,12 @@ fn a_change_reaches_every_key() {
 }
 
 /// Quotas of one word and of several.
-const BOTH: [&str; 3] = ["5/min", "10000000007 per 10s burst 5", "5/min sliding-log"];
+const QUOTAS: [&str; 3] = ["5/min", "10000000007 per 10s burst 5", "5/min sliding-log"];
 
 #[test]
-fn a_flood_of_new_keys_frees_nobody() {
+fn key_flood_frees_no_limited_key() {
     for overflow in [Overflow::Replace, Overflow::Share, Overflow::Deny] {
-        for quota in BOTH {
+        for quota in QUOTAS {
             let (builder, hand) = builder(100);
             let limiter = builder.overflow(overflow).build(quota).unwrap();
             hand.set(Micros::from_secs(3));
@@ -172,7 +172,7 @@ fn a_flood_of_new_keys_frees_nobody() {
 }
 
 #[test]
-fn who_found_no_room_keeps_its_debt_when_it_finds_some() {
+fn key_moved_from_shared_cell_keeps_its_debt() {
     for quota in ["5/min", "5/min sliding-log"] {
         let (builder, hand) = builder(1);
         let limiter = builder.build(quota).unwrap();
@@ -192,8 +192,8 @@ fn who_found_no_room_keeps_its_debt_when_it_finds_some() {
 }
 
 #[test]
-fn a_refund_finds_the_cell_that_was_charged() {
-    for quota in BOTH {
+fn refund_goes_to_charged_cell() {
+    for quota in QUOTAS {
         let (builder, hand) = builder(1);
         let limiter = builder.build(quota).unwrap();
         hand.set(Micros::from_secs(1));
@@ -209,7 +209,7 @@ fn a_refund_finds_the_cell_that_was_charged() {
 }
 
 #[test]
-fn without_room_permits_are_denied_and_say_so() {
+fn full_table_denies_permits() {
     let (builder, hand) = builder(1);
     let limiter = builder.overflow(Overflow::Share).build("1 at once").unwrap();
     let permits: Vec<_> = (0..8_u64).map(|key| limiter.blocking().key(&key).permit()).collect();
@@ -239,8 +239,8 @@ fn check_often(limiter: &Limiter, key: &str, times: u64) {
 }
 
 #[test]
-fn stats_tell_how_full_it_is() {
-    for quota in BOTH {
+fn stats_report_table_usage() {
+    for quota in QUOTAS {
         let (builder, hand) = builder(1_000);
         let limiter = builder.build(quota).unwrap();
         hand.set(Micros::from_secs(1));
@@ -271,7 +271,7 @@ fn stats_tell_how_full_it_is() {
 }
 
 #[test]
-fn bytes_bound_the_memory() {
+fn byte_capacity_bounds_memory() {
     for (bytes, quota) in
         [(1 << 20, "5/min"), (1 << 16, "5/min sliding-log"), (1 << 22, "100/min sliding-strict 60")]
     {
@@ -282,25 +282,25 @@ fn bytes_bound_the_memory() {
     }
 }
 
-fn top(limiter: &Limiter) -> Vec<(String, u64, u64)> {
+fn top_denied(limiter: &Limiter) -> Vec<(String, u64, u64)> {
     limiter.top_denied().into_iter().map(|it| (it.key, it.denials, it.error)).collect()
 }
 
 #[test]
-fn the_most_denied_are_known_by_name() {
+fn top_denied_names_most_denied_keys() {
     let (builder, _hand) = builder(100);
-    let limiter = builder.watch_denied(3).build("1/h").unwrap();
+    let limiter = builder.track_denied(3).build("1/h").unwrap();
     for (key, calls) in [("ann", 5), ("bob", 3), ("cyd", 2)] {
         check_often(&limiter, key, calls);
     }
     let known = [("ann", 4, 0), ("bob", 2, 0), ("cyd", 1, 0)];
-    assert_eq!(top(&limiter), known.map(|(key, denials, error)| (key.to_owned(), denials, error)));
+    assert_eq!(top_denied(&limiter), known.map(|(key, denials, error)| (key.to_owned(), denials, error)));
     // A newcomer takes the last place, with its count as the possible error.
     check_often(&limiter, "dan", 2);
-    assert_eq!(top(&limiter)[1..], [("bob".into(), 2, 0), ("dan".into(), 2, 1)]);
+    assert_eq!(top_denied(&limiter)[1..], [("bob".into(), 2, 0), ("dan".into(), 2, 1)]);
     // A long name is cut between characters.
     check_often(&limiter, &"ä".repeat(1_000_000), 9);
-    assert!(top(&limiter)[0].0.len() <= 128 && top(&limiter)[0].1 == 10);
+    assert!(top_denied(&limiter)[0].0.len() <= 128 && top_denied(&limiter)[0].1 == 10);
 
     let unwatched = Limiter::new("1/h").unwrap();
     unwatched.check_cost("ann", 2);
@@ -309,18 +309,18 @@ fn the_most_denied_are_known_by_name() {
 
 /// Never fewer than counted, never by more than the error that is admitted.
 #[test]
-fn counts_of_denials_are_within_their_error() {
+fn denial_counts_stay_within_error() {
     let story = proptest::collection::vec(0_u8..12, 0..200);
     let law = |story: Vec<u8>| -> TestCaseResult {
         let (builder, _hand) = builder(100);
-        let limiter = builder.watch_denied(4).build("1/h").unwrap();
+        let limiter = builder.track_denied(4).build("1/h").unwrap();
         let mut truth: HashMap<String, u64> = HashMap::new();
         for key in &story {
             if !limiter.check(key).is_granted() {
                 *truth.entry(format!("{key:?}")).or_default() += 1;
             }
         }
-        let top = top(&limiter);
+        let top = top_denied(&limiter);
         prop_assert!(top.len() <= 4);
         for (key, denials, error) in &top {
             prop_assert!(denials - error <= truth[key] && truth[key] <= *denials, "{key}: {top:?}");
@@ -331,7 +331,7 @@ fn counts_of_denials_are_within_their_error() {
 }
 
 #[test]
-fn a_reset_settles_what_was_outstanding() {
+fn reset_settles_outstanding_reservations() {
     for quota in ["10/s", "10/s sliding-log", "10/s fixed-window", "9999991/s burst 10"] {
         let (clock, _hand) = Clock::manual();
         let limiter = Limiter::builder().clock(clock).build(quota).unwrap();
@@ -346,7 +346,7 @@ fn a_reset_settles_what_was_outstanding() {
 }
 
 #[test]
-fn a_reset_leaves_what_other_keys_have_outstanding() {
+fn reset_keeps_reservations_of_other_keys() {
     for quota in ["10/s", "10/s sliding-log"] {
         let (clock, _hand) = Clock::manual();
         let limiter = Limiter::builder().clock(clock).build(quota).unwrap();
@@ -367,7 +367,7 @@ proptest! {
 
     /// Law 10: whoever is denied stays denied for as long as it was told, whatever other keys do.
     #[test]
-    fn no_flood_frees_a_limited_key(
+    fn flood_keeps_limited_keys_denied(
         sample in any_sample(),
         steps in prop::collection::vec((0..60_u64, 1..4_u64, 0..3_000_u64), 1..300),
         overflow in prop::sample::select(vec![Overflow::Replace, Overflow::Share, Overflow::Deny]),

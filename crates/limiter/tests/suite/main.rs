@@ -3,21 +3,21 @@
 
 #![allow(clippy::unwrap_used, clippy::panic, reason = "this is how a test fails")]
 
+mod acquire;
 mod bad_input;
+mod batch;
 mod clocks;
 mod common;
 mod conformance;
-mod crowded;
-mod joint;
+mod full_table;
 mod keys;
-mod laws;
-mod lines;
+mod model;
+mod multiple_quotas;
 mod outages;
-mod pace;
-mod replaced;
-mod several;
-mod slots;
-mod stories;
+mod replacement;
+mod semaphore;
+mod stream_limits;
 mod threads;
 mod tiers;
-mod waiting;
+mod traces;
+mod wait_queues;

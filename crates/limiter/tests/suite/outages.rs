@@ -10,64 +10,64 @@ use std::{
 };
 use tidegate_core::{Bound, CarryOver, Micros, Quota, StateEntries};
 use tidegate_limiter::{
-    Capacity, Limiter, LimiterBuilder, Outage, OutageBound, Overflow, Store, StoreError,
-    store::{Answer, Inquiry, Pending, Reply, Request},
+    Capacity, FailureMode, Limiter, LimiterBuilder, OutageBound, Overflow, Store, StoreError,
+    store::{StoreCheck, StoreDecision, StoreFuture, StoreReply, StoreRequest},
 };
 use tidegate_testkit::strategy::runner;
 
 /// A store that counts as the model does, while it answers.
 #[derive(Clone, Debug, Default)]
-struct Flaky(Arc<Mutex<Inner>>);
+struct FlakyStore(Arc<Mutex<FlakyState>>);
 
 #[derive(Debug, Default)]
-struct Inner {
-    condition: Condition,
+struct FlakyState {
+    availability: Availability,
     keys: HashMap<(String, String), StateEntries>,
 }
 
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-enum Condition {
+enum Availability {
     #[default]
     Up,
-    Late,
+    TimingOut,
     Down,
 }
 
 /// No time passes.
 const NOW: Micros = Micros::from_secs(1_000);
 
-impl Flaky {
-    fn set(&self, condition: Condition) {
-        self.0.lock().unwrap().condition = condition;
+impl FlakyStore {
+    fn set(&self, availability: Availability) {
+        self.0.lock().unwrap().availability = availability;
     }
 }
 
-impl Inner {
-    fn answer(&mut self, ask: &Inquiry) -> Answer {
-        let limit = &ask.place.limit;
-        let key = self.keys.entry((limit.name().to_owned(), ask.place.key.clone())).or_default();
-        Answer { steps: key.decide(limit.quotas(), CarryOver::Keep, NOW, ask.demand), generation: 0 }
+impl FlakyState {
+    fn decide(&mut self, ask: &StoreCheck) -> StoreDecision {
+        let limit = &ask.key_ref.limit;
+        let key = self.keys.entry((limit.name().to_owned(), ask.key_ref.key.clone())).or_default();
+        StoreDecision { steps: key.decide(limit.quotas(), CarryOver::Keep, NOW, ask.demand), generation: 0 }
     }
 }
 
-impl Store for Flaky {
-    fn perform(&self, request: Request) -> Pending<Result<Reply, StoreError>> {
+impl Store for FlakyStore {
+    fn execute(&self, request: StoreRequest) -> StoreFuture<Result<StoreReply, StoreError>> {
         let mut inner = self.0.lock().unwrap();
-        let reply = match (inner.condition, request) {
-            (Condition::Down, _) => Err(StoreError::Away("down".to_owned())),
-            (Condition::Late, _) => Err(StoreError::Late),
-            (Condition::Up, Request::Decide(asks)) => {
-                Ok(Reply::Decided(asks.iter().map(|ask| inner.answer(ask)).collect()))
+        let reply = match (inner.availability, request) {
+            (Availability::Down, _) => Err(StoreError::Unavailable("down".to_owned())),
+            (Availability::TimingOut, _) => Err(StoreError::Timeout),
+            (Availability::Up, StoreRequest::Decide(asks)) => {
+                Ok(StoreReply::Decided(asks.iter().map(|ask| inner.decide(ask)).collect()))
             }
-            (Condition::Up, other) => panic!("not asked here: {other:?}"),
+            (Availability::Up, other) => panic!("not asked here: {other:?}"),
         };
         Box::pin(std::future::ready(reply))
     }
 }
 
-fn process(store: &Flaky, quota: &str, outage: Outage, memory: LimiterBuilder) -> Limiter {
+fn build_process(store: &FlakyStore, quota: &str, outage: FailureMode, memory: LimiterBuilder) -> Limiter {
     let builder = memory.name("rule").store(store.clone());
-    builder.on_outage(outage).build(quota).unwrap()
+    builder.failure_mode(outage).build(quota).unwrap()
 }
 
 fn bound(quota: &str) -> Bound {
@@ -77,83 +77,93 @@ fn bound(quota: &str) -> Bound {
 const MINUTE: Micros = Micros::from_secs(60);
 
 #[test]
-fn bounds_include_what_is_admitted_in_an_outage() {
+fn bounds_include_outages() {
     let quota = "10 per 52w burst 5";
     for (outage, expected, in_three) in [
-        (Outage::Closed, OutageBound::Nothing, Some(5)),
-        (Outage::Open, OutageBound::Everything, None),
-        (Outage::Local { nodes: 1 }, OutageBound::WholePerProcess, Some(15)),
-        (Outage::Local { nodes: 3 }, OutageBound::SharePerProcess(bound("10 per 156w burst 1")), Some(8)),
+        (FailureMode::Closed, OutageBound::Nothing, Some(5)),
+        (FailureMode::Open, OutageBound::Everything, None),
+        (FailureMode::Local { nodes: 1 }, OutageBound::WholePerProcess, Some(15)),
+        (
+            FailureMode::Local { nodes: 3 },
+            OutageBound::SharePerProcess(bound("10 per 156w burst 1")),
+            Some(8),
+        ),
         // At least one token each.
-        (Outage::Local { nodes: 9 }, OutageBound::SharePerProcess(bound("10 per 468w burst 1")), Some(8)),
+        (
+            FailureMode::Local { nodes: 9 },
+            OutageBound::SharePerProcess(bound("10 per 468w burst 1")),
+            Some(8),
+        ),
     ] {
-        let limiter = process(&Flaky::default(), quota, outage, Limiter::builder());
+        let limiter = build_process(&FlakyStore::default(), quota, outage, Limiter::builder());
         let [fleet] = limiter.bounds()[..] else { panic!("one quota") };
-        assert_eq!((fleet.usual, fleet.during_outage), (bound(quota), expected), "{outage:?}");
-        assert_eq!(fleet.in_any(MINUTE, 3), in_three, "{outage:?}");
+        assert_eq!((fleet.normal, fleet.during_outage), (bound(quota), expected), "{outage:?}");
+        assert_eq!(fleet.max_admitted(MINUTE, 3), in_three, "{outage:?}");
     }
     let memory = Limiter::builder().build(quota).unwrap();
     assert_eq!(memory.bounds()[0].during_outage, OutageBound::NoStore);
-    assert_eq!(memory.bounds()[0].in_any(MINUTE, 3), Some(15));
+    assert_eq!(memory.bounds()[0].max_admitted(MINUTE, 3), Some(15));
 }
 
 #[test]
-fn bounds_read_as_sentences() {
+fn bounds_display_text() {
     let text = |outage| {
-        process(&Flaky::default(), "100/min burst 20", outage, Limiter::builder()).bounds()[0].to_string()
+        build_process(&FlakyStore::default(), "100/min burst 20", outage, Limiter::builder()).bounds()[0]
+            .to_string()
     };
     let usual = "at most 20 at once and 100/min on top: 120 in any 1min";
     let together = format!("{usual}, in all processes together; while the store is unavailable");
-    assert_eq!(text(Outage::Closed), format!("{together} nothing is admitted"));
-    assert_eq!(text(Outage::Open), format!("{together} there is no bound"));
-    assert_eq!(text(Outage::Local { nodes: 1 }), format!("{together} in each process"));
+    assert_eq!(text(FailureMode::Closed), format!("{together} nothing is admitted"));
+    assert_eq!(text(FailureMode::Open), format!("{together} there is no bound"));
+    assert_eq!(text(FailureMode::Local { nodes: 1 }), format!("{together} in each process"));
     let share = bound("100 per 2min burst 10");
-    assert_eq!(text(Outage::Local { nodes: 2 }), format!("{together} each process adds {share}"));
+    assert_eq!(text(FailureMode::Local { nodes: 2 }), format!("{together} each process adds {share}"));
     let memory = Limiter::builder().build("100/min burst 20").unwrap();
     assert_eq!(memory.bounds()[0].to_string(), format!("{usual}, in each process"));
 }
 
 /// Which process asks, what becomes of the store before that, and the cost.
-type Step = (prop::sample::Index, Option<Condition>, u64);
+type OutageStep = (prop::sample::Index, Option<Availability>, u64);
 
 /// Processes that ask in turn, and a store that comes and goes: never more than the bound, and in the worst order all of it.
 #[test]
-fn processes_admit_no_more_than_their_bound_through_outages() {
-    let conditions = prop_oneof![Just(Condition::Up), Just(Condition::Late), Just(Condition::Down)];
+fn processes_stay_within_bound_through_outages() {
+    let conditions =
+        prop_oneof![Just(Availability::Up), Just(Availability::TimingOut), Just(Availability::Down)];
     let step = (any::<prop::sample::Index>(), prop::option::weighted(0.2, conditions), 1_u64..=3);
     let outages = prop_oneof![
-        Just(Outage::Closed),
-        Just(Outage::Local { nodes: 1 }),
-        (2_u64..=6).prop_map(|nodes| Outage::Local { nodes }),
+        Just(FailureMode::Closed),
+        Just(FailureMode::Local { nodes: 1 }),
+        (2_u64..=6).prop_map(|nodes| FailureMode::Local { nodes }),
     ];
     let quotas =
         prop::sample::select(vec!["7 per 52w", "7 per 52w sliding-log", "8 per 52w sliding-strict 4"]);
-    let stories = (quotas, outages, 1_usize..=4, prop::collection::vec(step, 1..120));
+    let cases = (quotas, outages, 1_usize..=4, prop::collection::vec(step, 1..120));
     let runtime = tokio::runtime::Builder::new_current_thread().enable_time().build().unwrap();
-    let law = |(quota, outage, processes, steps): (&str, Outage, usize, Vec<Step>)| {
-        let store = Flaky::default();
+    let law = |(quota, outage, processes, steps): (&str, FailureMode, usize, Vec<OutageStep>)| {
+        let store = FlakyStore::default();
         let small = || Limiter::builder().capacity(Capacity::Keys(4));
-        let fleet: Vec<_> = (0..processes).map(|_| process(&store, quota, outage, small())).collect();
+        let fleet: Vec<_> = (0..processes).map(|_| build_process(&store, quota, outage, small())).collect();
         let mut admitted = 0;
         for (which, condition, cost) in steps {
             condition.into_iter().for_each(|condition| store.set(condition));
             let decision = runtime.block_on(which.get(&fleet).decide("a", cost));
             admitted += if decision.is_allowed() { cost } else { 0 };
         }
-        let most = fleet[0].bounds()[0].in_any(MINUTE, processes as u64);
+        let most = fleet[0].bounds()[0].max_admitted(MINUTE, processes as u64);
         prop_assert!(most.is_some_and(|most| admitted <= most), "{} admitted, at most {:?}", admitted, most);
         Ok(())
     };
-    runner().run(&stories, law).unwrap_or_else(|broken| panic!("{broken}"));
+    runner().run(&cases, law).unwrap_or_else(|broken| panic!("{broken}"));
 }
 
 #[tokio::test]
 async fn worst_order_of_outages_reaches_the_bound() {
-    for outage in [Outage::Closed, Outage::Local { nodes: 1 }, Outage::Local { nodes: 3 }] {
-        let store = Flaky::default();
-        let fleet = [0; 3].map(|_| process(&store, "9 per 52w", outage, Limiter::builder()));
+    for outage in [FailureMode::Closed, FailureMode::Local { nodes: 1 }, FailureMode::Local { nodes: 3 }] {
+        let store = FlakyStore::default();
+        let fleet = [0; 3].map(|_| build_process(&store, "9 per 52w", outage, Limiter::builder()));
         let mut admitted = 0;
-        for condition in [Condition::Up, Condition::Down] {
+        for condition in [Availability::Up, Availability::Down] {
             store.set(condition);
             // The first takes all that the store has.
             for process in &fleet {
@@ -162,7 +172,7 @@ async fn worst_order_of_outages_reaches_the_bound() {
                 }
             }
         }
-        assert_eq!(Some(admitted), fleet[0].bounds()[0].in_any(MINUTE, 3), "{outage:?}");
+        assert_eq!(Some(admitted), fleet[0].bounds()[0].max_admitted(MINUTE, 3), "{outage:?}");
     }
 }
 
@@ -180,12 +190,12 @@ async fn keys_with_room(limiter: &Limiter, prefix: &str) -> usize {
 async fn reload_with_another_capacity_in_an_outage_keeps_counts() {
     for quota in ["5 per 52w", "5 per 52w sliding-log"] {
         for (nodes, limit) in [(1, 5), (2, 2)] {
-            let outage = Outage::Local { nodes };
-            let store = Flaky::default();
-            store.set(Condition::Down);
+            let outage = FailureMode::Local { nodes };
+            let store = FlakyStore::default();
+            store.set(Availability::Down);
             let of_size = |keys, overflow| {
                 let memory = Limiter::builder().capacity(Capacity::Keys(keys)).overflow(overflow);
-                process(&store, quota, outage, memory)
+                build_process(&store, quota, outage, memory)
             };
             let small = of_size(1, Overflow::Deny);
             for _ in 0..limit {

@@ -11,12 +11,12 @@ use std::{
     time::Duration,
 };
 use tidegate_core::{CarryOver, Decision, Micros, Quota};
-use tidegate_limiter::{Blocking, Capacity, Clock, Limiter, Overflow, Throttle};
+use tidegate_limiter::{BlockingLimiter, Capacity, Clock, DirectLimiter, Limiter, Overflow};
 
 const THREADS: u64 = 16;
 
 /// Lets all threads start together, and adds up what they say.
-fn all_at_once(work: impl Fn(u64) -> u64 + Sync) -> u64 {
+fn run_threads(work: impl Fn(u64) -> u64 + Sync) -> u64 {
     let (barrier, total) = (Barrier::new(THREADS as usize), AtomicU64::new(0));
     thread::scope(|scope| {
         for index in 0..THREADS {
@@ -47,18 +47,18 @@ const BURSTS_OF_1000: [&str; 8] = [
 ];
 
 #[test]
-fn a_standing_clock_admits_exactly_the_burst() {
+fn stopped_clock_admits_exactly_the_burst() {
     for quota in BURSTS_OF_1000 {
-        let throttle = Throttle::builder().clock(Clock::manual().0).build(quota).unwrap();
-        let admitted = all_at_once(|_| count(200, |_| throttle.check().is_allowed()));
+        let throttle = DirectLimiter::builder().clock(Clock::manual().0).build(quota).unwrap();
+        let admitted = run_threads(|_| count(200, |_| throttle.check().is_allowed()));
         assert_eq!(admitted, 1_000, "{quota} as a throttle");
 
         let limiter = Limiter::builder().clock(Clock::manual().0).build(quota).unwrap();
-        let admitted = all_at_once(|_| count(200, |_| limiter.check("hot").is_allowed()));
+        let admitted = run_threads(|_| count(200, |_| limiter.check("hot").is_allowed()));
         assert_eq!(admitted, 1_000, "{quota} as one hot key");
 
         let limiter = Limiter::builder().clock(Clock::manual().0).build(quota).unwrap();
-        let admitted = all_at_once(|thread| {
+        let admitted = run_threads(|thread| {
             let cost = 1 + thread % 2;
             let large = cost * count(200, |time| limiter.check_cost(&(time % 3), cost).is_allowed());
             large + count(600, |time| limiter.check(&(time % 3)).is_allowed())
@@ -68,11 +68,11 @@ fn a_standing_clock_admits_exactly_the_burst() {
 }
 
 #[test]
-fn what_is_given_back_can_be_taken_again_and_no_more() {
+fn refunded_tokens_are_reusable_once() {
     for quota in ["100/min", "10000000007 per 60s burst 100", "100/min sliding-log", "100/min fixed-window"] {
-        let throttle = Throttle::builder().clock(Clock::manual().0).build(quota).unwrap();
+        let throttle = DirectLimiter::builder().clock(Clock::manual().0).build(quota).unwrap();
         let bucket = throttle.blocking();
-        let kept = all_at_once(|thread| {
+        let committed = run_threads(|thread| {
             count(300, |time| {
                 let tokens = bucket.reserve(1 + time % 3, Duration::ZERO);
                 let keeps = tokens.decision().is_granted() && (thread + time) % 3 == 0;
@@ -84,16 +84,16 @@ fn what_is_given_back_can_be_taken_again_and_no_more() {
             })
         });
         let (rest, _) = bucket.take_up_to(1_000);
-        assert_eq!(kept + rest, 100, "{quota}");
+        assert_eq!(committed + rest, 100, "{quota}");
     }
 }
 
 #[test]
-fn take_up_to_shares_out_all_there_is() {
+fn take_up_to_distributes_all_tokens() {
     for quota in BURSTS_OF_1000 {
         let limiter = Limiter::builder().clock(Clock::manual().0).build(quota).unwrap();
         let taken =
-            all_at_once(|thread| (0..50).map(|_| limiter.blocking().key("k").take_up_to(1 + thread).0).sum());
+            run_threads(|thread| (0..50).map(|_| limiter.blocking().key("k").take_up_to(1 + thread).0).sum());
         assert_eq!(taken, 1_000, "{quota}");
     }
 }
@@ -104,7 +104,7 @@ fn new_keys_get_one_cell_each() {
         let builder = Limiter::builder().clock(Clock::manual().0).capacity(Capacity::Keys(400));
         let limiter = builder.build(quota).unwrap();
         // All threads meet the same keys for the first time.
-        let admitted = all_at_once(|_| count(400, |key| limiter.check(&key).is_allowed()));
+        let admitted = run_threads(|_| count(400, |key| limiter.check(&key).is_allowed()));
         let stats = limiter.stats().unwrap();
         assert_eq!((admitted, stats.used, stats.overflowed), (1_200, 400, 0), "{quota}");
     }
@@ -112,7 +112,7 @@ fn new_keys_get_one_cell_each() {
 
 /// Cells go from key to key while others still look at them; every key is still admitted exactly its burst.
 #[test]
-fn cells_are_used_again_under_their_readers() {
+fn reused_cells_are_safe_for_readers() {
     for quota in ["1000000/s burst 2", "2 per 2us sliding-log", "10000000007/s burst 2"] {
         let (clock, hand) = Clock::manual();
         let builder = Limiter::builder().clock(clock).capacity(Capacity::Keys(1)).overflow(Overflow::Deny);
@@ -145,7 +145,7 @@ fn cells_are_used_again_under_their_readers() {
 
 /// Far more keys than cells, and a clock that runs: nobody gets more than bursts and rates add up to.
 #[test]
-fn a_crowded_table_admits_no_more_than_its_keys_may() {
+fn full_table_admits_within_bound() {
     for text in ["1000/s burst 2", "10000000007 per 10000000us burst 2", "2 per 2ms sliding-log"] {
         let quota: Quota = text.parse().unwrap();
         let (clock, hand) = Clock::manual();
@@ -153,7 +153,7 @@ fn a_crowded_table_admits_no_more_than_its_keys_may() {
         let limiter = builder.build(quota).unwrap();
         let keys = 40;
         let admitted: Vec<AtomicU64> = (0..keys).map(|_| AtomicU64::new(0)).collect();
-        all_at_once(|thread| {
+        run_threads(|thread| {
             count(2_000, |time| {
                 if thread == 0 && time % 4 == 0 {
                     hand.advance(Duration::from_micros(100));
@@ -172,32 +172,32 @@ fn a_crowded_table_admits_no_more_than_its_keys_may() {
 }
 
 #[test]
-fn several_quotas_lose_nothing_between_them() {
+fn quotas_of_one_key_lose_no_tokens() {
     let (clock, hand) = Clock::manual();
     let quotas: Vec<Quota> =
         ["100/s", "150/min", "120/min fixed-window"].iter().map(|text| text.parse().unwrap()).collect();
     let limiter = Limiter::builder().clock(clock).build_all(&quotas).unwrap();
-    assert_eq!(all_at_once(|_| count(50, |_| limiter.check("k").is_allowed())), 100);
+    assert_eq!(run_threads(|_| count(50, |_| limiter.check("k").is_allowed())), 100);
     hand.advance(Duration::from_secs(1));
     // The denied ones charged nothing: exactly the rest of the scarcest is left.
-    assert_eq!(all_at_once(|_| count(50, |_| limiter.check("k").is_allowed())), 20);
+    assert_eq!(run_threads(|_| count(50, |_| limiter.check("k").is_allowed())), 20);
 }
 
 /// Asked in opposite orders, over limiters of both kinds: no circle of waiting, and all or none is charged.
 #[test]
-fn questions_in_any_order_do_not_lock_each_other_out() {
+fn batch_checks_in_any_order_do_not_deadlock() {
     let build = |quota: &str| Limiter::builder().clock(Clock::manual().0).build(quota).unwrap();
     let limiters = [build("1000/min"), build("900/min sliding-log"), build("2000/min")];
-    let all = all_at_once(|thread| {
+    let all = run_threads(|thread| {
         count(500, |time| {
             let mut asks: Vec<_> =
-                limiters.iter().flat_map(|limiter| [limiter.ask("a"), limiter.ask("b")]).collect();
+                limiters.iter().flat_map(|limiter| [limiter.prepare("a"), limiter.prepare("b")]).collect();
             let turn = (thread + time) as usize % asks.len();
             asks.rotate_left(turn);
             if thread % 2 == 0 {
                 asks.reverse();
             }
-            Blocking::decide_all(&asks).iter().all(Decision::is_allowed)
+            BlockingLimiter::decide_all(&asks).iter().all(Decision::is_allowed)
         })
     });
     assert_eq!(all, 900);
@@ -206,10 +206,10 @@ fn questions_in_any_order_do_not_lock_each_other_out() {
 }
 
 #[test]
-fn permits_are_never_more_than_the_limit_and_all_come_back() {
+fn permits_stay_within_limit_and_return() {
     let limiter = Limiter::builder().clock(Clock::manual().0).build("5 at once").unwrap();
     let (inside, most) = (AtomicU64::new(0), AtomicU64::new(0));
-    let granted = all_at_once(|_| {
+    let granted = run_threads(|_| {
         count(500, |time| {
             let permit = limiter.blocking().key("pool").permit();
             let granted = permit.decision().is_granted();
@@ -229,7 +229,7 @@ fn permits_are_never_more_than_the_limit_and_all_come_back() {
 }
 
 #[test]
-fn a_permit_comes_back_from_a_panic() {
+fn panic_releases_permit() {
     let limiter = Limiter::builder().clock(Clock::manual().0).build("1 at once").unwrap();
     let panicked = thread::scope(|scope| {
         let worker = scope.spawn(|| {
@@ -244,7 +244,7 @@ fn a_permit_comes_back_from_a_panic() {
 
 /// The quota changes all the time; nothing hangs, and what is admitted stays within the larger one.
 #[test]
-fn changes_run_beside_decisions() {
+fn quota_changes_run_alongside_decisions() {
     let pairs = [
         ("100/h", "300/h"),
         ("10000000007/h burst 100", "600/h burst 300"),
@@ -257,7 +257,7 @@ fn changes_run_beside_decisions() {
         let limiter = builder.build(first).unwrap();
         let other = Limiter::builder().clock(Clock::manual().0).build("1000000/h").unwrap();
         let together = AtomicU64::new(0);
-        let admitted = all_at_once(|thread| match thread {
+        let admitted = run_threads(|thread| match thread {
             0 => {
                 for quota in [second, first, second].iter().cycle().take(60) {
                     let _refused = limiter.change(*quota, how);
@@ -265,8 +265,8 @@ fn changes_run_beside_decisions() {
                 0
             }
             1..4 => count(400, |_| {
-                let asks = [limiter.ask(&0_u64), other.ask("k")];
-                let all = Blocking::decide_all(&asks).iter().all(Decision::is_allowed);
+                let asks = [limiter.prepare(&0_u64), other.prepare("k")];
+                let all = BlockingLimiter::decide_all(&asks).iter().all(Decision::is_allowed);
                 together.fetch_add(u64::from(all), Ordering::Relaxed);
                 all
             }),
@@ -283,12 +283,12 @@ fn changes_run_beside_decisions() {
 }
 
 #[test]
-fn a_running_clock_admits_no_more_than_the_bound() {
+fn running_clock_admits_within_bound() {
     for text in BURSTS_OF_1000.iter().chain(&["1000/min smooth", "500/s warm-up 1s"]) {
         let quota: Quota = text.parse().unwrap();
         let (clock, hand) = Clock::manual();
-        let throttle = Throttle::builder().clock(clock.clone()).build(quota).unwrap();
-        let admitted = all_at_once(|thread| match thread {
+        let throttle = DirectLimiter::builder().clock(clock.clone()).build(quota).unwrap();
+        let admitted = run_threads(|thread| match thread {
             0 => {
                 (0..1_000).for_each(|_| hand.advance(Duration::from_millis(90)));
                 0
@@ -303,14 +303,14 @@ fn a_running_clock_admits_no_more_than_the_bound() {
 /// As many tokens as callers, on the machine's clock: whoever comes with a time that is a little old by the time it
 /// is served still gets one.
 #[test]
-fn nobody_is_denied_for_a_time_that_is_a_little_old() {
+fn slightly_stale_time_denies_no_request() {
     for quota in BURSTS_OF_1000 {
         let quota = quota
             .replace("1000/min", "16/h")
             .replace("burst 1000", "burst 16")
             .replace("queue 999", "queue 15");
         let limiter = Limiter::builder().capacity(Capacity::Keys(4_000)).build(quota.as_str()).unwrap();
-        let denied = all_at_once(|_| count(3_000, |key| !limiter.check(&key).is_allowed()));
+        let denied = run_threads(|_| count(3_000, |key| !limiter.check(&key).is_allowed()));
         assert_eq!(denied, 0, "{quota}");
     }
 }

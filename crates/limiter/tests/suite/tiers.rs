@@ -5,10 +5,10 @@
 use proptest::{prelude::*, test_runner::TestCaseResult};
 use std::time::Duration;
 use tidegate_core::{CarryOver, Demand, Micros, Quota, StateEntries};
-use tidegate_limiter::{Capacity, Clock, ClockHand, Limiter, LimiterBuilder};
+use tidegate_limiter::{Capacity, Clock, Limiter, LimiterBuilder, ManualClock};
 use tidegate_testkit::{Plain, Subject, strategy::*};
 
-fn small() -> (LimiterBuilder, ClockHand) {
+fn small_builder() -> (LimiterBuilder, ManualClock) {
     let (clock, hand) = Clock::manual();
     (Limiter::builder().clock(clock).capacity(Capacity::Keys(8)), hand)
 }
@@ -18,19 +18,19 @@ fn quotas(texts: &[&str]) -> Vec<Quota> {
 }
 
 /// When, for how much, under which tier, and whether the key is forgotten before.
-type Caller = (Pause, Cost, usize, u8);
+type TierCall = (Pause, Cost, usize, u8);
 
 /// A key that changes its tier keeps what it used.
 #[test]
-fn tiers_share_a_history() {
+fn tiers_share_key_state() {
     let tier = || prop_oneof![3 => 0_usize..2, 1 => 0_usize..3];
-    let stories = |samples: BoxedStrategy<Sample>| {
+    let cases = |samples: BoxedStrategy<Sample>| {
         let caller = (pauses(), costs(), tier(), 0_u8..8);
         (proptest::collection::vec(samples, 2..4), proptest::collection::vec(caller, 1..30))
     };
     for (name, samples) in every_algorithm() {
-        let law = |(samples, story): (Vec<Sample>, Vec<Caller>)| -> TestCaseResult {
-            let (builder, hand) = small();
+        let law = |(samples, story): (Vec<Sample>, Vec<TierCall>)| -> TestCaseResult {
+            let (builder, hand) = small_builder();
             let mut moment = Moment::start_of(&samples[0]);
             hand.set(moment.now);
             let all: Vec<Quota> = samples.iter().map(|sample| sample.quota).collect();
@@ -57,14 +57,14 @@ fn tiers_share_a_history() {
             }
             Ok(())
         };
-        let ran = runner().run(&stories(samples), law);
+        let ran = runner().run(&cases(samples), law);
         ran.unwrap_or_else(|broken| panic!("{name}: {broken}"));
     }
 }
 
 #[test]
-fn permits_of_different_tiers_all_come_back() {
-    let (builder, _hand) = small();
+fn permits_of_all_tiers_return() {
+    let (builder, _hand) = small_builder();
     let limiter = builder.build_tiers(&quotas(&["2 at once", "5 at once"])).unwrap();
     let tier = |tier| limiter.blocking().key("k").tier(tier).unwrap();
     let (free, pro) = (tier(0).permit(), tier(1).permit());
@@ -82,8 +82,8 @@ fn permits_of_different_tiers_all_come_back() {
 }
 
 #[test]
-fn tokens_of_a_tier_that_was_left_do_not_come_back() {
-    let (builder, _hand) = small();
+fn tokens_of_previous_tier_are_not_refunded() {
+    let (builder, _hand) = small_builder();
     let limiter = builder.build_tiers(&quotas(&["10/min", "20/min"])).unwrap();
     let tier = |tier| limiter.blocking().key("k").tier(tier).unwrap();
     let tokens = tier(0).reserve(4, Duration::ZERO);
@@ -94,9 +94,9 @@ fn tokens_of_a_tier_that_was_left_do_not_come_back() {
 
 /// Every tier changes to its successor, and the key's history with the tier that wrote it.
 #[test]
-fn a_change_of_all_tiers_keeps_history() {
+fn tier_change_keeps_key_state() {
     for how in [CarryOver::Keep, CarryOver::Reset] {
-        let (builder, hand) = small();
+        let (builder, hand) = small_builder();
         let (old, new) = (quotas(&["10/min", "20/min", "40/min"]), quotas(&["7/min", "33/min", "41/min"]));
         let limiter = builder.build_tiers(&old).unwrap();
         hand.set(Micros::from_secs(7));

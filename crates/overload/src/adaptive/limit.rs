@@ -12,11 +12,11 @@ use std::fmt;
 use std::sync::Arc;
 use tidegate_core::{Micros, SettingError};
 use tidegate_limiter::{
-    Awaited, Slot, Slots, SlotsBuilder,
+    HasWaiters, Semaphore, SemaphoreBuilder, SemaphorePermit,
     sync::{Mutex, lock},
 };
 #[cfg(feature = "tokio")]
-use tidegate_limiter::{Refused, Waiter};
+use tidegate_limiter::{WaitError, Waiter};
 
 /// As many calls in flight as the backend can take, found by a controller such as
 /// [`Anchored`](crate::adaptive::Anchored).
@@ -42,27 +42,27 @@ use tidegate_limiter::{Refused, Waiter};
 ///
 /// Share it by reference or in an `Arc`; see [`Guard`] for how to ask, and [`crate::Pass`] for how to report.
 pub struct AdaptiveLimit {
-    slots: Slots,
+    slots: Semaphore,
     controller: Mutex<Box<dyn Controller>>,
 }
 
 /// What an adaptive limit must know of a call when it ends.
 #[derive(Debug)]
 pub struct AdaptiveEntry {
-    slot: Slot,
+    slot: SemaphorePermit,
     began: Micros,
 }
 
 impl AdaptiveLimit {
     /// A limit that starts where the controller does.
     pub fn new(controller: impl Controller + 'static) -> Result<Self, SettingError> {
-        Self::with_slots(controller, Slots::builder())
+        Self::with_slots(controller, Semaphore::builder())
     }
 
     /// The same, with settings for those who wait, and a clock.
     pub fn with_slots(
         controller: impl Controller + 'static,
-        slots: SlotsBuilder,
+        slots: SemaphoreBuilder,
     ) -> Result<Self, SettingError> {
         let slots = slots.build(controller.limit())?;
         Ok(Self { slots, controller: Mutex::new(Box::new(controller)) })
@@ -70,15 +70,15 @@ impl AdaptiveLimit {
 
     /// Waits in line for room. Only the time after that counts as the call's.
     #[cfg(feature = "tokio")]
-    pub async fn pass(&self, waiter: Waiter) -> Result<Pass<&Self>, Refused> {
-        let slot = self.slots.take_owned(waiter).await?;
+    pub async fn pass(&self, waiter: Waiter) -> Result<Pass<&Self>, WaitError> {
+        let slot = self.slots.acquire_owned(waiter).await?;
         Ok(Pass::new(self, self.entry(slot)))
     }
 
     /// Waits in line for room, and gives a pass that borrows nothing.
     #[cfg(feature = "tokio")]
-    pub async fn pass_owned(self: &Arc<Self>, waiter: Waiter) -> Result<Pass<Arc<Self>>, Refused> {
-        let slot = self.slots.take_owned(waiter).await?;
+    pub async fn pass_owned(self: &Arc<Self>, waiter: Waiter) -> Result<Pass<Arc<Self>>, WaitError> {
+        let slot = self.slots.acquire_owned(waiter).await?;
         Ok(Pass::new(self.clone(), self.entry(slot)))
     }
 
@@ -92,14 +92,14 @@ impl AdaptiveLimit {
         self.slots.in_flight()
     }
 
-    fn entry(&self, slot: Slot) -> AdaptiveEntry {
+    fn entry(&self, slot: SemaphorePermit) -> AdaptiveEntry {
         AdaptiveEntry { slot, began: self.slots.clock().now() }
     }
 }
 
 impl Guard for AdaptiveLimit {
     fn enter(&self) -> Result<AdaptiveEntry, Rejection> {
-        self.slots.try_take_owned().map(|slot| self.entry(slot)).ok_or(Rejection::Full)
+        self.slots.try_acquire_owned().map(|slot| self.entry(slot)).ok_or(Rejection::Full)
     }
 }
 
@@ -117,7 +117,7 @@ impl Settle for AdaptiveLimit {
         let before = controller.limit();
         let limit = controller.record(Call { start: began, end, in_flight, report });
         // Set under the lock, so that the last word is the controller's.
-        let awaited = if limit == before { Awaited::No } else { self.slots.set_limit(limit.max(1)) };
+        let awaited = if limit == before { HasWaiters::No } else { self.slots.set_limit(limit.max(1)) };
         drop(controller);
         self.slots.wake(awaited);
     }

@@ -7,7 +7,7 @@ use crate::{
 use std::fmt;
 use tidegate_core::{AlgorithmKind, Micros, Outcome, Quota, Retry, SettingError};
 use tidegate_limiter::{
-    BuildError, Clock, Throttle,
+    BuildError, Clock, DirectLimiter,
     sync::{Mutex, lock},
 };
 
@@ -102,7 +102,7 @@ impl fmt::Debug for ClientThrottle {
 /// ```
 pub struct ErrorThrottle {
     machine: Mutex<error_rate::ErrorRate>,
-    throttle: Throttle,
+    throttle: DirectLimiter,
     clock: Clock,
 }
 
@@ -130,7 +130,7 @@ impl ErrorThrottle {
             let problem = format!("a quota of `{quota}` while calls fail");
             return Err(SettingError::new(problem, "give a rate, as in `10/s`").into());
         }
-        let throttle = Throttle::builder().clock(clock.clone()).build(quota)?;
+        let throttle = DirectLimiter::builder().clock(clock.clone()).build(quota)?;
         Ok(Self { machine: Mutex::new(error_rate::ErrorRate::new(settings)), throttle, clock })
     }
 

@@ -17,7 +17,7 @@ use std::{
     time::Duration,
 };
 use tidegate_core::{Micros, Percent, SettingError};
-use tidegate_limiter::{Clock, Pause};
+use tidegate_limiter::{Clock, WaitUntil};
 
 /// How late the event loop is, as a share of a lag that counts as full.
 ///
@@ -118,7 +118,7 @@ async fn keep_beat(beat: Weak<Beat>) {
         beat.sleep_until(due);
         (beat.clock.clone(), due)
     }) {
-        Pause::until(&clock, Some(due), None).await;
+        WaitUntil::new(&clock, Some(due), None).await;
         if let Some(beat) = beating.0.upgrade() {
             beat.awake(clock.now(), due);
         }

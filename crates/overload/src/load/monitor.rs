@@ -14,9 +14,9 @@ use std::{
 };
 use tidegate_core::{Micros, Percent, SettingError};
 #[cfg(feature = "tokio")]
-use tidegate_limiter::Pause;
+use tidegate_limiter::WaitUntil;
 use tidegate_limiter::{
-    Bell, Clock, block_until,
+    Clock, Notify, block_until,
     sync::{Mutex, lock},
 };
 
@@ -219,7 +219,7 @@ impl LoadMonitorBuilder {
             while !until.is_rung() {
                 of_task.sample();
                 let next = of_task.clock.now().plus(of_task.interval);
-                Pause::until(&of_task.clock, Some(next), Some(&until.bell)).await;
+                WaitUntil::new(&of_task.clock, Some(next), Some(&until.bell)).await;
             }
         }));
         Ok(LoadMonitor { handle: Arc::new(Handle { shared, stop: Some(stop) }) })
@@ -269,7 +269,7 @@ impl Drop for Handle {
     fn drop(&mut self) {
         if let Some(stop) = &self.stop {
             stop.rung.store(true, Ordering::Release);
-            stop.bell.ring();
+            stop.bell.notify();
         }
     }
 }
@@ -277,7 +277,7 @@ impl Drop for Handle {
 #[derive(Default)]
 struct Stop {
     rung: AtomicBool,
-    bell: Bell,
+    bell: Notify,
 }
 
 impl Stop {

@@ -12,7 +12,7 @@ use crate::{Average, Scale, Scaler, Schedule, priority::PriorityLimit};
 use std::{fmt, sync::Arc};
 use tidegate_core::{CarryOver, Micros, Percent, Quota, Ratio};
 use tidegate_limiter::{
-    BuildError, Limiter, Slots, Throttle,
+    BuildError, DirectLimiter, Limiter, Semaphore,
     sync::{Mutex, lock},
 };
 
@@ -48,7 +48,7 @@ impl Scalable for Limiter {
     }
 
     fn scale(limit: &Vec<Quota>, factor: Ratio) -> Result<Vec<Quota>, BuildError> {
-        limit.iter().map(|quota| Throttle::scale(quota, factor)).collect()
+        limit.iter().map(|quota| DirectLimiter::scale(quota, factor)).collect()
     }
 
     fn set_limit(&self, limit: &Vec<Quota>) -> Result<(), BuildError> {
@@ -56,7 +56,7 @@ impl Scalable for Limiter {
     }
 }
 
-impl Scalable for Slots {
+impl Scalable for Semaphore {
     type Limit = u32;
 
     fn limit(&self) -> u32 {
@@ -86,7 +86,7 @@ impl Scalable for PriorityLimit {
     }
 
     fn scale(limit: &u32, factor: Ratio) -> Result<u32, BuildError> {
-        Slots::scale(limit, factor)
+        Semaphore::scale(limit, factor)
     }
 
     fn set_limit(&self, limit: &u32) -> Result<(), BuildError> {
@@ -98,7 +98,7 @@ impl Scalable for PriorityLimit {
     }
 }
 
-impl Scalable for Throttle {
+impl Scalable for DirectLimiter {
     type Limit = Quota;
 
     fn limit(&self) -> Quota {
@@ -109,7 +109,7 @@ impl Scalable for Throttle {
         let scaled = limit.scale(factor)?;
         // A longer log needs more state than there is room for.
         match scaled.state_len() > limit.state_len() {
-            true => Err(BuildError::different_quota(&[*limit], &[scaled])),
+            true => Err(BuildError::incompatible_quota(&[*limit], &[scaled])),
             false => Ok(scaled),
         }
     }

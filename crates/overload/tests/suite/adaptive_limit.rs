@@ -5,7 +5,7 @@ use std::{
     time::Duration,
 };
 use tidegate_core::Micros;
-use tidegate_limiter::{Clock, Slots};
+use tidegate_limiter::{Clock, Semaphore};
 use tidegate_overload::{
     AdaptiveLimit, Guard, Pass,
     adaptive::{Anchored, Bounds},
@@ -16,7 +16,8 @@ fn an_adaptive_limit_follows_its_controller() {
     let (clock, hand) = Clock::manual();
     let controller = Anchored::new(Micros::from_millis(100)).unwrap();
     let bounds = Bounds::new(1, 4, 10).unwrap();
-    let limit = AdaptiveLimit::with_slots(controller.bounds(bounds), Slots::builder().clock(clock)).unwrap();
+    let limit =
+        AdaptiveLimit::with_slots(controller.bounds(bounds), Semaphore::builder().clock(clock)).unwrap();
 
     // Four at a time in ten milliseconds each: there is room for more.
     for _ in 0..8 {

@@ -4,21 +4,21 @@
 
 use std::{sync::Arc, thread, time::Duration};
 use tidegate_core::{Percent, Retry};
-use tidegate_limiter::{BuildError, Clock, ClockHand};
+use tidegate_limiter::{BuildError, Clock, ManualClock};
 use tidegate_overload::{
     Cause, ClientThrottle, ClientThrottleSettings, ErrorRateSettings, ErrorThrottle, Guard, Rejection, Report,
 };
 
 const SECOND: Duration = Duration::from_secs(1);
 
-fn client() -> (Arc<ClientThrottle>, ClockHand) {
+fn client() -> (Arc<ClientThrottle>, ManualClock) {
     let (clock, hand) = Clock::manual();
     let settings = ClientThrottleSettings::builder().build().unwrap();
     (Arc::new(ClientThrottle::with_clock(settings, clock)), hand)
 }
 
 /// More than ten requests in ten seconds, of which more than half fail: then one per second.
-fn by_quota() -> (ErrorThrottle, ClockHand) {
+fn by_quota() -> (ErrorThrottle, ManualClock) {
     let (clock, hand) = Clock::manual();
     let settings = ErrorRateSettings::builder().requests_over(10).build().unwrap();
     (ErrorThrottle::with_clock(settings, "1/s burst 1", clock).unwrap(), hand)

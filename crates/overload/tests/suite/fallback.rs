@@ -4,7 +4,7 @@
 
 use std::{convert::Infallible, time::Duration};
 use tidegate_core::{Decision, Micros};
-use tidegate_limiter::{Refused, Throttle, Waiter};
+use tidegate_limiter::{DirectLimiter, WaitError, Waiter};
 use tidegate_overload::{
     Cause, Rejection, Switchboard,
     fallback::{Degrade as _, attempt, attempt_async},
@@ -21,7 +21,7 @@ fn causes() -> [(&'static str, Cause<String>); 7] {
         ("limited", Cause::Limited(denied())),
         ("away", Cause::StoreAway(Micros::from_secs(1))),
         ("open", Cause::Rejected(Rejection::Open(Micros::from_secs(3)))),
-        ("full", Cause::Refused(Refused::Full)),
+        ("full", Cause::Refused(WaitError::QueueFull)),
         ("off", Cause::SwitchedOff),
         ("misconfigured", Cause::Misconfigured("two quotas".into())),
         ("failed", Cause::Failed("boom".to_string())),
@@ -33,7 +33,7 @@ fn name<E>(cause: &Cause<E>) -> &'static str {
         Cause::Limited(_) => "limited",
         Cause::StoreAway(_) => "away",
         Cause::Rejected(_) => "open",
-        Cause::Refused(Refused::Full) => "full",
+        Cause::Refused(WaitError::QueueFull) => "full",
         Cause::SwitchedOff => "off",
         Cause::Misconfigured(_) => "misconfigured",
         Cause::Failed(_) => "failed",
@@ -70,7 +70,7 @@ fn what_was_refused_and_what_failed_can_be_told_apart() {
 
 #[test]
 fn a_call_is_made_only_if_it_was_granted() {
-    let throttle = Throttle::new("1/min").unwrap();
+    let throttle = DirectLimiter::new("1/min").unwrap();
     let calls = std::cell::Cell::new(0);
     let call = || {
         calls.set(calls.get() + 1);
@@ -87,16 +87,16 @@ fn a_call_is_made_only_if_it_was_granted() {
 fn every_gate_leads_to_a_cause() {
     let board = Switchboard::new([tidegate_overload::Switch::by_hand("ads")], Duration::ZERO).unwrap();
     board.turn_off("ads").unwrap();
-    let throttle = Throttle::builder().waiting_places(0).build("1 at once").unwrap();
+    let throttle = DirectLimiter::builder().max_waiters(0).build("1 at once").unwrap();
     let ads = board.feature("ads").unwrap();
     let ask = || -> Result<(), Cause<String>> {
         Cause::unless_off(&ads)?;
-        let _permit = throttle.blocking().permit_in_line(Waiter::new(1))?;
+        let _permit = throttle.blocking().permit_queued(Waiter::new(1))?;
         Ok(())
     };
     assert_eq!(ask(), Err(Cause::SwitchedOff));
     board.turn_on("ads").unwrap();
-    assert_eq!(ask(), Err(Cause::Refused(Refused::Full)));
+    assert_eq!(ask(), Err(Cause::Refused(WaitError::QueueFull)));
 }
 
 /// What is counted here instead of in a store is a limit; only who is to pass nobody without it is closed.
@@ -109,7 +109,7 @@ fn a_denial_is_a_limit_or_a_store_that_is_away() {
     let counted = denied().into_degraded();
     assert!(!counted.is_fail_closed());
     assert_eq!(Denial::of_denial(counted), Cause::Limited(counted));
-    assert_eq!(Denial::from(Refused::StoreAway(Micros::new(5))), Cause::StoreAway(Micros::new(5)));
+    assert_eq!(Denial::from(WaitError::StoreUnavailable(Micros::new(5))), Cause::StoreAway(Micros::new(5)));
 }
 
 #[test]

@@ -11,7 +11,7 @@ use std::{
     time::Duration,
 };
 use tidegate_core::{CarryOver, Micros, Percent, Ratio};
-use tidegate_limiter::{BuildError, Clock, ClockHand, Limiter, Throttle};
+use tidegate_limiter::{BuildError, Clock, DirectLimiter, Limiter, ManualClock};
 use tidegate_overload::{
     Lever, LoadLevel, LoadLevels, LoadMonitor, Scale, Scaled, Schedule, Switch, Switchboard,
     load::{Denials, Follower, Load, Probe, Scalable},
@@ -43,13 +43,13 @@ impl Probe for Dial {
 }
 
 /// A monitor of one dial, without smoothing to speak of.
-fn watch(dial: &Dial) -> (LoadMonitor, ClockHand) {
+fn watch(dial: &Dial) -> (LoadMonitor, ManualClock) {
     let (clock, hand) = Clock::manual();
     let builder = LoadMonitor::builder().clock(clock).half_life(Duration::from_millis(1));
     (builder.probe("dial", dial.clone()).build().unwrap(), hand)
 }
 
-fn step(monitor: &LoadMonitor, hand: &ClockHand, seconds: u64) {
+fn step(monitor: &LoadMonitor, hand: &ManualClock, seconds: u64) {
     hand.advance(Duration::from_secs(seconds));
     monitor.sample_once();
 }
@@ -141,7 +141,7 @@ fn a_follower_that_panics_at_its_end_stops_nobody_else() {
     let own = leaver.clone();
     *own.0.lock().unwrap() = Some(leaver);
     drop(own);
-    let throttle = Arc::new(Throttle::new("100/s").unwrap());
+    let throttle = Arc::new(DirectLimiter::new("100/s").unwrap());
     let _scaled = Scaled::builder(throttle.clone()).by_load(Scale::default()).follow(&monitor).unwrap();
     monitor.sample_once();
     assert_eq!(throttle.quota().to_string(), "80/s");
@@ -176,7 +176,7 @@ impl Drop for Witness {
 }
 
 /// Moves the clock until the next event. The thread looks at it after a reading, so one move may come too early.
-fn next_event(hand: &ClockHand, events: &mpsc::Receiver<&'static str>) -> Option<&'static str> {
+fn next_event(hand: &ManualClock, events: &mpsc::Receiver<&'static str>) -> Option<&'static str> {
     (0..10_000).find_map(|_| {
         hand.advance(Duration::from_millis(250));
         events.recv_timeout(Duration::from_millis(5)).ok()
@@ -254,7 +254,7 @@ fn a_throttle_follows_the_load_in_both_directions() {
     let dial = Dial::at(90);
     let (monitor, hand) = watch(&dial);
     let clock = Clock::manual().0;
-    let throttle = Arc::new(Throttle::builder().clock(clock).build("100/s").unwrap());
+    let throttle = Arc::new(DirectLimiter::builder().clock(clock).build("100/s").unwrap());
     let scaled = Scaled::builder(throttle.clone()).by_load(Scale::default()).follow(&monitor).unwrap();
     let quota = || throttle.quota().to_string();
     assert_eq!(quota(), "100/s");
@@ -311,7 +311,7 @@ fn a_limiter_grows_only_while_somebody_is_denied() {
 fn a_schedule_holds_from_the_start_and_multiplies_with_the_load() {
     let dial = Dial::at(60);
     let (monitor, hand) = watch(&dial);
-    let throttle = Arc::new(Throttle::new("100/s").unwrap());
+    let throttle = Arc::new(DirectLimiter::new("100/s").unwrap());
     let schedule: Schedule = "00:00-01:00 x2; 02:00-03:00 x0.5".parse().unwrap();
     let scaled = Scaled::builder(throttle.clone()).by_schedule(schedule.clone()).by_load(Scale::default());
     let scaled = scaled.follow(&monitor).unwrap();
@@ -349,11 +349,11 @@ async fn a_shared_limiter_follows_the_time_of_day() {
 #[test]
 fn a_limit_that_could_not_follow_is_refused_at_once() {
     let (monitor, _hand) = watch(&Dial::at(0));
-    let huge = Arc::new(Throttle::new("9000000000000000 at once").unwrap());
+    let huge = Arc::new(DirectLimiter::new("9000000000000000 at once").unwrap());
     assert!(Scaled::builder(huge.clone()).by_load(Scale::default()).follow(&monitor).is_err());
     let log = Arc::new(Limiter::new("100/min sliding-log").unwrap());
     let grows = Scaled::builder(log.clone()).by_load(Scale::default()).follow(&monitor);
-    assert!(matches!(grows, Err(BuildError::DifferentQuota { .. })), "a log has room for no more");
+    assert!(matches!(grows, Err(BuildError::IncompatibleQuota { .. })), "a log has room for no more");
     let shrinks = Scale::default().between("x0.1".parse().unwrap(), Ratio::ONE).unwrap();
     let scaled = Scaled::builder(log).by_load(shrinks).follow(&monitor).unwrap();
     assert!(scaled.declare(vec!["9000/min sliding-window".parse().unwrap()]).is_err(), "of another kind");
@@ -382,7 +382,7 @@ impl Scalable for Gate {
         self.attempts.fetch_add(1, Ordering::SeqCst);
         if self.refusals.load(Ordering::SeqCst) > 0 {
             self.refusals.fetch_sub(1, Ordering::SeqCst);
-            return Err(BuildError::NoRoom);
+            return Err(BuildError::ZeroCapacity);
         }
         self.size.store(*limit, Ordering::SeqCst);
         Ok(())
@@ -399,7 +399,7 @@ fn anything_that_can_be_resized_can_follow_and_a_refusal_is_no_loop() {
         monitor.sample_once();
     }
     assert_eq!((gate.limit(), gate.attempts.load(Ordering::SeqCst)), (50, 1), "tried once, not ten times");
-    assert_eq!((scaled.failure(), scaled.factor()), (Some(BuildError::NoRoom), Ratio::ONE));
+    assert_eq!((scaled.failure(), scaled.factor()), (Some(BuildError::ZeroCapacity), Ratio::ONE));
     step(&monitor, &hand, 5);
     assert_eq!((gate.limit(), scaled.failure()), (32, None));
 }
@@ -476,7 +476,7 @@ fn a_board_is_the_same_for_all_threads() {
 #[test]
 fn a_drop_is_the_last_word_though_a_reading_is_under_way() {
     let (monitor, _hand) = watch(&Dial::at(90));
-    let throttle = Arc::new(Throttle::new("100/s").unwrap());
+    let throttle = Arc::new(DirectLimiter::new("100/s").unwrap());
     let (reads, reading) = mpsc::channel();
     let (go_on, may_go_on) = mpsc::channel();
     let used = move |_now| {
@@ -502,7 +502,7 @@ fn a_drop_is_the_last_word_though_a_reading_is_under_way() {
 #[test]
 fn followers_that_are_gone_are_forgotten() {
     let (monitor, _hand) = watch(&Dial::at(10));
-    let throttle = Arc::new(Throttle::new("100/s").unwrap());
+    let throttle = Arc::new(DirectLimiter::new("100/s").unwrap());
     for _ in 0..100 {
         let scaled = Scaled::builder(throttle.clone()).by_load(Scale::default()).follow(&monitor).unwrap();
         monitor.sample_once();

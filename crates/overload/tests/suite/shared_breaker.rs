@@ -12,7 +12,7 @@ use std::{
     time::Duration,
 };
 use tidegate_core::Percent;
-use tidegate_limiter::{Clock, ClockHand};
+use tidegate_limiter::{Clock, ManualClock};
 use tidegate_overload::{
     Breaker, BreakerBuilder, BreakerSettings, BreakerState, CallCounts, Cause, Guard, Rejection, Report,
 };
@@ -24,13 +24,13 @@ fn settings() -> BreakerBuilder {
     BreakerSettings::builder().over_calls(2).failure_rate(Percent::FULL).probes(1).open_for(SECOND)
 }
 
-fn breaker(settings: BreakerBuilder) -> (Arc<Breaker>, ClockHand) {
+fn breaker(settings: BreakerBuilder) -> (Arc<Breaker>, ManualClock) {
     let (clock, hand) = Clock::manual();
     (Arc::new(Breaker::with_clock(settings.build().unwrap(), clock)), hand)
 }
 
 /// A breaker whose next caller is a probe.
-fn half_open(settings: BreakerBuilder) -> (Arc<Breaker>, ClockHand) {
+fn half_open(settings: BreakerBuilder) -> (Arc<Breaker>, ManualClock) {
     let (breaker, hand) = breaker(settings);
     breaker.open_for(SECOND);
     hand.advance(SECOND);

@@ -16,7 +16,7 @@ use std::{fmt, future::ready, mem, sync::Arc, time::Duration};
 use tidegate_access::AccessDecision;
 use tidegate_bandwidth::Bandwidth;
 use tidegate_core::{Decision, Micros, Quota};
-use tidegate_limiter::Mark;
+use tidegate_limiter::KeyId;
 use tidegate_overload::{Cause, Rejection, Report};
 use tidegate_rule::{
     Answer, Evaluation, Fields, HeldSlots, LimitDecision, LimitOutcome, Limited, Limits, Mode, Pending, Rule,
@@ -85,7 +85,7 @@ pub struct RuleDecision<'a> {
     /// The decision of its quotas, where it has some.
     pub decision: Option<&'a Decision>,
     /// Identifies the key in the rule's limiter, where it was prefetched.
-    pub key: Option<Mark>,
+    pub key: Option<KeyId>,
 }
 
 /// What a rule decided.

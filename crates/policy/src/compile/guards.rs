@@ -13,7 +13,7 @@ use std::{fmt, sync::Arc};
 use tidegate_access::{AccessControl, AccessList, Bans, ListAction};
 use tidegate_bandwidth::{Bandwidth, KeyedBandwidth};
 use tidegate_core::{Micros, Percent, SettingError};
-use tidegate_limiter::{Clock, Refused, Slots, Waiter};
+use tidegate_limiter::{Clock, Semaphore, WaitError, Waiter};
 use tidegate_overload::{
     AdaptiveLimit, Breaker, BreakerSettings, Guard as _, Pass, PriorityLimit, Rejection, Report,
     adaptive::{Anchored, Bounds},
@@ -78,7 +78,7 @@ pub(crate) enum GuardRejection {
     /// There is a line to stand in.
     MustWait,
     /// It stood in line.
-    WaitFailed(Refused),
+    WaitFailed(WaitError),
 }
 
 impl From<Rejection> for GuardRejection {
@@ -370,7 +370,7 @@ impl RuleCompiler<'_> {
         let controller = Anchored::new(target)?.bounds(Bounds::new(least, initial, most)?);
         if has_queue {
             // The queue of the rule says who may wait.
-            let mut slots = Slots::builder().waiting_places(usize::MAX);
+            let mut slots = Semaphore::builder().max_waiters(usize::MAX);
             if let Some(clock) = self.clock {
                 slots = slots.clock(clock.clone());
             }

@@ -12,7 +12,7 @@ use std::{
     },
 };
 use tidegate_core::SettingError;
-use tidegate_limiter::Priority;
+use tidegate_limiter::WaitPriority;
 use tidegate_rule::{
     Charge,
     request::{Address, Duplicates, Head, Key, KeyValue, Reply, TrustedProxies, key},
@@ -183,8 +183,8 @@ pub(crate) type CostFn = dyn Fn(&dyn Head) -> u64 + Send + Sync;
 pub(crate) type IndexFn = dyn Fn(&dyn Head) -> usize + Send + Sync;
 
 /// Who goes first in a line: the more important.
-pub(crate) fn class_priority(class: usize) -> Priority {
-    Priority(u8::try_from(CLASSES.len().saturating_sub(class)).unwrap_or(0))
+pub(crate) fn class_priority(class: usize) -> WaitPriority {
+    WaitPriority(u8::try_from(CLASSES.len().saturating_sub(class)).unwrap_or(0))
 }
 
 pub(crate) fn compile_charge(charge: &model::ChargeSpec) -> Charge {

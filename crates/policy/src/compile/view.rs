@@ -4,7 +4,7 @@ use super::{PolicyGate, guards::CompiledRule, guards::InFlightLimit};
 use crate::model::{RuleEnforcement, RuleSpec};
 use tidegate_access::Bans;
 use tidegate_core::{Percent, Quota};
-use tidegate_limiter::{Limiter, Mark};
+use tidegate_limiter::{KeyId, Limiter};
 use tidegate_overload::BreakerSnapshot;
 use tidegate_rule::{
     Mode, RequestLimit,
@@ -50,12 +50,12 @@ impl PolicyGate {
     }
 
     /// Identifies the key of a request in the limiter of the rule at this index; `None` where it counts nothing in memory.
-    pub fn key_id_at(&self, rule: usize, head: &dyn Head) -> Option<Mark> {
+    pub fn key_id_at(&self, rule: usize, head: &dyn Head) -> Option<KeyId> {
         self.inner.gate.mark_at(self.inner.rules.get(rule)?.limit?, head)
     }
 
     /// Identifies the key of all requests together in the rule at this index, where it counts in memory.
-    pub fn key_id_of_all(&self, rule: usize) -> Option<Mark> {
+    pub fn key_id_of_all(&self, rule: usize) -> Option<KeyId> {
         self.inner.gate.mark_of_all(self.inner.rules.get(rule)?.limit?)
     }
 

@@ -14,7 +14,7 @@ use crate::{
 use cover::{are_disjoint, covers};
 use std::{collections::BTreeMap, fmt, mem};
 use tidegate_core::{AlgorithmKind, Demand, Micros, Outcome, Quota, Retry, suggest};
-use tidegate_limiter::{Capacity, Outage};
+use tidegate_limiter::{Capacity, FailureMode};
 use tidegate_rule::{Mode, request::Missing};
 
 /// A likely mistake: where, why, and what to do about it.
@@ -128,7 +128,7 @@ pub fn lint(policy: &Policy) -> Vec<LintWarning> {
             CounterLocation::Memory => None,
             CounterLocation::DefaultStore(outage) | CounterLocation::Store(_, outage) => Some(outage),
         };
-        if outage == Some(Outage::Open) && looks_like_login(rule) {
+        if outage == Some(FailureMode::Open) && looks_like_login(rule) {
             let reason = "while its store is away, passwords can be guessed without a limit".to_owned();
             add(Lint::OpenLogin, "on-outage", reason, "write `on-outage: local`, or `closed`".to_owned());
         }

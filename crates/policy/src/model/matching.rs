@@ -8,7 +8,7 @@ use tidegate_access::Prefix;
 ///
 /// ```yaml
 /// match:
-///   method: [GET, HEAD]                # one of these
+///   method: [GET, HEAD_WORD]                # one of these
 ///   path: /users/{id}/**               # * is with_scope one segment, {id} is one, ** is any number of them at the end
 ///   host: "*.example.com"
 ///   header: { x-plan: free }           # a value, with * for any text; "*" any_value: it is there

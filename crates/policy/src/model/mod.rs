@@ -27,7 +27,7 @@ pub use server::{
 
 use std::{collections::BTreeMap, fmt, path::PathBuf, time::Duration};
 use tidegate_access::Prefix;
-use tidegate_limiter::Outage;
+use tidegate_limiter::FailureMode;
 use tidegate_rule::Fields;
 
 /// All that a file says, with what it includes (`include: [more.yaml]`), and with `check_templates` written out.
@@ -82,7 +82,7 @@ pub struct Stores {
     /// `deadline`: how long a store may take.
     pub deadline: Option<Duration>,
     /// `on-outage`: what is decided when it is away.
-    pub on_outage: Option<Outage>,
+    pub on_outage: Option<FailureMode>,
 }
 
 impl fmt::Debug for Stores {

@@ -4,7 +4,7 @@ use super::{CostSpec, KeySpec, Match, Network, OnLimit};
 use std::{fmt, str::FromStr, time::Duration};
 use tidegate_access::BanRule;
 use tidegate_core::{CarryOver, Percent, Quota, SettingError};
-use tidegate_limiter::{Capacity, Outage, Overflow};
+use tidegate_limiter::{Capacity, FailureMode, Overflow};
 use tidegate_overload::Schedule;
 use tidegate_rule::{
     Mode,
@@ -58,7 +58,7 @@ pub struct RuleSpec {
     /// `store`, by its name; the default one where it is left out.
     pub store: Option<String>,
     /// `on-outage`; that of the policy where it is left out.
-    pub on_outage: Option<Outage>,
+    pub on_outage: Option<FailureMode>,
     /// `wait`: how long a request may wait for its turn.
     pub wait: Duration,
     /// `queue`: who waits, and in which order.

@@ -13,7 +13,7 @@ use std::{
 };
 use tidegate_access::BanRule;
 use tidegate_core::{LARGEST_EXACT, Micros, Percent, Quota, QuotaError, RateUnit, SettingError, suggest};
-use tidegate_limiter::Outage;
+use tidegate_limiter::FailureMode;
 use tidegate_overload::ScheduleError;
 
 /// What is wrong with a text, where in it, and what to write instead.
@@ -272,7 +272,7 @@ impl PolicyReader<'_> {
         self.parse(node)
     }
 
-    pub(super) fn failure_mode(&mut self, node: &SyntaxNode) -> Option<Outage> {
+    pub(super) fn failure_mode(&mut self, node: &SyntaxNode) -> Option<FailureMode> {
         self.read(node, parse_failure_mode)
     }
 
@@ -370,14 +370,14 @@ fn parse_size(text: &str) -> Result<u64, ValueError> {
 }
 
 /// `open`, `closed`, `local`, or `local N` where so many processes share the quota.
-fn parse_failure_mode(text: &str) -> Result<Outage, ValueError> {
+fn parse_failure_mode(text: &str) -> Result<FailureMode, ValueError> {
     let (word, rest) = text.split_once(' ').unwrap_or((text, ""));
     match (word, rest.trim()) {
-        ("open", "") => Ok(Outage::Open),
-        ("closed", "") => Ok(Outage::Closed),
-        ("local", "") => Ok(Outage::Local { nodes: 1 }),
+        ("open", "") => Ok(FailureMode::Open),
+        ("closed", "") => Ok(FailureMode::Closed),
+        ("local", "") => Ok(FailureMode::Local { nodes: 1 }),
         ("local", nodes) => match nodes.parse() {
-            Ok(nodes) if nodes > 0 => Ok(Outage::Local { nodes }),
+            Ok(nodes) if nodes > 0 => Ok(FailureMode::Local { nodes }),
             _ => Err(ValueError::new(
                 format!("`{}` is not a number of processes", truncate(nodes)),
                 "write `local N`, where N processes share the quota",
@@ -409,11 +409,11 @@ pub(super) fn write_size(bytes: &u64) -> OutputValue {
     }
 }
 
-pub(super) fn write_failure_mode(outage: &Outage) -> OutputValue {
+pub(super) fn write_failure_mode(outage: &FailureMode) -> OutputValue {
     OutputValue::text(match outage {
-        Outage::Open => "open".to_owned(),
-        Outage::Closed => "closed".to_owned(),
-        Outage::Local { nodes } => format!("local {nodes}"),
+        FailureMode::Open => "open".to_owned(),
+        FailureMode::Closed => "closed".to_owned(),
+        FailureMode::Local { nodes } => format!("local {nodes}"),
     })
 }
 

@@ -7,7 +7,7 @@ use crate::{
     rules::{access, header, ip, policy, rule},
 };
 use std::{collections::BTreeMap, path::Path, time::Duration};
-use tidegate_limiter::Outage;
+use tidegate_limiter::FailureMode;
 use tidegate_policy::{
     explain,
     model::{OnLimit, Policy, Quotas, RouteSpec, RuleEnforcement, RuleSpec, Stores, Tiers},
@@ -28,7 +28,7 @@ fn sample_policy() -> Policy {
             RuleSpec {
                 key: ip(),
                 matching: any_request().method("POST").path("/login"),
-                on_outage: Some(Outage::Closed),
+                on_outage: Some(FailureMode::Closed),
                 ..rule("login", &["5/min", "20/h fixed-window"])
             },
             RuleSpec {

@@ -7,7 +7,7 @@ use crate::{
     rules::{gate, header, ip, policy, refusal, rule},
 };
 use proptest::prelude::*;
-use tidegate_limiter::Outage;
+use tidegate_limiter::FailureMode;
 use tidegate_policy::{
     Lint, lint,
     model::{
@@ -135,13 +135,16 @@ fn rule_that_never_matches_is_reported() {
 
 #[test]
 fn open_login_is_reported() {
-    let stores =
-        Stores { default: Some("redis://db".to_owned()), on_outage: Some(Outage::Open), ..Stores::default() };
+    let stores = Stores {
+        default: Some("redis://db".to_owned()),
+        on_outage: Some(FailureMode::Open),
+        ..Stores::default()
+    };
     let login = RuleSpec { matching: any_request().path("/api/Sign-In"), ..rule("one", &["5/min"]) };
     let said =
         |rule: RuleSpec, stores: &Stores| run_lint(&Policy { stores: stores.clone(), ..policy([rule]) });
     assert_eq!(said(login.clone(), &stores), [("one".to_owned(), Lint::OpenLogin)]);
-    assert_eq!(said(RuleSpec { on_outage: Some(Outage::Closed), ..login.clone() }, &stores), []);
+    assert_eq!(said(RuleSpec { on_outage: Some(FailureMode::Closed), ..login.clone() }, &stores), []);
     assert_eq!(said(rule("search", &["5/min"]), &stores), []);
     assert_eq!(
         said(rule("password-reset", &["5/min"]), &stores),

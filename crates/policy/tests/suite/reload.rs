@@ -8,14 +8,14 @@ use crate::{
 };
 use std::time::Duration;
 use tidegate_core::CarryOver;
-use tidegate_limiter::{Clock, ClockHand};
+use tidegate_limiter::{Clock, ManualClock};
 use tidegate_policy::{
     compile::{Compiler, DenyReason, LivePolicy, PolicyGate, PolicyResult},
     model::{AdaptiveSpec, Policy, QueueOrder, QueueSpec, RuleSpec},
 };
 use tidegate_rule::{Evaluation, Rules, request::Reply};
 
-fn live_policy(policy: &Policy) -> (LivePolicy, ClockHand) {
+fn live_policy(policy: &Policy) -> (LivePolicy, ManualClock) {
     let (clock, hand) = Clock::manual();
     (LivePolicy::new(Compiler::new(Rules::new()).clock(clock), policy).unwrap(), hand)
 }

@@ -6,7 +6,7 @@ use proptest::{collection::vec, option, prelude::*, sample::select};
 use std::{collections::BTreeMap, path::PathBuf, time::Duration};
 use tidegate_access::Prefix;
 use tidegate_core::{CarryOver, Percent, Quota};
-use tidegate_limiter::{Capacity, Outage, Overflow};
+use tidegate_limiter::{Capacity, FailureMode, Overflow};
 use tidegate_policy::model::*;
 use tidegate_rule::{
     Fields, Mode,
@@ -315,11 +315,11 @@ fn stores() -> BoxedStrategy<Stores> {
         .boxed()
 }
 
-fn outages() -> BoxedStrategy<Outage> {
+fn outages() -> BoxedStrategy<FailureMode> {
     prop_oneof![
-        Just(Outage::Open),
-        Just(Outage::Closed),
-        (1_u64..100).prop_map(|nodes| Outage::Local { nodes })
+        Just(FailureMode::Open),
+        Just(FailureMode::Closed),
+        (1_u64..100).prop_map(|nodes| FailureMode::Local { nodes })
     ]
     .boxed()
 }
@@ -701,7 +701,7 @@ type RuleActions = (
     String,
     Option<tidegate_overload::Schedule>,
     Option<String>,
-    Option<Outage>,
+    Option<FailureMode>,
     Duration,
     Option<QueueSpec>,
     Option<String>,

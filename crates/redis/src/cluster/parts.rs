@@ -10,25 +10,25 @@ use std::{collections::VecDeque, sync::Arc};
 use tidegate_core::{Demand, Effect, Receipt};
 use tidegate_limiter::{
     StoreError,
-    store::{Answer, Charged, Inquiry, Reply, Request},
+    store::{StoreCharge, StoreCheck, StoreDecision, StoreReply, StoreRequest},
 };
 use tokio::sync::oneshot;
 
 /// Questions for one node, by their places in the request.
-type Part = Vec<(usize, Inquiry)>;
+type Part = Vec<(usize, StoreCheck)>;
 
 /// What became of all parts.
 #[derive(Default)]
 struct Outcome {
-    answers: Vec<(usize, Answer)>,
+    answers: Vec<(usize, StoreDecision)>,
     /// What was charged, and can be given back.
-    charges: Vec<(Inquiry, Charged)>,
+    charges: Vec<(StoreCheck, StoreCharge)>,
     is_denied: bool,
 }
 
 impl Cluster {
     /// One part for each node. It is done in a task of its own, so that nothing stays charged when the caller gives up.
-    pub(super) async fn submit_parts(self: &Arc<Self>, asks: Vec<Inquiry>) -> Answered {
+    pub(super) async fn submit_parts(self: &Arc<Self>, asks: Vec<StoreCheck>) -> Answered {
         let (sender, answer) = oneshot::channel();
         let cluster = self.clone();
         drop(tokio::spawn(async move {
@@ -39,12 +39,14 @@ impl Cluster {
             }
             let _ = sender.send(problem.map_or_else(|| Ok(outcome.reply()), Err));
         }));
-        answer.await.unwrap_or_else(|_| Err(StoreError::Away("the call was given up".to_owned()).into()))
+        answer
+            .await
+            .unwrap_or_else(|_| Err(StoreError::Unavailable("the call was given up".to_owned()).into()))
     }
 
     async fn decide_parts(
         self: &Arc<Self>,
-        asks: Vec<Inquiry>,
+        asks: Vec<StoreCheck>,
         outcome: &mut Outcome,
     ) -> Result<(), Problem> {
         let all = asks.into_iter().enumerate().collect();
@@ -52,9 +54,9 @@ impl Cluster {
         while let Some(part) = parts.pop_front() {
             let questions: Vec<_> = part.iter().map(|(_, ask)| outcome.question(ask)).collect();
             match self.submit_part(questions).await {
-                Ok(Reply::Decided(told)) if told.len() == part.len() => outcome.add(part, told),
+                Ok(StoreReply::Decided(told)) if told.len() == part.len() => outcome.add(part, told),
                 Ok(_) => {
-                    return Err(StoreError::Refused("an answer to another question".to_owned()).into());
+                    return Err(StoreError::Rejected("an answer to another question".to_owned()).into());
                 }
                 // Its keys are not on one node any more, and nothing was done.
                 Err(Problem::Elsewhere) => {
@@ -66,45 +68,47 @@ impl Cluster {
         Ok(())
     }
 
-    async fn submit_part(self: &Arc<Self>, questions: Vec<Inquiry>) -> Answered {
-        let mut keys = questions.iter().map(|ask| self.names.key(&ask.place));
+    async fn submit_part(self: &Arc<Self>, questions: Vec<StoreCheck>) -> Answered {
+        let mut keys = questions.iter().map(|ask| self.names.key(&ask.key_ref));
         let first = keys.next().unwrap_or_default();
         if keys.all(|key| key == first) {
-            return self.submit_to_one(Request::Decide(questions), Caller::AtHome).await;
+            return self.submit_to_one(StoreRequest::Decide(questions), Caller::AtHome).await;
         }
         drop(keys);
-        self.submit_together(&first, Request::Decide(questions), Caller::AtHome).await
+        self.submit_together(&first, StoreRequest::Decide(questions), Caller::AtHome).await
     }
 
-    async fn give_back(self: &Arc<Self>, charges: &[(Inquiry, Charged)]) {
+    async fn give_back(self: &Arc<Self>, charges: &[(StoreCheck, StoreCharge)]) {
         for (ask, charge) in charges {
-            let (place, charge, cost) = (ask.place.clone(), charge.clone(), ask.demand.cost);
-            let _ = self.submit_to_one(Request::Refund { place, charge, cost }, Caller::AtHome).await;
+            let (place, charge, cost) = (ask.key_ref.clone(), charge.clone(), ask.demand.cost);
+            let _ = self
+                .submit_to_one(StoreRequest::Refund { key_ref: place, charge, cost }, Caller::AtHome)
+                .await;
         }
     }
 
     fn split_by_node(&self, part: Part) -> Vec<Part> {
         let map = self.map();
-        split(part, |ask| map.node_of(&self.names.key(&ask.place)).map(Arc::as_ptr))
+        split(part, |ask| map.node_of(&self.names.key(&ask.key_ref)).map(Arc::as_ptr))
     }
 
     fn split_by_key(&self, part: Part) -> Vec<Part> {
-        split(part, |ask| self.names.key(&ask.place))
+        split(part, |ask| self.names.key(&ask.key_ref))
     }
 }
 
 impl Outcome {
     /// After a denial the rest is only looked at.
-    fn question(&self, ask: &Inquiry) -> Inquiry {
+    fn question(&self, ask: &StoreCheck) -> StoreCheck {
         let effect = if self.is_denied { Effect::Probe } else { ask.demand.effect };
-        Inquiry { demand: Demand { effect, ..ask.demand }, receipt: true, ..ask.clone() }
+        StoreCheck { demand: Demand { effect, ..ask.demand }, receipt: true, ..ask.clone() }
     }
 
-    fn add(&mut self, part: Part, told: Vec<Answer>) {
+    fn add(&mut self, part: Part, told: Vec<StoreDecision>) {
         let is_denied = !told.iter().all(is_granted);
         for ((index, ask), answer) in part.into_iter().zip(told) {
             if !is_denied && !self.is_denied && ask.demand.effect == Effect::Charge && ask.demand.cost > 0 {
-                self.charges.push((ask, answer.charged()));
+                self.charges.push((ask, answer.charge()));
             }
             self.answers.push((index, answer));
         }
@@ -112,18 +116,18 @@ impl Outcome {
     }
 
     /// An answer to each question, in their order.
-    fn reply(mut self) -> Reply {
+    fn reply(mut self) -> StoreReply {
         self.answers.sort_by_key(|(index, _)| *index);
         if self.is_denied {
             // What was given back cannot be given back again.
             let steps = self.answers.iter_mut().flat_map(|(_, answer)| &mut answer.steps);
             steps.for_each(|step| step.receipt = Receipt::default());
         }
-        Reply::Decided(self.answers.into_iter().map(|(_, answer)| answer).collect())
+        StoreReply::Decided(self.answers.into_iter().map(|(_, answer)| answer).collect())
     }
 }
 
-fn split<T: PartialEq>(part: Part, by: impl Fn(&Inquiry) -> T) -> Vec<Part> {
+fn split<T: PartialEq>(part: Part, by: impl Fn(&StoreCheck) -> T) -> Vec<Part> {
     let mut parts: Vec<(T, Part)> = Vec::new();
     for (index, ask) in part {
         let of = by(&ask);
@@ -135,6 +139,6 @@ fn split<T: PartialEq>(part: Part, by: impl Fn(&Inquiry) -> T) -> Vec<Part> {
     parts.into_iter().map(|(_, part)| part).collect()
 }
 
-fn is_granted(answer: &Answer) -> bool {
+fn is_granted(answer: &StoreDecision) -> bool {
     answer.steps.iter().all(|step| step.decision.is_granted())
 }

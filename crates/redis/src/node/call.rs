@@ -7,7 +7,7 @@ use crate::{
 };
 use redis::{Cmd, ErrorKind, RedisError, ServerErrorKind, Value};
 use tidegate_core::Micros;
-use tidegate_limiter::{StoreError, store::Request};
+use tidegate_limiter::{StoreError, store::StoreRequest};
 use tokio::time::timeout;
 
 impl Node {
@@ -15,19 +15,27 @@ impl Node {
     pub(super) async fn call_in_time(
         &self,
         lane: Lane,
-        requests: &[Request],
+        requests: &[StoreRequest],
         now: Option<Micros>,
     ) -> Vec<Answered> {
         let patience = self.patience();
         match timeout(patience, self.call(lane, requests, now)).await {
             Ok(answers) => answers,
             Err(_) => {
-                vec![Err(StoreError::Away(format!("no answer within {patience:?}")).into()); requests.len()]
+                vec![
+                    Err(StoreError::Unavailable(format!("no answer within {patience:?}")).into());
+                    requests.len()
+                ]
             }
         }
     }
 
-    pub(super) async fn call(&self, lane: Lane, requests: &[Request], now: Option<Micros>) -> Vec<Answered> {
+    pub(super) async fn call(
+        &self,
+        lane: Lane,
+        requests: &[StoreRequest],
+        now: Option<Micros>,
+    ) -> Vec<Answered> {
         let said = self.call_once(lane, requests, now).await;
         said.into_iter().zip(requests).map(|(said, request)| settle(said, || self.keys_of(request))).collect()
     }
@@ -35,7 +43,7 @@ impl Node {
     async fn call_once(
         &self,
         lane: Lane,
-        requests: &[Request],
+        requests: &[StoreRequest],
         now: Option<Micros>,
     ) -> Vec<Result<Said, Problem>> {
         match Express::of(requests, now, |place| self.names.key(place)) {
@@ -48,7 +56,7 @@ impl Node {
     async fn call_express(
         &self,
         lane: Lane,
-        requests: &[Request],
+        requests: &[StoreRequest],
         express: &Express,
         now: Option<Micros>,
     ) -> Vec<Result<Said, Problem>> {
@@ -77,7 +85,7 @@ impl Node {
     async fn call_whole(
         &self,
         lane: Lane,
-        requests: &[Request],
+        requests: &[StoreRequest],
         now: Option<Micros>,
     ) -> Vec<Result<Said, Problem>> {
         let mut message = Message::default();
@@ -117,7 +125,7 @@ impl Node {
         }
         match self.evaluate(lane, script, &command).await.map_err(|error| self.explain(&error))? {
             Value::BulkString(bytes) => Ok(bytes),
-            other => Err(StoreError::Refused(format!("an answer that is not ours: {other:?}"))),
+            other => Err(StoreError::Rejected(format!("an answer that is not ours: {other:?}"))),
         }
     }
 
@@ -144,7 +152,7 @@ impl Node {
 }
 
 pub(super) fn garbled() -> StoreError {
-    StoreError::Refused("an answer that cannot be read".to_owned())
+    StoreError::Rejected("an answer that cannot be read".to_owned())
 }
 
 /// What a node of a cluster says of a key that it does not have.
@@ -156,6 +164,6 @@ pub(super) fn settle(said: Result<Said, Problem>, keys: impl FnOnce() -> String)
         Said::Reply(reply) => Ok(reply),
         Said::Stranger(tag) => Err(Problem::Stranger(tag)),
         Said::Refused(why) if why.contains(NOT_LOCAL) => Err(Problem::Elsewhere),
-        Said::Refused(why) => Err(StoreError::Refused(format!("{why}; key {}", keys())).into()),
+        Said::Refused(why) => Err(StoreError::Rejected(format!("{why}; key {}", keys())).into()),
     }
 }

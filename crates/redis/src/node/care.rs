@@ -72,8 +72,8 @@ impl Node {
     /// Takes note of what was wrong with an answer, if anything was.
     pub(crate) fn take_note(self: &Arc<Self>, error: Option<&StoreError>) {
         match error {
-            Some(StoreError::Away(cause)) => self.went_away(cause),
-            Some(StoreError::Refused(cause)) => self.health.rejected(cause),
+            Some(StoreError::Unavailable(cause)) => self.went_away(cause),
+            Some(StoreError::Rejected(cause)) => self.health.rejected(cause),
             Some(_) => {}
             None => self.health.decided(),
         }
@@ -87,7 +87,7 @@ impl Node {
                 Ok(_) | Err(_) => self.take_note(None),
             }
         }
-        let is_away = |answer: &Answered| matches!(answer, Err(Problem::Store(StoreError::Away(_))));
+        let is_away = |answer: &Answered| matches!(answer, Err(Problem::Store(StoreError::Unavailable(_))));
         if !answers.iter().any(is_away) && self.health.answered(took, self.deadline) {
             self.look_after();
         }
@@ -159,7 +159,7 @@ impl Node {
                         break;
                     }
                     let ping = node.in_time(node.send_on(lane, &redis::cmd("PING"))).await;
-                    if let Err(StoreError::Away(cause)) = ping.map_err(|error| node.explain(&error)) {
+                    if let Err(StoreError::Unavailable(cause)) = ping.map_err(|error| node.explain(&error)) {
                         node.went_away(&cause);
                     }
                 }

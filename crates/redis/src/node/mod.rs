@@ -25,7 +25,7 @@ use std::{
 use tidegate_core::Micros;
 use tidegate_limiter::{
     Clock, StoreError,
-    store::{Place, Reply, Request},
+    store::{KeyRef, StoreReply, StoreRequest},
 };
 use tokio::time::timeout;
 
@@ -72,7 +72,7 @@ pub(crate) struct Node {
 }
 
 /// What became of a request.
-pub(crate) type Answered = Result<Reply, Problem>;
+pub(crate) type Answered = Result<StoreReply, Problem>;
 
 /// Why there is no answer.
 #[derive(Clone, Debug)]
@@ -138,14 +138,14 @@ impl Node {
     pub(crate) async fn ready(&self) -> Result<(), StoreError> {
         match timeout(self.deadline, self.health.ready()).await {
             Ok(Ok(())) => Ok(()),
-            Ok(Err(cause)) => Err(StoreError::Away(cause.to_string())),
-            Err(_) => Err(StoreError::Late),
+            Ok(Err(cause)) => Err(StoreError::Unavailable(cause.to_string())),
+            Err(_) => Err(StoreError::Timeout),
         }
     }
 
     /// Does what is asked about a key whose slot is moving here. It is alone, so that nothing comes between the two
     /// commands that this takes.
-    pub(crate) async fn submit_asking(self: &Arc<Self>, request: &Request) -> Answered {
+    pub(crate) async fn submit_asking(self: &Arc<Self>, request: &StoreRequest) -> Answered {
         self.ready().await?;
         let mut message = Message::default();
         message.add(request, |place| self.names.key(place));
@@ -155,7 +155,7 @@ impl Node {
         eval.arg(script.text()).arg(0).arg(message.bytes(None)).arg(message.keys());
         let told = match timeout(self.deadline, self.send_asking(&eval)).await {
             Ok(told) => told.map_err(|error| self.explain(&error)),
-            Err(_) => Err(StoreError::Late),
+            Err(_) => Err(StoreError::Timeout),
         };
         self.take_note(told.as_ref().err());
         match told? {
@@ -183,7 +183,7 @@ impl Node {
         self.ready().await?;
         let told = match timeout(self.deadline, self.send(command)).await {
             Ok(told) => told.map_err(|error| self.explain(&error)),
-            Err(_) => Err(StoreError::Late),
+            Err(_) => Err(StoreError::Timeout),
         };
         self.take_note(told.as_ref().err());
         told
@@ -193,14 +193,14 @@ impl Node {
     pub(crate) async fn commands(self: &Arc<Self>, commands: &Pipeline) -> Result<Vec<Value>, StoreError> {
         self.ready().await?;
         let Some(mut connection) = self.connection(FIRST) else {
-            let away = StoreError::Away("not connected".to_owned());
+            let away = StoreError::Unavailable("not connected".to_owned());
             self.take_note(Some(&away));
             return Err(away);
         };
         let sent = connection.send_packed_commands(commands, 0, commands.len());
         let told = match timeout(self.deadline, sent).await {
             Ok(told) => told.map_err(|error| self.explain(&error)),
-            Err(_) => Err(StoreError::Late),
+            Err(_) => Err(StoreError::Timeout),
         };
         self.take_note(told.as_ref().err());
         told
@@ -211,7 +211,7 @@ impl Node {
     }
 
     /// What is asked, at a moment that the caller names: for checks of the store itself.
-    pub(crate) async fn submit_at(self: &Arc<Self>, requests: &[Request], now: Micros) -> Vec<Answered> {
+    pub(crate) async fn submit_at(self: &Arc<Self>, requests: &[StoreRequest], now: Micros) -> Vec<Answered> {
         self.call_in_time(FIRST, requests, Some(now)).await
     }
 
@@ -232,7 +232,7 @@ impl Node {
     }
 
     /// The keys in the server that a request is about, for messages.
-    fn keys_of(&self, request: &Request) -> String {
+    fn keys_of(&self, request: &StoreRequest) -> String {
         let keys: Vec<_> = places(request).map(|place| format!("`{}`", self.names.key(place))).collect();
         keys.join(", ")
     }
@@ -259,9 +259,9 @@ impl Node {
             if !error.is_timeout() {
                 self.disconnect();
             }
-            return StoreError::Away(error.to_string());
+            return StoreError::Unavailable(error.to_string());
         }
-        StoreError::Refused(error.to_string())
+        StoreError::Rejected(error.to_string())
     }
 
     fn connection(&self, lane: Lane) -> Option<MultiplexedConnection> {
@@ -273,13 +273,13 @@ impl Node {
 const ANSWER: Duration = Duration::from_secs(1);
 
 /// The keys that a request is about.
-pub(crate) fn places(request: &Request) -> impl Iterator<Item = &Place> {
-    let (asks, place): (&[_], Option<&Place>) = match request {
-        Request::Decide(asks) => (asks, None),
-        Request::TakeUpTo(ask) => (std::slice::from_ref(ask), None),
-        Request::Refund { place, .. } | Request::Reset(place) | Request::Renew { place, .. } => {
-            (&[], Some(place))
-        }
+pub(crate) fn places(request: &StoreRequest) -> impl Iterator<Item = &KeyRef> {
+    let (asks, place): (&[_], Option<&KeyRef>) = match request {
+        StoreRequest::Decide(asks) => (asks, None),
+        StoreRequest::TakeUpTo(ask) => (std::slice::from_ref(ask), None),
+        StoreRequest::Refund { key_ref: place, .. }
+        | StoreRequest::Reset(place)
+        | StoreRequest::Renew { key_ref: place, .. } => (&[], Some(place)),
     };
-    asks.iter().map(|ask| &ask.place).chain(place)
+    asks.iter().map(|ask| &ask.key_ref).chain(place)
 }

@@ -11,7 +11,7 @@ use std::{
 use tidegate_core::{Micros, Overdraft};
 use tidegate_limiter::{
     StoreError,
-    store::{Reply, Request},
+    store::{StoreReply, StoreRequest},
 };
 use tokio::{runtime::Handle, sync::oneshot, time::timeout};
 
@@ -26,12 +26,12 @@ pub(super) struct Queue {
     free: Vec<Lane>,
     waiting: Vec<Waiting>,
     /// To be sent when the server is available again: nobody waits for them.
-    refunds: Vec<Request>,
+    refunds: Vec<StoreRequest>,
 }
 
 #[derive(Debug)]
 struct Waiting {
-    request: Request,
+    request: StoreRequest,
     answer: oneshot::Sender<Answered>,
 }
 
@@ -49,12 +49,12 @@ enum Entry {
 
 impl Node {
     /// Does what is asked, alone or together with others, by the deadline.
-    pub(crate) async fn submit(self: &Arc<Self>, request: Request, caller: Caller) -> Answered {
+    pub(crate) async fn submit(self: &Arc<Self>, request: StoreRequest, caller: Caller) -> Answered {
         if !self.health.is_available()
             && let Err(error) = Box::pin(self.ready()).await
         {
             return match request {
-                Request::Refund { .. } => self.refund_later(request),
+                StoreRequest::Refund { .. } => self.refund_later(request),
                 _ => Err(error.into()),
             };
         }
@@ -65,21 +65,21 @@ impl Node {
                 timeout(time, answer).await.map(|answer| answer.unwrap_or_else(|_| lost()))
             }
         };
-        answer.unwrap_or(Err(StoreError::Late.into()))
+        answer.unwrap_or(Err(StoreError::Timeout.into()))
     }
 
     /// How long a request may take: a decision has a caller who waits for it, the rest has to arrive.
-    fn time_for(&self, request: &Request) -> Duration {
+    fn time_for(&self, request: &StoreRequest) -> Duration {
         match request {
-            Request::Decide(asks) if asks.iter().all(|ask| ask.demand.overdraft != Overdraft::Force) => {
+            StoreRequest::Decide(asks) if asks.iter().all(|ask| ask.demand.overdraft != Overdraft::Force) => {
                 self.deadline
             }
-            Request::TakeUpTo(_) => self.deadline,
+            StoreRequest::TakeUpTo(_) => self.deadline,
             _ => self.patience() * 2,
         }
     }
 
-    fn enter(self: &Arc<Self>, request: Request, caller: Caller) -> Entry {
+    fn enter(self: &Arc<Self>, request: StoreRequest, caller: Caller) -> Entry {
         let mut queue = self.queue();
         let lane = if queue.waiting.is_empty() { queue.free.pop() } else { None };
         if let (Some(lane), Caller::AtHome) = (lane, caller) {
@@ -119,7 +119,7 @@ impl Node {
         while let Some(waiting) = next {
             let (requests, answers): (Vec<_>, Vec<_>) =
                 waiting.into_iter().map(|one| (one.request, one.answer)).unzip();
-            let requests: Arc<[Request]> = requests.into();
+            let requests: Arc<[StoreRequest]> = requests.into();
             let sent = node.clock.now();
             let answered = node.call_by_patience(turn.lane, requests.clone()).await;
             for ((answer, one), request) in answers.into_iter().zip(answered).zip(requests.iter()) {
@@ -137,7 +137,7 @@ impl Node {
 
     /// Makes a call and records how it went. When the server counts as unavailable before it answers, its connection is
     /// left to this call alone: what the answer took is given back whenever it comes.
-    async fn call_by_patience(self: &Arc<Self>, lane: Lane, requests: Arc<[Request]>) -> Vec<Answered> {
+    async fn call_by_patience(self: &Arc<Self>, lane: Lane, requests: Arc<[StoreRequest]>) -> Vec<Answered> {
         let (count, sent, patience) = (requests.len(), self.clock.now(), self.patience());
         let (node, asked) = (self.clone(), requests.clone());
         let mut call = Box::pin(async move { node.call(lane, &asked, None).await });
@@ -154,7 +154,7 @@ impl Node {
                         }
                     }));
                 }
-                vec![Err(StoreError::Away(format!("no answer within {patience:?}")).into()); count]
+                vec![Err(StoreError::Unavailable(format!("no answer within {patience:?}")).into()); count]
             }
         };
         self.record_call(&answers, self.clock.now().since(sent).into());
@@ -162,7 +162,7 @@ impl Node {
     }
 
     /// Gives back what an answer took that came when nobody waited for it any more.
-    fn give_back_late(self: &Arc<Self>, request: &Request, answer: Answered, sent: Micros) {
+    fn give_back_late(self: &Arc<Self>, request: &StoreRequest, answer: Answered, sent: Micros) {
         let (Ok(reply), Ok(runtime)) = (answer, Handle::try_current()) else { return };
         let refunds = refunds(request, reply);
         if refunds.is_empty() {
@@ -181,8 +181,8 @@ impl Node {
 
     /// Gives a refund the earliest time at which it can have been charged, where the answer had none: what has drained
     /// since then is not given back.
-    async fn with_time(self: &Arc<Self>, refund: Request, sent: Micros) -> Request {
-        let Request::Refund { place, mut charge, cost } = refund else { return refund };
+    async fn with_time(self: &Arc<Self>, refund: StoreRequest, sent: Micros) -> StoreRequest {
+        let StoreRequest::Refund { key_ref: place, mut charge, cost } = refund else { return refund };
         let is_untimed = |receipt: &tidegate_core::Receipt| receipt.cost > 0 && receipt.at == Micros::ZERO;
         if charge.receipts.iter().any(is_untimed)
             && let Ok(time) = self.send(&redis::cmd("TIME")).await
@@ -194,17 +194,17 @@ impl Node {
                 receipt.at = earliest;
             }
         }
-        Request::Refund { place, charge, cost }
+        StoreRequest::Refund { key_ref: place, charge, cost }
     }
 
     /// Keeps a refund until the server is available again.
-    fn refund_later(&self, refund: Request) -> Answered {
+    fn refund_later(&self, refund: StoreRequest) -> Answered {
         let mut queue = self.queue();
         if queue.refunds.len() >= MAX_WAITING_REFUNDS {
-            return Err(StoreError::Away("too many refunds wait for it".to_owned()).into());
+            return Err(StoreError::Unavailable("too many refunds wait for it".to_owned()).into());
         }
         queue.refunds.push(refund);
-        Ok(Reply::Done)
+        Ok(StoreReply::Done)
     }
 
     /// Sends the refunds that waited.
@@ -225,43 +225,47 @@ impl Node {
 const LATEST_ANSWER: Duration = Duration::from_secs(300);
 
 /// What undoes a request that was granted; nothing where it was denied, only looked, or settled a cost.
-fn refunds(request: &Request, reply: Reply) -> Vec<Request> {
+fn refunds(request: &StoreRequest, reply: StoreReply) -> Vec<StoreRequest> {
     let asks = match request {
-        Request::Decide(asks) if asks.iter().all(|ask| ask.demand.overdraft != Overdraft::Force) => &asks[..],
-        Request::TakeUpTo(ask) => std::slice::from_ref(ask),
+        StoreRequest::Decide(asks) if asks.iter().all(|ask| ask.demand.overdraft != Overdraft::Force) => {
+            &asks[..]
+        }
+        StoreRequest::TakeUpTo(ask) => std::slice::from_ref(ask),
         // The holder knows only the slot that it had before: it takes another.
-        Request::Renew { place, .. } => {
-            let Reply::Renewed(Some(receipt)) = reply else { return Vec::new() };
+        StoreRequest::Renew { key_ref: place, .. } => {
+            let StoreReply::Renewed(Some(receipt)) = reply else { return Vec::new() };
             let is_slot = |index: usize| place.limit.quotas()[index].rate().is_none();
-            let receipts =
-                place.quotas().map(|index| if is_slot(index) { receipt } else { <_>::default() }).collect();
-            let charge = tidegate_limiter::store::Charged { receipts, generation: 0 };
-            return vec![Request::Refund { place: place.clone(), charge, cost: receipt.cost }];
+            let receipts = place
+                .quota_indices()
+                .map(|index| if is_slot(index) { receipt } else { <_>::default() })
+                .collect();
+            let charge = tidegate_limiter::store::StoreCharge { receipts, generation: 0 };
+            return vec![StoreRequest::Refund { key_ref: place.clone(), charge, cost: receipt.cost }];
         }
         _ => return Vec::new(),
     };
-    let Reply::Decided(answers) = reply else { return Vec::new() };
+    let StoreReply::Decided(answers) = reply else { return Vec::new() };
     if !answers.iter().flat_map(|answer| &answer.steps).all(|step| step.decision.is_granted()) {
         return Vec::new();
     }
-    let charged = asks.iter().zip(answers).map(|(ask, answer)| (ask.place.clone(), answer.charged()));
+    let charged = asks.iter().zip(answers).map(|(ask, answer)| (ask.key_ref.clone(), answer.charge()));
     let refunds = charged.map(|(place, charge)| {
         let cost = charge.receipts.iter().map(|receipt| receipt.cost).max().unwrap_or(0);
-        Request::Refund { place, charge, cost }
+        StoreRequest::Refund { key_ref: place, charge, cost }
     });
-    refunds.filter(|refund| matches!(refund, Request::Refund { cost: 1.., .. })).collect()
+    refunds.filter(|refund| matches!(refund, StoreRequest::Refund { cost: 1.., .. })).collect()
 }
 
 /// A lone call. When its caller leaves it goes on, and what its answer takes is given back.
 struct InFlight {
     node: Arc<Node>,
-    request: Request,
+    request: StoreRequest,
     sent: Micros,
     call: Option<Pin<Box<dyn Future<Output = Answered> + Send>>>,
 }
 
 impl InFlight {
-    fn new(node: Arc<Node>, lane: Lane, request: Request) -> Self {
+    fn new(node: Arc<Node>, lane: Lane, request: StoreRequest) -> Self {
         let turn = Turn { node: node.clone(), lane, is_over: false };
         let (caller, requests) = (node.clone(), Arc::from([request.clone()]));
         let call = async move {
@@ -318,14 +322,14 @@ impl Drop for Turn {
 }
 
 fn lost() -> Answered {
-    Err(StoreError::Away("the call was given up".to_owned()).into())
+    Err(StoreError::Unavailable("the call was given up".to_owned()).into())
 }
 
 /// The answer as it was asked for: receipts only where the caller wants them.
-pub(crate) fn as_asked(request: &Request, answer: Answered) -> Answered {
-    let Request::Decide(asks) = request else { return answer };
+pub(crate) fn as_asked(request: &StoreRequest, answer: Answered) -> Answered {
+    let StoreRequest::Decide(asks) = request else { return answer };
     let mut answer = answer;
-    if let Ok(Reply::Decided(answers)) = &mut answer {
+    if let Ok(StoreReply::Decided(answers)) = &mut answer {
         for (_, answer) in asks.iter().zip(answers).filter(|(ask, _)| !ask.receipt) {
             answer.generation = 0;
             answer.steps.iter_mut().for_each(|step| step.receipt = <_>::default());

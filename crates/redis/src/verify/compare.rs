@@ -6,7 +6,7 @@ use super::{
 };
 use std::fmt;
 use tidegate_core::{ChargeResult, Decision, Demand, Micros, Receipt};
-use tidegate_limiter::store::{Answer, Charged, Reply};
+use tidegate_limiter::store::{StoreCharge, StoreDecision, StoreReply};
 
 impl Pair {
     /// Does the step in this process, and compares.
@@ -14,11 +14,11 @@ impl Pair {
         &mut self,
         now: Micros,
         deed: &Deed,
-        reply: Reply,
+        reply: StoreReply,
         done: &mut Compared,
     ) -> Result<(), Box<Difference>> {
         match (deed, reply) {
-            (Deed::Check(cost), Reply::Decided(answers)) => {
+            (Deed::Check(cost), StoreReply::Decided(answers)) => {
                 self.note(format!("at {}us check {cost}", now.get()));
                 let mut steps = self.decide(now, Demand::new(*cost));
                 // Nobody asked for receipts.
@@ -26,35 +26,35 @@ impl Pair {
                 done.checks += 1;
                 self.decided(&steps, &answers[0], done)
             }
-            (Deed::Decide(demand), Reply::Decided(answers)) => {
+            (Deed::Decide(demand), StoreReply::Decided(answers)) => {
                 self.note(format!("at {}us {demand:?}", now.get()));
                 let steps = self.decide(now, *demand);
                 self.decided(&steps, &answers[0], done)
             }
-            (Deed::TakeUpTo(most), Reply::Decided(answers)) => {
+            (Deed::TakeUpTo(most), StoreReply::Decided(answers)) => {
                 self.note(format!("at {}us up to {most}", now.get()));
                 let steps = self.take_up_to(now, *most);
                 self.decided(&steps, &answers[0], done)
             }
-            (Deed::Refund(taken, cost), Reply::Done) => {
+            (Deed::Refund(taken, cost), StoreReply::Done) => {
                 self.note(format!("at {}us refund {cost} of {:?}", now.get(), taken.charged));
                 self.refund(now, taken, *cost, false);
                 done.refunds += 1;
                 Ok(())
             }
-            (Deed::RefundSettled(taken), Reply::Done) => {
+            (Deed::RefundSettled(taken), StoreReply::Done) => {
                 self.note(format!("at {}us refund settled {:?}", now.get(), taken.charged));
                 self.refund(now, taken, u64::MAX, true);
                 Ok(())
             }
-            (Deed::Reset, Reply::Done) => {
+            (Deed::Reset, StoreReply::Done) => {
                 self.note(format!("at {}us reset", now.get()));
                 self.entries.reset();
                 self.settle();
                 done.resets += 1;
                 Ok(())
             }
-            (Deed::Renew(taken), Reply::Renewed(redis)) => {
+            (Deed::Renew(taken), StoreReply::Renewed(redis)) => {
                 self.note(format!("at {}us renew {:?}", now.get(), taken.receipts));
                 let memory = self.entries.renew(now, taken.receipts[0]);
                 done.renewals += 1;
@@ -62,7 +62,7 @@ impl Pair {
                     return Err(self.difference(&memory, &redis));
                 }
                 if let Some(receipt) = memory {
-                    let charged = Charged { receipts: vec![receipt], ..taken.charged.clone() };
+                    let charged = StoreCharge { receipts: vec![receipt], ..taken.charged.clone() };
                     self.outstanding.push(Taken {
                         charged,
                         receipts: vec![receipt],
@@ -95,7 +95,7 @@ impl Pair {
     fn decided(
         &mut self,
         steps: &[ChargeResult],
-        answer: &Answer,
+        answer: &StoreDecision,
         done: &mut Compared,
     ) -> Result<(), Box<Difference>> {
         for (memory, redis) in steps.iter().zip(&answer.steps) {
@@ -112,7 +112,7 @@ impl Pair {
         self.last_reset = decisions.iter().map(|decision| decision.reset_after()).max().unwrap_or_default();
         let receipts: Vec<_> = steps.iter().map(|step| step.receipt).collect();
         if receipts.iter().any(|receipt| receipt.cost > 0) {
-            self.outstanding.push(Taken { place: self.place(), charged: answer.charged(), receipts });
+            self.outstanding.push(Taken { place: self.place(), charged: answer.charge(), receipts });
         }
         Ok(())
     }

@@ -3,13 +3,15 @@
 use super::{Compared, dice::Dice, show};
 use std::{collections::VecDeque, sync::Arc};
 use tidegate_core::{AlgorithmKind, CarryOver, Demand, Micros, Quota, Rate, Receipt, StateEntries};
-use tidegate_limiter::store::{Charged, Choice, Inquiry, Limit, Place, Request, Slots};
+use tidegate_limiter::store::{
+    KeyRef, QuotaSelection, SlotMode, StoreCharge, StoreCheck, StoreLimit, StoreRequest,
+};
 
 /// One key in both places.
 pub(super) struct Pair {
-    pub(super) limit: Arc<Limit>,
+    pub(super) limit: Arc<StoreLimit>,
     /// Limits that the key was counted by before. As in a fleet whose quotas are being changed, any of them may count it again.
-    pub(super) others: Vec<Arc<Limit>>,
+    pub(super) others: Vec<Arc<StoreLimit>>,
     pub(super) key: String,
     /// Of all quotas that it ever had.
     pub(super) tags: Vec<u16>,
@@ -25,8 +27,8 @@ pub(super) struct Pair {
 /// A charge as both sides know it.
 #[derive(Clone)]
 pub(super) struct Taken {
-    pub(super) place: Place,
-    pub(super) charged: Charged,
+    pub(super) place: KeyRef,
+    pub(super) charged: StoreCharge,
     pub(super) receipts: Vec<Receipt>,
 }
 
@@ -56,7 +58,7 @@ impl Pair {
         let quotas: Vec<_> = (0..count).map(|_| dice.quota(kind.filter(|_| count > 1))).collect();
         // A rule of its own: two quotas in a few tens of thousands have the same tag.
         let name = format!("verify-{round}-{index}");
-        let limit = Limit::new(&name, quotas, Choice::All, CarryOver::Keep);
+        let limit = StoreLimit::new(&name, quotas, QuotaSelection::All, CarryOver::Keep);
         let tags = limit.tags().to_vec();
         let story = VecDeque::from([format!("start with {}", show(limit.quotas()))]);
         Self {
@@ -73,8 +75,8 @@ impl Pair {
         }
     }
 
-    pub(super) fn place(&self) -> Place {
-        Place { limit: self.limit.clone(), key: self.key.clone(), tier: 0 }
+    pub(super) fn place(&self) -> KeyRef {
+        KeyRef { limit: self.limit.clone(), key: self.key.clone(), tier: 0 }
     }
 
     /// A time until the next step that is worth a look.
@@ -174,7 +176,7 @@ impl Pair {
             .collect();
         self.tags.extend(quotas.iter().map(Quota::tag));
         self.note(format!("change to {}, {how:?}", show(&quotas)));
-        let limit = Arc::new(Limit::new(self.limit.name(), quotas, Choice::All, how));
+        let limit = Arc::new(StoreLimit::new(self.limit.name(), quotas, QuotaSelection::All, how));
         self.others.push(std::mem::replace(&mut self.limit, limit));
         self.others.truncate(3);
         self.keep_slots_only();
@@ -207,29 +209,44 @@ impl Pair {
         }
     }
 
-    pub(super) fn request(&self, deed: &Deed) -> Request {
+    pub(super) fn request(&self, deed: &Deed) -> StoreRequest {
         let place = self.place();
-        let slots = Slots::Take;
+        let slots = SlotMode::Acquire;
         match deed {
             Deed::Check(cost) => {
-                let (demand, slots) = (Demand::new(*cost), Slots::Look);
-                Request::Decide(vec![Inquiry { place, demand, slots, receipt: false }])
+                let (demand, slots) = (Demand::new(*cost), SlotMode::Peek);
+                StoreRequest::Decide(vec![StoreCheck {
+                    key_ref: place,
+                    demand,
+                    slot_mode: slots,
+                    receipt: false,
+                }])
             }
-            Deed::Decide(demand) => {
-                Request::Decide(vec![Inquiry { place, demand: *demand, slots, receipt: true }])
-            }
-            Deed::TakeUpTo(most) => {
-                Request::TakeUpTo(Inquiry { place, demand: Demand::new(*most), slots, receipt: true })
-            }
-            Deed::Refund(taken, cost) => {
-                Request::Refund { place: taken.place.clone(), charge: taken.charged.clone(), cost: *cost }
-            }
+            Deed::Decide(demand) => StoreRequest::Decide(vec![StoreCheck {
+                key_ref: place,
+                demand: *demand,
+                slot_mode: slots,
+                receipt: true,
+            }]),
+            Deed::TakeUpTo(most) => StoreRequest::TakeUpTo(StoreCheck {
+                key_ref: place,
+                demand: Demand::new(*most),
+                slot_mode: slots,
+                receipt: true,
+            }),
+            Deed::Refund(taken, cost) => StoreRequest::Refund {
+                key_ref: taken.place.clone(),
+                charge: taken.charged.clone(),
+                cost: *cost,
+            },
             Deed::RefundSettled(taken) => {
                 let cost = taken.receipts.iter().map(|receipt| receipt.cost).max().unwrap_or(1);
-                Request::Refund { place: taken.place.clone(), charge: taken.charged.clone(), cost }
+                StoreRequest::Refund { key_ref: taken.place.clone(), charge: taken.charged.clone(), cost }
             }
-            Deed::Reset => Request::Reset(place),
-            Deed::Renew(taken) => Request::Renew { place: taken.place.clone(), receipt: taken.receipts[0] },
+            Deed::Reset => StoreRequest::Reset(place),
+            Deed::Renew(taken) => {
+                StoreRequest::Renew { key_ref: taken.place.clone(), receipt: taken.receipts[0] }
+            }
         }
     }
 }

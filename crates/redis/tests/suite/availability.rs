@@ -4,7 +4,7 @@
 
 use crate::common::{AMPLE, FIVE, limiter, limiter_for, number, soon, store, verdict};
 use std::time::Duration;
-use tidegate_limiter::{Limiter, Outage};
+use tidegate_limiter::{FailureMode, Limiter};
 use tidegate_redis::RedisStore;
 use tidegate_testkit::servers::RedisServer;
 
@@ -49,9 +49,9 @@ async fn miss<T>(
 async fn one_missed_deadline_is_not_an_outage() {
     let server = RedisServer::start().unwrap();
     for (mode, expected) in [
-        (Outage::default(), "deny 0 of 5 degraded"),
-        (Outage::Closed, "deny 0 of 5 degraded"),
-        (Outage::Open, "allow"),
+        (FailureMode::default(), "deny 0 of 5 degraded"),
+        (FailureMode::Closed, "deny 0 of 5 degraded"),
+        (FailureMode::Open, "allow"),
     ] {
         let store = hasty(&server).await;
         let limiter = limiter_for(&store, &format!("{mode:?}"), FIVE, mode);
@@ -68,7 +68,7 @@ async fn late_slot_is_given_back_long_before_its_lease_ends() {
     let server = RedisServer::start().unwrap();
     for pause in [Pause::Short, Pause::Long] {
         let store = hasty(&server).await;
-        let limiter = limiter_for(&store, &format!("{pause:?}"), "1 at once lease 1h", Outage::Closed);
+        let limiter = limiter_for(&store, &format!("{pause:?}"), "1 at once lease 1h", FailureMode::Closed);
         soon("the store decides", async || limiter.key("other").permit().await.decision().is_granted()).await;
         let missed = miss(&server, &store, pause, limiter.key("a").permit()).await;
         assert!(!missed.decision().is_granted() && missed.decision().is_degraded());
@@ -80,7 +80,7 @@ async fn late_slot_is_given_back_long_before_its_lease_ends() {
 async fn slot_released_during_an_outage_is_given_back_after_it() {
     let server = RedisServer::start().unwrap();
     let store = hasty(&server).await;
-    let limiter = limiter_for(&store, "released", "1 at once lease 1h", Outage::Closed);
+    let limiter = limiter_for(&store, "released", "1 at once lease 1h", FailureMode::Closed);
     soon("the store decides", async || limiter.key("other").permit().await.decision().is_granted()).await;
     let held = limiter.key("a").permit().await;
     assert!(held.decision().is_granted());
@@ -100,7 +100,7 @@ async fn late_tokens_are_given_back() {
         for quota in [FIVE, "5 per 52w sliding-log", "5 per 52w fixed-window"] {
             let (name, store) = (format!("{pause:?} {quota}"), hasty(&server).await);
             let (ours, observed) =
-                (limiter_for(&store, &name, quota, Outage::Closed), limiter(&observer, &name, quota));
+                (limiter_for(&store, &name, quota, FailureMode::Closed), limiter(&observer, &name, quota));
             decides(&ours).await;
             assert!(!miss(&server, &store, pause, ours.decide("check", 1)).await.is_granted());
             soon("the store decides again", async || !ours.key("b").peek(1).await.is_degraded()).await;
@@ -130,7 +130,7 @@ async fn caller_that_leaves_gets_nothing_and_pays_nothing() {
 async fn default_mode_admits_no_more_than_the_bound_in_each_process() {
     let server = RedisServer::start().unwrap();
     let store = hasty(&server).await;
-    let limiter = limiter_for(&store, "bound", "10 per 52w", Outage::default());
+    let limiter = limiter_for(&store, "bound", "10 per 52w", FailureMode::default());
     decides(&limiter).await;
     let mut admitted = 0;
     for _ in 0..6 {
@@ -158,7 +158,7 @@ async fn default_mode_admits_no_more_than_the_bound_in_each_process() {
 async fn default_mode_holds_no_more_slots_than_the_limit_in_each_process() {
     let server = RedisServer::start().unwrap();
     let store = hasty(&server).await;
-    let limiter = limiter_for(&store, "slots", "3 at once", Outage::default());
+    let limiter = limiter_for(&store, "slots", "3 at once", FailureMode::default());
     soon("the store decides", async || limiter.key("other").permit().await.decision().is_granted()).await;
     let mut held = Vec::new();
     for _ in 0..2 {
@@ -205,15 +205,15 @@ async fn idle_connection_that_was_closed_degrades_no_decision() {
     server.command(&["CLIENT", "KILL", "TYPE", "normal"]).unwrap();
     soon("it is found out", async || store.outages() == 1 && store.trouble().is_none()).await;
     assert_eq!(verdict(&limiter.decide("a", 1).await), "allow 4 of 5");
-    assert_eq!(limiter.degraded(), 0);
+    assert_eq!(limiter.degraded_count(), 0);
 }
 
 #[tokio::test]
 async fn decisions_wait_for_the_first_connection() {
     let server = RedisServer::start().unwrap();
     let store = RedisStore::builder().deadline(AMPLE).open(&server.url()).unwrap();
-    let limiter = limiter_for(&store, "first", FIVE, Outage::Closed);
+    let limiter = limiter_for(&store, "first", FIVE, FailureMode::Closed);
     assert_eq!(verdict(&limiter.decide("a", 1).await), "allow 4 of 5");
-    assert_eq!((limiter.degraded(), store.outages()), (0, 0));
+    assert_eq!((limiter.degraded_count(), store.outages()), (0, 0));
     assert!(number(&server, &["DBSIZE"]) > 0);
 }

@@ -18,8 +18,10 @@ use std::{
 };
 use tidegate_core::{CarryOver, Demand, Quota};
 use tidegate_limiter::{
-    Limiter, Outage, Store,
-    store::{Answer, Choice, Inquiry, Limit, Place, Reply, Request, Slots},
+    FailureMode, Limiter, Store,
+    store::{
+        KeyRef, QuotaSelection, SlotMode, StoreCheck, StoreDecision, StoreLimit, StoreReply, StoreRequest,
+    },
 };
 use tidegate_redis::RedisStore;
 use tidegate_testkit::servers::{RedisCluster, RedisServer, State, Value, until};
@@ -47,7 +49,7 @@ async fn every_primary_decides_and_calls_span_slots() {
     let mut admitted = [0; KEYS];
     tasks.join_all().await.into_iter().for_each(|(key, count)| admitted[key] += count);
     assert_eq!(admitted, [3; KEYS]);
-    assert_eq!(limiter.degraded(), 0);
+    assert_eq!(limiter.degraded_count(), 0);
 
     let mut made = 0;
     for primary in &cluster.nodes()[..3] {
@@ -91,7 +93,7 @@ async fn what_spans_nodes_is_charged_as_a_whole_or_not_at_all() {
             assert_eq!(left(&store, &places).await, [4, 4, 0], "{quota}, {order:?}");
         }
 
-        perform(&store, Request::Reset(full.clone())).await;
+        perform(&store, StoreRequest::Reset(full.clone())).await;
         assert!(decide(&store, &places, Demand::new(3)).await.iter().all(is_granted), "{quota}");
         assert_eq!(left(&store, &places).await, [1, 1, 1], "{quota}");
         let looked = decide(&store, &places, Demand::probe(2)).await;
@@ -105,7 +107,7 @@ async fn slots_that_span_nodes_are_given_back() {
     let cluster = RedisCluster::start().unwrap();
     let store = connect(&cluster).await;
     let quotas = vec![Quota::concurrency_with_lease(2, Duration::from_secs(600)).unwrap()];
-    let limit = Arc::new(Limit::new("downloads", quotas, Choice::All, CarryOver::default()));
+    let limit = Arc::new(StoreLimit::new("downloads", quotas, QuotaSelection::All, CarryOver::default()));
     let places = on_each_primary(&cluster, &store, &limit);
     let [_, _, full] = &places;
     for _ in 0..2 {
@@ -127,7 +129,7 @@ async fn who_gives_up_leaves_nothing_charged() {
     let before = Handle::current().metrics().num_alive_tasks();
     for _ in 0..200 {
         let asks = places.iter().map(|place| ask(place, Demand::new(1))).collect();
-        let mut request = store.perform(Request::Decide(asks));
+        let mut request = store.execute(StoreRequest::Decide(asks));
         let polled = poll_fn(|context| Poll::Ready(request.as_mut().poll(context))).await;
         assert!(polled.is_pending(), "it was asked only once");
         drop(request);
@@ -195,7 +197,7 @@ async fn a_primary_dies_under_load() {
     is_over.store(true, Ordering::Relaxed);
     tasks.join_all().await;
 
-    assert!(limiter.degraded() > 0, "nothing was decided in between");
+    assert!(limiter.degraded_count() > 0, "nothing was decided in between");
     assert!(store.outages() > 0);
     for (((key, admitted), unknown), may_repeat) in keys.iter().zip(&*admitted).zip(&*unknown).zip(may_repeat)
     {
@@ -211,11 +213,11 @@ async fn a_primary_dies_under_load() {
     soon("no task is left", async || Handle::current().metrics().num_alive_tasks() <= tasks_before).await;
     let listener = TcpListener::bind(victim.address()).unwrap();
     listener.set_nonblocking(true).unwrap();
-    let degraded = limiter.degraded();
+    let degraded = limiter.degraded_count();
     for key in &keys {
         assert!(!limiter.decide(key, 1).await.is_allowed());
     }
-    assert_eq!(limiter.degraded(), degraded);
+    assert_eq!(limiter.degraded_count(), degraded);
     assert_eq!(listener.accept().unwrap_err().kind(), ErrorKind::WouldBlock);
 }
 
@@ -255,7 +257,7 @@ async fn a_slot_moves_under_load() {
     let both = [place(&limit, &moved), place(&limit, &stays), place(&limit, &new)];
     assert!(decide(&store, &both, Demand::new(2)).await.iter().all(is_granted));
     keys[..3].iter().for_each(|key| *counts.entry(key.clone()).or_default() += 2);
-    assert_eq!(limiter.degraded(), 0);
+    assert_eq!(limiter.degraded_count(), 0);
 
     // It arrives under load.
     let load = tokio::spawn({
@@ -277,7 +279,7 @@ async fn a_slot_moves_under_load() {
         let rest = granted(&limiter, key, 50).await;
         assert_eq!(counts[key] + rest, 40, "{key}: {} and {rest}", counts[key]);
     }
-    assert_eq!(limiter.degraded(), 0);
+    assert_eq!(limiter.degraded_count(), 0);
     assert_eq!(store.outages(), 0);
 }
 
@@ -307,7 +309,7 @@ async fn a_slot_moves_to_a_node_that_had_none() {
     for key in [&moved, &stays, &new] {
         assert_eq!(counts[key] + granted(&limiter, key, 50).await, 40, "{key}");
     }
-    assert_eq!((limiter.degraded(), store.outages()), (0, 0));
+    assert_eq!((limiter.degraded_count(), store.outages()), (0, 0));
 }
 
 /// A process that starts in the middle of a move must be able to tell the others of its quota.
@@ -322,7 +324,7 @@ async fn a_quota_is_announced_while_its_slot_moves() {
     let migration = cluster.begin_migration(slot, to).unwrap();
     let limiter = limiter(&store, "7 per 52w");
     assert!(limiter.decide("a", 1).await.is_allowed());
-    assert_eq!(limiter.degraded(), 0);
+    assert_eq!(limiter.degraded_count(), 0);
     block_in_place(|| migration.finish()).unwrap();
     assert_eq!(to.command(&["GET", &announced]).unwrap(), quota.to_string().as_str());
 }
@@ -351,7 +353,7 @@ async fn slots_that_moved_unseen_are_found() {
     for key in &neighbours {
         assert_eq!(granted(&limiter, key, 20).await, 5, "{key}");
     }
-    assert_eq!((limiter.degraded(), store.outages()), (0, 0));
+    assert_eq!((limiter.degraded_count(), store.outages()), (0, 0));
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
@@ -417,7 +419,7 @@ async fn nobody_is_bothered_with_questions_about_slots() {
         !limiter.decide("a", 1).await.is_degraded()
     })
     .await;
-    let (asked, questions) = (limiter.degraded(), questions() - before);
+    let (asked, questions) = (limiter.degraded_count(), questions() - before);
     assert!(asked > 1_000, "{asked}");
     assert!(questions < 400, "{questions} questions in {asked} decisions");
 }
@@ -436,35 +438,40 @@ async fn connect(cluster: &RedisCluster) -> RedisStore {
 
 /// Without the store it denies, so that all that is admitted was counted there.
 fn limiter(store: &RedisStore, quota: &str) -> Limiter {
-    Limiter::builder().name("rule").store(store.clone()).on_outage(Outage::Closed).build(quota).unwrap()
+    Limiter::builder()
+        .name("rule")
+        .store(store.clone())
+        .failure_mode(FailureMode::Closed)
+        .build(quota)
+        .unwrap()
 }
 
-fn limit(name: &str, quota: &str) -> Arc<Limit> {
-    Arc::new(Limit::new(name, vec![quota.parse().unwrap()], Choice::All, CarryOver::default()))
+fn limit(name: &str, quota: &str) -> Arc<StoreLimit> {
+    Arc::new(StoreLimit::new(name, vec![quota.parse().unwrap()], QuotaSelection::All, CarryOver::default()))
 }
 
-fn place(limit: &Arc<Limit>, key: &str) -> Place {
-    Place { limit: limit.clone(), key: key.to_owned(), tier: 0 }
+fn place(limit: &Arc<StoreLimit>, key: &str) -> KeyRef {
+    KeyRef { limit: limit.clone(), key: key.to_owned(), tier: 0 }
 }
 
-fn ask(place: &Place, demand: Demand) -> Inquiry {
-    Inquiry { place: place.clone(), demand, slots: Slots::Take, receipt: false }
+fn ask(place: &KeyRef, demand: Demand) -> StoreCheck {
+    StoreCheck { key_ref: place.clone(), demand, slot_mode: SlotMode::Acquire, receipt: false }
 }
 
-async fn perform(store: &RedisStore, request: Request) -> Reply {
-    store.perform(request).await.unwrap()
+async fn perform(store: &RedisStore, request: StoreRequest) -> StoreReply {
+    store.execute(request).await.unwrap()
 }
 
-async fn decide(store: &RedisStore, places: &[Place], demand: Demand) -> Vec<Answer> {
+async fn decide(store: &RedisStore, places: &[KeyRef], demand: Demand) -> Vec<StoreDecision> {
     let asks = places.iter().map(|place| ask(place, demand)).collect();
-    match perform(store, Request::Decide(asks)).await {
-        Reply::Decided(answers) => answers,
+    match perform(store, StoreRequest::Decide(asks)).await {
+        StoreReply::Decided(answers) => answers,
         other => panic!("{other:?}"),
     }
 }
 
 /// How much each place would be granted.
-async fn left<const N: usize>(store: &RedisStore, places: &[Place; N]) -> [u64; N] {
+async fn left<const N: usize>(store: &RedisStore, places: &[KeyRef; N]) -> [u64; N] {
     let mut left = [0; N];
     for (place, left) in places.iter().zip(&mut left) {
         let limit = place.limit.quotas()[0].limit();
@@ -480,14 +487,14 @@ async fn left<const N: usize>(store: &RedisStore, places: &[Place; N]) -> [u64; 
     left
 }
 
-fn is_granted(answer: &Answer) -> bool {
+fn is_granted(answer: &StoreDecision) -> bool {
     answer.steps.iter().all(|step| step.decision.is_granted())
 }
 
 /// A key on each primary.
-fn on_each_primary(cluster: &RedisCluster, store: &RedisStore, limit: &Arc<Limit>) -> [Place; 3] {
-    let owner = |place: &Place| cluster.primary_of(RedisCluster::slot_of(store.key(place))).unwrap().port();
-    let mut found: BTreeMap<u16, Place> = BTreeMap::new();
+fn on_each_primary(cluster: &RedisCluster, store: &RedisStore, limit: &Arc<StoreLimit>) -> [KeyRef; 3] {
+    let owner = |place: &KeyRef| cluster.primary_of(RedisCluster::slot_of(store.key(place))).unwrap().port();
+    let mut found: BTreeMap<u16, KeyRef> = BTreeMap::new();
     for index in 0.. {
         let place = place(limit, &format!("key-{index}"));
         found.entry(owner(&place)).or_insert(place);
@@ -499,7 +506,7 @@ fn on_each_primary(cluster: &RedisCluster, store: &RedisStore, limit: &Arc<Limit
 }
 
 /// Keys that share a slot.
-fn in_one_slot<const N: usize>(store: &RedisStore, limit: &Arc<Limit>) -> [String; N] {
+fn in_one_slot<const N: usize>(store: &RedisStore, limit: &Arc<StoreLimit>) -> [String; N] {
     let slot_of = |key: &str| RedisCluster::slot_of(store.key(&place(limit, key)));
     let keys = (0..).map(|index| format!("key-{index}"));
     let slot = slot_of("key-0");

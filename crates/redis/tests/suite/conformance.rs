@@ -15,7 +15,9 @@ use std::{
 use tidegate_core::{AlgorithmKind, CarryOver, ChargeResult, Demand, Micros, Quota, Receipt};
 use tidegate_limiter::{
     Store as _,
-    store::{Charged, Choice, Inquiry, Limit, Place, Reply, Request, Slots},
+    store::{
+        KeyRef, QuotaSelection, SlotMode, StoreCharge, StoreCheck, StoreLimit, StoreReply, StoreRequest,
+    },
 };
 use tidegate_redis::RedisStore;
 use tidegate_testkit::{
@@ -30,12 +32,12 @@ use tokio::runtime::Runtime;
 struct Key {
     runtime: Arc<Runtime>,
     store: RedisStore,
-    place: Place,
+    place: KeyRef,
     generation: u64,
 }
 
 impl Key {
-    fn perform(&self, request: Request, now: Micros) -> Reply {
+    fn perform(&self, request: StoreRequest, now: Micros) -> StoreReply {
         let mut replies = self.runtime.block_on(self.store.perform_at(&[request], now));
         replies.pop().unwrap().unwrap()
     }
@@ -43,8 +45,9 @@ impl Key {
 
 impl Subject for Key {
     fn decide(&mut self, now: Micros, demand: Demand) -> ChargeResult {
-        let ask = Inquiry { place: self.place.clone(), demand, slots: Slots::Take, receipt: true };
-        let Reply::Decided(answers) = self.perform(Request::Decide(vec![ask]), now) else {
+        let ask =
+            StoreCheck { key_ref: self.place.clone(), demand, slot_mode: SlotMode::Acquire, receipt: true };
+        let StoreReply::Decided(answers) = self.perform(StoreRequest::Decide(vec![ask]), now) else {
             panic!("no decision")
         };
         self.generation = answers[0].generation;
@@ -52,13 +55,13 @@ impl Subject for Key {
     }
 
     fn refund(&mut self, now: Micros, receipt: Receipt, cost: u64) {
-        let charge = Charged { receipts: vec![receipt], generation: self.generation };
-        self.perform(Request::Refund { place: self.place.clone(), charge, cost }, now);
+        let charge = StoreCharge { receipts: vec![receipt], generation: self.generation };
+        self.perform(StoreRequest::Refund { key_ref: self.place.clone(), charge, cost }, now);
     }
 
     fn change(&mut self, now: Micros, quota: Quota, how: CarryOver) {
-        let quota = self.store.adapt(quota);
-        let limit = Limit::new(self.place.limit.name(), vec![quota], Choice::All, how);
+        let quota = self.store.effective_quota(quota);
+        let limit = StoreLimit::new(self.place.limit.name(), vec![quota], QuotaSelection::All, how);
         self.place.limit = Arc::new(limit);
         // A key is carried over when it is next asked for.
         self.decide(now, Demand::probe(0));
@@ -85,8 +88,8 @@ impl Keys {
 
     fn next(&self, quota: Quota) -> Key {
         let key = self.made.fetch_add(1, Ordering::Relaxed).to_string();
-        let limit = Arc::new(Limit::new("kit", vec![quota], Choice::All, CarryOver::Keep));
-        let place = Place { limit, key, tier: 0 };
+        let limit = Arc::new(StoreLimit::new("kit", vec![quota], QuotaSelection::All, CarryOver::Keep));
+        let place = KeyRef { limit, key, tier: 0 };
         Key { runtime: self.runtime.clone(), store: self.store.clone(), place, generation: 0 }
     }
 }
@@ -115,7 +118,7 @@ fn the_stories_of_all_peers_are_true_in_redis() {
                 continue;
             }
             told += 1;
-            if let Err(lie) = trace::run(&story, |quota| keys.next(keys.store.adapt(quota))) {
+            if let Err(lie) = trace::run(&story, |quota| keys.next(keys.store.effective_quota(quota))) {
                 lies.push(format!("{}:\n{story}{lie}", path.display()));
             }
         }

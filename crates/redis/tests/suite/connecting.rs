@@ -134,7 +134,7 @@ async fn rights() {
     let limiter = counts(&store(&enough.url()).await).await;
     limiter.key("key").reserve(1, AMPLE).await.cancel().await;
     limiter.key("key").reset().await.unwrap();
-    assert_eq!((limiter.degraded(), limiter.key("key").peek(1).await.remaining()), (0, 5));
+    assert_eq!((limiter.degraded_count(), limiter.key("key").peek(1).await.remaining()), (0, 5));
 
     for rights in [
         "~*",

@@ -8,7 +8,7 @@ use std::{
     sync::{Arc, Mutex},
     time::Duration,
 };
-use tidegate_limiter::Outage;
+use tidegate_limiter::FailureMode;
 use tidegate_redis::RedisStore;
 use tidegate_testkit::servers::{RedisCluster, RedisServer};
 use tracing::{
@@ -91,7 +91,7 @@ async fn healthy_start_logs_nothing() {
 async fn says(url: &str, cause: &str, advice: &str) {
     let log = Log::start();
     let store = RedisStore::builder().deadline(AMPLE).open(url).unwrap();
-    let limiter = limiter_for(&store, "wrong", FIVE, Outage::Closed);
+    let limiter = limiter_for(&store, "wrong", FIVE, FailureMode::Closed);
     for _ in 0..20 {
         assert!(limiter.decide("a", 1).await.is_degraded());
     }
@@ -173,7 +173,7 @@ async fn wrong_type_names_the_key_and_does_not_flood_the_log() {
     let server = RedisServer::start().unwrap();
     let store = RedisStore::builder().deadline(AMPLE).connect(&server.url()).await.unwrap();
     for (rule, quota) in [("short", FIVE), ("long", "5 per 52w sliding-log")] {
-        let limiter = limiter_for(&store, rule, quota, Outage::Closed);
+        let limiter = limiter_for(&store, rule, quota, FailureMode::Closed);
         assert!(limiter.decide("b", 1).await.is_granted());
         let key = format!("tidegate:{{{rule}:a}}:1");
         server.command(&["LPUSH", &key, "not ours"]).unwrap();

@@ -15,7 +15,7 @@ use std::{
     time::{Duration, SystemTime},
 };
 use tidegate_core::{AlgorithmKind, Micros, Quota};
-use tidegate_limiter::{Ahead, Limiter, Outage};
+use tidegate_limiter::{FailureMode, Limiter, TokenPrefetch};
 use tidegate_redis::RedisStore;
 use tidegate_testkit::servers::{Connection, RedisServer, Value};
 use tokio::task::JoinSet;
@@ -116,15 +116,16 @@ fn process_of_a_fleet() {
             .unwrap();
         for (index, quota) in QUOTAS.into_iter().enumerate() {
             let builder = Limiter::builder().name(&format!("rule-{index}")).store(store.clone());
-            let builder = if is_leased { builder.ahead(Ahead::default().ttl(TTL)) } else { builder };
-            let limiter = Arc::new(builder.on_outage(Outage::Closed).build(quota).unwrap());
+            let builder =
+                if is_leased { builder.prefetch(TokenPrefetch::default().ttl(TTL)) } else { builder };
+            let limiter = Arc::new(builder.failure_mode(FailureMode::Closed).build(quota).unwrap());
             let from = time(&mut connection);
             let mut tasks = JoinSet::new();
             for _ in 0..TASKS {
                 let _task = tasks.spawn(ask(limiter.clone()));
             }
             let allowed: u64 = tasks.join_all().await.into_iter().sum();
-            println!("told {allowed} {} {from} {}", limiter.degraded(), time(&mut connection));
+            println!("told {allowed} {} {from} {}", limiter.degraded_count(), time(&mut connection));
         }
     });
 }

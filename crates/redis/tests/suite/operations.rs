@@ -15,7 +15,7 @@ use std::{
     time::Duration,
 };
 use tidegate_core::{CarryOver, Demand, Micros, Quota, StateEntries};
-use tidegate_limiter::{Limiter, Priority, Refused, Waiter};
+use tidegate_limiter::{Limiter, WaitError, WaitPriority, Waiter};
 use tidegate_redis::RedisStore;
 use tidegate_testkit::servers::RedisServer;
 
@@ -62,7 +62,7 @@ async fn transcript(limiter: &Limiter) -> Vec<String> {
     limiter.key("d").reserve(1, Duration::ZERO).await.commit(3).await;
     said.push(format!("more {}", verdict(&limiter.key("d").peek(1).await)));
 
-    said.push(format!("credit {}", verdict(&limiter.key("e").check_on_credit(20).await)));
+    said.push(format!("credit {}", verdict(&limiter.key("e").check_with_overdraft(20).await)));
     said.push(format!("in debt {}", verdict(&limiter.decide("e", 1).await)));
     limiter.key("e").reset().await.unwrap();
     said.push(format!("reset {}", verdict(&limiter.key("e").peek(1).await)));
@@ -79,7 +79,7 @@ async fn the_answers_are_those_of_memory() {
         let memory = transcript(&Limiter::builder().name(&name).build(quota).unwrap()).await;
         let redis = limiter(&store, &name, quota);
         assert_eq!(transcript(&redis).await, memory, "{quota}");
-        assert_eq!(redis.degraded(), 0);
+        assert_eq!(redis.degraded_count(), 0);
     }
     for key in keys(&server, "*") {
         assert!(number(&server, &["PTTL", &key]) > 0, "{key} stays for ever");
@@ -169,7 +169,7 @@ async fn waiting_is_worth_it() {
         assert!(limiter.key("a").acquire(1).await.is_granted());
         assert!(limiter.key("a").try_acquire(1, AMPLE).await.is_granted());
     }
-    assert_eq!(limiter.degraded(), 0);
+    assert_eq!(limiter.degraded_count(), 0);
 }
 
 #[tokio::test]
@@ -284,7 +284,7 @@ async fn processes_with_different_quotas_understand_each_other() {
     assert_eq!(verdict(&old.decide("b", 1).await), "allow 4 of 5");
     assert_eq!(verdict(&log.decide("b", 1).await), "allow 3 of 5");
     assert_eq!(verdict(&old.decide("b", 1).await), "allow 3 of 5");
-    assert_eq!(old.degraded() + new.degraded() + log.degraded(), 0);
+    assert_eq!(old.degraded_count() + new.degraded_count() + log.degraded_count(), 0);
 }
 
 /// Each node counts by itself while there are few quotas; with more than a key has entries for, they share states.
@@ -312,7 +312,7 @@ async fn processes_that_reset_do_not_reset_each_other() {
         }
         let sum: u64 = quotas.iter().map(Quota::limit).sum();
         assert!(admitted <= sum.min(9 * (2 + count)), "{count} of {algorithm}: {admitted} of {sum}");
-        assert_eq!(nodes.iter().map(Limiter::degraded).sum::<u64>(), 0);
+        assert_eq!(nodes.iter().map(Limiter::degraded_count).sum::<u64>(), 0);
     }
 }
 
@@ -332,7 +332,7 @@ async fn processes_understand_each_other_on_a_server_that_lost_everything() {
     assert!(again.decide("c", 1).await.is_allowed() && anew.decide("d", 1).await.is_allowed());
     assert_eq!(verdict(&old.decide("a", 1).await), "allow 3 of 5");
     assert_eq!(verdict(&new.decide("a", 1).await), "allow 5 of 8");
-    assert_eq!(old.degraded() + new.degraded(), 0);
+    assert_eq!(old.degraded_count() + new.degraded_count(), 0);
 }
 
 #[tokio::test]
@@ -410,8 +410,8 @@ async fn those_who_wait_for_a_slot_of_the_fleet_get_it_by_priority_and_in_time()
     // Too late, and too much.
     let held = far.key("a").permit().await;
     let hurried = Waiter::new(1).deadline(Duration::from_millis(20));
-    assert_eq!(near.key("a").permit_in_line(hurried).await.unwrap_err(), Refused::Deadline);
-    assert_eq!(near.key("a").permit_in_line(Waiter::new(2)).await.unwrap_err(), Refused::Never);
+    assert_eq!(near.key("a").permit_queued(hurried).await.unwrap_err(), WaitError::DeadlineExceeded);
+    assert_eq!(near.key("a").permit_queued(Waiter::new(2)).await.unwrap_err(), WaitError::ExceedsLimit);
 
     // What another process gives back is found by asking; among our own the important go first.
     let order = Arc::new(Mutex::new(Vec::new()));
@@ -419,8 +419,8 @@ async fn those_who_wait_for_a_slot_of_the_fleet_get_it_by_priority_and_in_time()
     for priority in [0, 9, 5] {
         let (limiter, order) = (near.clone(), order.clone());
         tasks.push(tokio::spawn(async move {
-            let waiter = Waiter::new(1).priority(Priority(priority));
-            let permit = limiter.key("a").permit_in_line(waiter).await.unwrap();
+            let waiter = Waiter::new(1).priority(WaitPriority(priority));
+            let permit = limiter.key("a").permit_queued(waiter).await.unwrap();
             assert!(permit.decision().is_allowed());
             order.lock().unwrap().push(priority);
         }));

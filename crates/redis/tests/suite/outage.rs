@@ -19,7 +19,7 @@ use std::{
     time::Duration,
 };
 use tidegate_core::Micros;
-use tidegate_limiter::{Limiter, Outage};
+use tidegate_limiter::{FailureMode, Limiter};
 use tidegate_redis::RedisStore;
 use tidegate_testkit::servers::{Fault, Proxy, RedisServer};
 use tokio::task::JoinSet;
@@ -40,7 +40,7 @@ async fn decides(limiter: &Limiter) {
 /// One story for every kind of trouble: it begins, decisions are made without the store, it ends, and the store is
 /// back by itself.
 async fn suffer(url: &str, begin: impl Fn(), end: impl Fn()) {
-    for outage in [Outage::Open, Outage::Closed, Outage::Local { nodes: 2 }] {
+    for outage in [FailureMode::Open, FailureMode::Closed, FailureMode::Local { nodes: 2 }] {
         let store = hasty(url).await;
         let limiter = limiter_for(&store, &format!("{outage:?}"), FIVE, outage);
         decides(&limiter).await;
@@ -51,22 +51,22 @@ async fn suffer(url: &str, begin: impl Fn(), end: impl Fn()) {
             limiter.key("other").peek(1).await.is_degraded() && store.trouble().is_some()
         })
         .await;
-        let before = limiter.degraded();
+        let before = limiter.degraded_count();
         let mut allowed = 0;
         for _ in 0..10 {
             let decision = limiter.decide("a", 1).await;
             assert!(decision.is_degraded(), "{outage:?} {decision:?}");
             allowed += u64::from(decision.is_granted());
-            if outage == Outage::Closed {
+            if outage == FailureMode::Closed {
                 assert_eq!(decision.retry_after(), Some(Micros::from_secs(1)));
             }
         }
         let expected = match outage {
-            Outage::Open => 10,
-            Outage::Closed => 0,
-            Outage::Local { .. } => 2,
+            FailureMode::Open => 10,
+            FailureMode::Closed => 0,
+            FailureMode::Local { .. } => 2,
         };
-        assert_eq!((allowed, limiter.degraded()), (expected, before + 10), "{outage:?}");
+        assert_eq!((allowed, limiter.degraded_count()), (expected, before + 10), "{outage:?}");
         soon("the store says why", async || {
             limiter.decide("a", 1).await;
             store.trouble().is_some_and(|why| !why.is_empty())
@@ -204,7 +204,7 @@ async fn a_start_without_a_server() {
     let server = RedisServer::start().unwrap();
     server.stop().unwrap();
     let store = RedisStore::builder().deadline(AMPLE).open(&server.url()).unwrap();
-    let limiter = limiter_for(&store, "early", FIVE, Outage::Closed);
+    let limiter = limiter_for(&store, "early", FIVE, FailureMode::Closed);
     assert!(limiter.decide("a", 1).await.is_degraded());
     soon("it says why", async || store.trouble().is_some_and(|why| why.contains("refused"))).await;
 
@@ -219,7 +219,7 @@ async fn a_start_with_a_wrong_password_says_so() {
     let server = RedisServer::builder().password("right").start().unwrap();
     let url = format!("redis://:wr0ng@{}", server.address());
     let store = RedisStore::builder().deadline(AMPLE).open(&url).unwrap();
-    let limiter = limiter_for(&store, "early", FIVE, Outage::Closed);
+    let limiter = limiter_for(&store, "early", FIVE, FailureMode::Closed);
     soon("it says why", async || {
         assert!(limiter.decide("a", 1).await.is_degraded());
         store.trouble().is_some_and(|why| why.contains("WRONGPASS") || why.contains("uthentication"))
@@ -238,7 +238,7 @@ async fn a_request_is_never_charged_twice() {
     let (mut asked, mut counted) = (0, 0);
     for after in 0..25 {
         // Another connection each time: one that is lost again and again is tried less and less often.
-        let limiter = limiter_for(&hasty(proxy.url()).await, "once", MANY, Outage::Open);
+        let limiter = limiter_for(&hasty(proxy.url()).await, "once", MANY, FailureMode::Open);
         // The server knows the script from then on: what is cut is an answer.
         soon("the script is known", async || !limiter.decide("b", 1).await.is_degraded()).await;
         proxy.inject(Fault::CutReplies { after });
@@ -336,7 +336,7 @@ async fn everybody_is_answered_whatever_happens() {
     let server = RedisServer::start().unwrap();
     let proxy = Proxy::before(&server).unwrap();
     let store = RedisStore::builder().deadline(Duration::from_millis(20)).connect(proxy.url()).await.unwrap();
-    let limiter = Arc::new(limiter_for(&store, "crowd", "1000000 per 52w", Outage::Open));
+    let limiter = Arc::new(limiter_for(&store, "crowd", "1000000 per 52w", FailureMode::Open));
     let (is_over, answers) = (Arc::new(AtomicBool::new(false)), Arc::new(AtomicU64::new(0)));
     let crowd: Vec<_> = (0..200)
         .map(|index| {
@@ -370,6 +370,6 @@ async fn everybody_is_answered_whatever_happens() {
         tokio::time::timeout(Duration::from_secs(20), one).await.unwrap().unwrap();
     }
     decides(&limiter).await;
-    let (degraded, outages) = (limiter.degraded(), store.outages());
+    let (degraded, outages) = (limiter.degraded_count(), store.outages());
     println!("{answers:?} answers, {degraded} of them degraded, {outages} outages");
 }

@@ -11,7 +11,7 @@
 use crate::common::{FIVE, commands, keys, limiter, limiter_for, number, soon, store, verdict};
 use std::{fmt::Write as _, fs, thread, time::Duration};
 use tidegate_core::Quota;
-use tidegate_limiter::{Limiter, Outage};
+use tidegate_limiter::{FailureMode, Limiter};
 use tidegate_redis::RedisStore;
 use tidegate_testkit::servers::{RedisServer, until};
 
@@ -26,9 +26,9 @@ impl Modes {
     fn new(store: &RedisStore) -> Self {
         let limiter = |outage| limiter_for(store, "modes", FIVE, outage);
         Self {
-            open: limiter(Outage::Open),
-            closed: limiter(Outage::Closed),
-            local: limiter(Outage::Local { nodes: 2 }),
+            open: limiter(FailureMode::Open),
+            closed: limiter(FailureMode::Closed),
+            local: limiter(FailureMode::Local { nodes: 2 }),
         }
     }
 
@@ -42,7 +42,7 @@ impl Modes {
         }
         assert!(!self.closed.key(key).reserve(1, Duration::from_secs(1)).await.decision().is_granted());
         assert_eq!(self.closed.key(key).take_up_to(3).await.0, 0);
-        assert!(!self.closed.key(key).check_on_credit(1).await.is_granted());
+        assert!(!self.closed.key(key).check_with_overdraft(1).await.is_granted());
         let mut allowed = 0;
         for _ in 0..4 {
             let decision = self.local.decide(key, 1).await;
@@ -50,7 +50,11 @@ impl Modes {
             allowed += u32::from(decision.is_allowed());
         }
         assert_eq!(allowed, 2, "half of five");
-        assert!(self.open.degraded() >= 3 && self.closed.degraded() >= 3 && self.local.degraded() >= 4);
+        assert!(
+            self.open.degraded_count() >= 3
+                && self.closed.degraded_count() >= 3
+                && self.local.degraded_count() >= 4
+        );
     }
 
     /// The store decides, for all of them.
@@ -70,7 +74,7 @@ async fn memory_is_full() {
     server.command(&["CONFIG", "SET", "maxmemory", "1"]).unwrap();
     modes.assert_degraded("a").await;
     // One that was never announced meets the same wall elsewhere.
-    let new = limiter_for(&store, "new", FIVE, Outage::Closed);
+    let new = limiter_for(&store, "new", FIVE, FailureMode::Closed);
     assert!(new.decide("a", 1).await.is_degraded());
     let why = store.trouble().unwrap();
     assert!(why.contains("maxmemory"), "{why}");
@@ -86,7 +90,7 @@ async fn full_memory_refuses_only_what_it_would_write() {
     let server = RedisServer::start().unwrap();
     let store = store(&server.url()).await;
     for (name, quota) in [("short", "5/min"), ("whole", "5/min sliding-window")] {
-        let limiter = limiter_for(&store, name, quota, Outage::Closed);
+        let limiter = limiter_for(&store, name, quota, FailureMode::Closed);
         for _ in 0..5 {
             assert!(limiter.decide("spent", 1).await.is_allowed());
         }
@@ -162,7 +166,7 @@ async fn a_key_holds_garbage() {
     ];
     for (index, quota) in quotas.into_iter().enumerate() {
         let name = format!("garbage-{index}");
-        let limiter = limiter_for(&store, &name, quota, Outage::Closed);
+        let limiter = limiter_for(&store, &name, quota, FailureMode::Closed);
         let tag = quota.parse::<Quota>().unwrap().tag().to_be_bytes();
         limiter.decide("fresh", 1).await;
         let fresh = verdict(&limiter.key("never seen").peek(1).await);

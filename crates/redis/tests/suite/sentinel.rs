@@ -11,7 +11,7 @@ use std::{
     },
     time::Duration,
 };
-use tidegate_limiter::{Limiter, Outage};
+use tidegate_limiter::{FailureMode, Limiter};
 use tidegate_redis::RedisStore;
 use tidegate_testkit::servers::{RedisSentinel, RedisServer, Value, until};
 use tokio::task::{JoinSet, block_in_place};
@@ -82,10 +82,10 @@ async fn the_primary_changes_and_dies_under_load() {
     .unwrap();
     recovered(&store, &limiter).await;
     load.goes_on().await;
-    let degraded = limiter.degraded();
+    let degraded = limiter.degraded_count();
     assert!(degraded > 0, "nothing was decided in between");
     load.goes_on().await;
-    assert_eq!(limiter.degraded(), degraded, "the store decides again, and goes on");
+    assert_eq!(limiter.degraded_count(), degraded, "the store decides again, and goes on");
     load.stop().await;
 
     assert_eq!(sentinel.primary().unwrap().port(), first.port());
@@ -128,9 +128,9 @@ async fn a_primary_that_turned_replica_is_left() {
     })
     .await;
     assert_eq!(admitted + granted(&limiter, "quiet").await, LIMIT);
-    let degraded = limiter.degraded();
+    let degraded = limiter.degraded_count();
     assert_eq!(granted(&limiter, "other").await, LIMIT);
-    assert_eq!(limiter.degraded(), degraded);
+    assert_eq!(limiter.degraded_count(), degraded);
     let key = "tidegate:{rule:other}:1";
     assert_eq!(new.command(&["EXISTS", key]).unwrap(), Value::Integer(1));
 }
@@ -180,7 +180,7 @@ fn hosts(sentinel: &RedisSentinel) -> String {
 
 /// Without the store it denies, so that all that is admitted was counted there.
 fn limiter(store: &RedisStore) -> Limiter {
-    let builder = Limiter::builder().name("rule").store(store.clone()).on_outage(Outage::Closed);
+    let builder = Limiter::builder().name("rule").store(store.clone()).failure_mode(FailureMode::Closed);
     builder.build(&*format!("{LIMIT} per 52w")).unwrap()
 }
 

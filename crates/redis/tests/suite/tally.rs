@@ -5,12 +5,12 @@
 
 use crate::common::{AMPLE, commands, number, store};
 use std::{fs, time::Duration};
-use tidegate_limiter::{Addition, StoreError, Tally};
+use tidegate_limiter::{CounterStore, Increment, StoreError};
 use tidegate_redis::RedisStore;
 use tidegate_testkit::servers::{RedisCluster, RedisSentinel, RedisServer, Value};
 
-fn plus(key: &str, count: i64) -> Addition {
-    Addition { key: key.to_owned(), count, kept: Duration::from_secs(3_600) }
+fn plus(key: &str, count: i64) -> Increment {
+    Increment { key: key.to_owned(), count, ttl: Duration::from_secs(3_600) }
 }
 
 #[tokio::test]
@@ -32,7 +32,7 @@ async fn numbers_go_on_from_what_others_have_added() {
         store.add(vec![plus("shop_user_alice_0", 0), plus("shop_user_bob_0", -2)]).await.unwrap(),
         [7, 1]
     );
-    store.forget(vec!["shop_user_alice_0".to_owned(), "nobody".to_owned()]).await.unwrap();
+    store.delete(vec!["shop_user_alice_0".to_owned(), "nobody".to_owned()]).await.unwrap();
     assert_eq!(store.add(vec![plus("shop_user_alice_0", 1)]).await.unwrap(), [1]);
     assert_eq!(store.add(Vec::new()).await.unwrap(), [0_i64; 0]);
 }
@@ -43,11 +43,11 @@ async fn what_is_no_number_is_refused_and_a_server_that_is_gone_is_away() {
     let store = store(&server.url()).await;
     server.command(&["LPUSH", "list", "a"]).unwrap();
     let refused = store.add(vec![plus("list", 1)]).await.unwrap_err();
-    assert!(matches!(refused, StoreError::Refused(_)), "{refused:?}");
+    assert!(matches!(refused, StoreError::Rejected(_)), "{refused:?}");
     assert_eq!(store.add(vec![plus("number", 1)]).await.unwrap(), [1]);
     server.kill();
     let away = store.add(vec![plus("number", 1)]).await.unwrap_err();
-    assert!(matches!(away, StoreError::Away(_)), "{away:?}");
+    assert!(matches!(away, StoreError::Unavailable(_)), "{away:?}");
     assert!(store.trouble().is_some());
 }
 

@@ -14,8 +14,8 @@ use std::{
 };
 use tidegate_core::{CarryOver, Decision, Quota};
 use tidegate_limiter::{
-    Clock, Limiter, Outage, Reservation, Waiter,
-    store::{Choice, Inquiry, Limit, Place, Reply, Request, Slots},
+    Clock, FailureMode, Limiter, Reservation, Waiter,
+    store::{KeyRef, QuotaSelection, SlotMode, StoreCheck, StoreLimit, StoreReply, StoreRequest},
 };
 use tidegate_testkit::{servers::RedisServer, strategy::*};
 
@@ -37,7 +37,8 @@ fn tiers_in_redis_are_those_of_memory() {
             let quotas: Vec<Quota> = samples.iter().map(|sample| sample.quota).collect();
             let (clock, hand) = Clock::manual();
             let memory = Limiter::builder().clock(clock).build_tiers(&quotas).unwrap();
-            let limit = Arc::new(Limit::new("tiers", quotas.clone(), Choice::Tier, CarryOver::Keep));
+            let limit =
+                Arc::new(StoreLimit::new("tiers", quotas.clone(), QuotaSelection::Tier, CarryOver::Keep));
             let key = made.fetch_add(1, Ordering::Relaxed).to_string();
             let mut moment = Moment::start_of(&samples[0]);
             let mut held = None;
@@ -45,17 +46,17 @@ fn tiers_in_redis_are_those_of_memory() {
                 let tier = tier % quotas.len();
                 moment.pass(pause);
                 hand.set(moment.now);
-                let place = |tier| Place { limit: limit.clone(), key: key.clone(), tier };
+                let place = |tier| KeyRef { limit: limit.clone(), key: key.clone(), tier };
                 let perform = |request| {
                     runtime.block_on(store.perform_at(&[request], moment.now)).pop().unwrap().unwrap()
                 };
                 match (deed, held.take()) {
                     (0, Some((reservation, tier, charge, cost))) => {
-                        perform(Request::Refund { place: place(tier), charge, cost });
+                        perform(StoreRequest::Refund { key_ref: place(tier), charge, cost });
                         drop::<Reservation>(reservation);
                     }
                     (1, _) => {
-                        perform(Request::Reset(place(tier)));
+                        perform(StoreRequest::Reset(place(tier)));
                         memory.blocking().key("k").reset().unwrap();
                     }
                     (_, Some((reservation, ..))) => {
@@ -65,8 +66,9 @@ fn tiers_in_redis_are_those_of_memory() {
                 }
                 let caller = Move { pause: Pause::None, cost, patience };
                 let demand = caller.demand(&samples[tier]);
-                let ask = Inquiry { place: place(tier), demand, slots: Slots::Look, receipt: true };
-                let Reply::Decided(answers) = perform(Request::Decide(vec![ask])) else {
+                let ask =
+                    StoreCheck { key_ref: place(tier), demand, slot_mode: SlotMode::Peek, receipt: true };
+                let StoreReply::Decided(answers) = perform(StoreRequest::Decide(vec![ask])) else {
                     panic!("no decision")
                 };
                 let bucket = memory.blocking().key("k").tier(tier).unwrap();
@@ -74,7 +76,7 @@ fn tiers_in_redis_are_those_of_memory() {
                 let (ours, theirs) = (*reservation.decision(), answers[0].steps[0].decision);
                 prop_assert_eq!(ours, theirs, "{:?} under {} at {}", demand, quotas[tier], moment.now);
                 moment.hear(&ours);
-                held = ours.is_granted().then(|| (reservation, tier, answers[0].charged(), demand.cost));
+                held = ours.is_granted().then(|| (reservation, tier, answers[0].charge(), demand.cost));
             }
             Ok(())
         };
@@ -92,7 +94,7 @@ async fn a_call_names_its_tier() {
     let tiers: Vec<Quota> = ["2 per 52w", "5 per 52w"].map(|quota| quota.parse().unwrap()).to_vec();
     let builder = || Limiter::builder().name("plans");
     let memory = builder().build_tiers(&tiers).unwrap();
-    let redis = builder().store(store.clone()).on_outage(Outage::Closed).build_tiers(&tiers).unwrap();
+    let redis = builder().store(store.clone()).failure_mode(FailureMode::Closed).build_tiers(&tiers).unwrap();
     for limiter in [&memory, &redis] {
         let tier = |tier| limiter.key("a").tier(tier);
         let (free, pro) = (tier(0).unwrap(), tier(1).unwrap());
@@ -107,10 +109,10 @@ async fn a_call_names_its_tier() {
         assert_eq!((taken, verdict(&decision)), (3, "allow 0 of 5".into()));
         limiter.key("a").reset().await.unwrap();
         let waiter = |cost| Waiter::new(cost).deadline(Duration::ZERO);
-        assert!(free.wait_in_line(waiter(3)).await.is_err() && pro.wait_in_line(waiter(3)).await.is_ok());
+        assert!(free.acquire_queued(waiter(3)).await.is_err() && pro.acquire_queued(waiter(3)).await.is_ok());
         limiter.key("a").reset().await.unwrap();
         assert_eq!(verdict(&limiter.decide("a", 1).await), "allow 1 of 2");
-        assert_eq!(limiter.degraded(), 0);
+        assert_eq!(limiter.degraded_count(), 0);
     }
     assert!(limiter(&store, "one", "5 per 52w").key("a").tier(1).is_none());
     let mixed = [tiers[0], "5/s sliding-log".parse().unwrap()];

@@ -174,18 +174,18 @@ fn about_rule(page: &mut String, rule: &RuleTally) {
 
 /// A row for each key.
 fn bars(page: &mut String, rule: &str, top: &[TopKey], all: u64) {
-    let most = top.first().map_or(1, TopKey::certain).max(1);
+    let most = top.first().map_or(1, TopKey::min_count).max(1);
     begin(page, &format!("who was denied by {rule}"), &["who", "denied", "share", "as a bar"]);
     for key in top {
-        let wide = key.certain() as f64 * 100.0 / most as f64;
+        let wide = key.min_count() as f64 * 100.0 / most as f64;
         let _ = writeln!(
             page,
             "<tr><th scope=\"row\">{}</th><td>{}</td><td>{}</td><td class=\"bar\"><svg viewBox=\"0 0 100 4\" \
              preserveAspectRatio=\"none\" aria-hidden=\"true\"><rect class=\"no\" width=\"{wide:.1}\" \
              height=\"4\"/></svg></td></tr>",
             Escaped(&key.name),
-            key.certain(),
-            percent(key.certain(), all)
+            key.min_count(),
+            percent(key.min_count(), all)
         );
     }
     page.push_str(END);

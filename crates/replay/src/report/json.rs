@@ -67,7 +67,7 @@ fn policy(name: &str, tally: &Tally) -> Value {
 fn rule(rule: &RuleTally) -> Value {
     let (lengths, open, longest, missed) = rule.episodes.finish();
     let all = denials(rule);
-    let key = |key: &TopKey| json!({ "key": key.name, "denied": key.certain(), "doubt": key.error, "share": share(key.certain(), all) / 100.0 });
+    let key = |key: &TopKey| json!({ "key": key.name, "denied": key.min_count(), "doubt": key.error, "share": share(key.min_count(), all) / 100.0 });
     json!({
         "name": rule.name,
         "asked": rule.asked,

@@ -95,7 +95,7 @@ fn about_rule(text: &mut String, rule: &RuleTally) {
     let wide = top.iter().map(|key| key.name.chars().count()).max().unwrap_or(0).max(12);
     for key in &top {
         let doubt = if key.error > 0 { format!(" (or up to {} more)", key.error) } else { String::new() };
-        let (count, share) = (key.certain(), percent(key.certain(), all));
+        let (count, share) = (key.min_count(), percent(key.min_count(), all));
         let _ = writeln!(text, "  {:wide$} {count:>8}  {share:>7}{doubt}", key.name);
     }
     if rule.keys.len() > top.len() {

@@ -10,7 +10,7 @@ use std::{
     path::Path,
 };
 use tidegate_core::Micros;
-use tidegate_limiter::{Clock, ClockHand, Mark};
+use tidegate_limiter::{Clock, KeyId, ManualClock};
 use tidegate_policy::{
     Policy,
     compile::{Compiler, DryRun, PolicyAdmission, PolicyGate, Prefetch, RuleDecision, RuleResult},
@@ -24,7 +24,7 @@ use tidegate_rule::{
 /// One policy and its clock, which shows the time of the log. Counts are kept in memory, whatever the policy says of stores.
 pub struct Replay {
     gate: PolicyGate,
-    hand: ClockHand,
+    hand: ManualClock,
     now: Micros,
     prefetch: Prefetch,
     dry_run: DryRun,
@@ -44,7 +44,7 @@ struct RuleKey {
     /// As a policy says it.
     text: String,
     /// What stands for those that have no such thing, where they are counted together.
-    of_all: Option<Mark>,
+    of_all: Option<KeyId>,
     /// Whether those are counted by their addresses.
     has_fallback: bool,
 }

@@ -207,7 +207,7 @@ fn the_keys_that_were_denied_most_are_told() {
         }
     }
     for key in play.tally.rules[0].keys.top() {
-        assert_eq!((key.certain(), key.error), (denied[&key.name], 0), "{}", key.name);
+        assert_eq!((key.min_count(), key.error), (denied[&key.name], 0), "{}", key.name);
     }
     assert_eq!(play.tally.rules[0].keys.len(), denied.len());
     let when: u64 = play.tally.rules[0].timeline.bins().iter().map(|bin| bin.denied).sum();

@@ -8,25 +8,25 @@ use super::{
 };
 use std::{slice, time::Duration};
 use tidegate_core::Micros;
-use tidegate_limiter::{Blocking, Check, Claim, reserve_all};
+use tidegate_limiter::{BlockingLimiter, Check, CombinedReservation, reserve_all};
 
 /// Decides checks that are all in memory; `None` if one of them is not: nothing is decided then.
-pub(super) fn reserve_in_memory(checks: &[LimitCheck]) -> Option<Vec<Option<Claim>>> {
+pub(super) fn reserve_in_memory(checks: &[LimitCheck]) -> Option<Vec<Option<CombinedReservation>>> {
     let checks: Vec<Check> = checks.iter().map(|check| check.check.clone()).collect();
-    checks.iter().all(Check::is_in_memory).then(|| Blocking::reserve_all(&checks))
+    checks.iter().all(Check::is_in_memory).then(|| BlockingLimiter::reserve_all(&checks))
 }
 
 /// The decisions so far, and what they reserved. Dropping it gives everything back.
 #[derive(Default)]
 pub(super) struct Claims {
     decisions: Vec<LimitDecision>,
-    claims: Vec<(usize, Claim)>,
+    claims: Vec<(usize, CombinedReservation)>,
     waiting: Vec<Waiting>,
     waited: Micros,
 }
 
 impl Claims {
-    pub(super) fn add(&mut self, checks: &[LimitCheck], claims: Vec<Option<Claim>>) {
+    pub(super) fn add(&mut self, checks: &[LimitCheck], claims: Vec<Option<CombinedReservation>>) {
         for (check, claim) in checks.iter().zip(claims) {
             if let Some(claim) = claim {
                 self.decide(check, LimitOutcome::Decided(*claim.decision()));
@@ -72,7 +72,9 @@ impl Claims {
     /// Takes a place in the queue of each limit whose turn is later.
     pub(super) fn enter_queues(&mut self, checks: &[LimitCheck]) {
         for check in checks {
-            let waits = |(limit, claim): &(usize, Claim)| *limit == check.limit && !claim.wait().is_zero();
+            let waits = |(limit, claim): &(usize, CombinedReservation)| {
+                *limit == check.limit && !claim.wait().is_zero()
+            };
             let Some(queue) = check.queue.as_ref().filter(|_| self.claims.iter().any(waits)) else {
                 continue;
             };
@@ -100,7 +102,7 @@ impl Claims {
             },
         };
         let Some((bucket, waiter)) = check.line.take() else { return };
-        let outcome = match add_wait(&mut self.waited, bucket.claim_in_line(waiter)).await {
+        let outcome = match add_wait(&mut self.waited, bucket.reserve_queued(waiter)).await {
             Ok(claim) => {
                 let decision = *claim.decision();
                 self.claims.push((check.limit, claim));
@@ -114,7 +116,7 @@ impl Claims {
 
     /// Whether it could be reserved without a wait.
     async fn reserve_at_once(&mut self, check: &LimitCheck) -> bool {
-        let claims = reserve_all(vec![check.check.clone().within(Duration::ZERO)]).await;
+        let claims = reserve_all(vec![check.check.clone().max_wait(Duration::ZERO)]).await;
         let is_granted = claims.iter().flatten().any(|claim| claim.decision().is_allowed());
         if is_granted {
             self.add(slice::from_ref(check), claims);

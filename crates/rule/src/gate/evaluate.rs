@@ -20,7 +20,7 @@ use crate::{
 };
 use std::{fmt, future::Future, pin::Pin, time::Duration};
 use tidegate_core::Decision;
-use tidegate_limiter::{Bucket, Check, Limiter, Waiter, background, store::Choice};
+use tidegate_limiter::{Bucket, Check, Limiter, Waiter, background, store::QuotaSelection};
 
 /// The result of an evaluation, or a future of it that owns all it needs.
 pub enum Evaluation<T> {
@@ -313,10 +313,10 @@ fn build_check(
     };
     // A limit in shadow mode delays nobody, but takes the turn that would have been waited for: otherwise it would count other
     // requests as denied than it would deny.
-    let check = limiter.ask(key).cost(cost).tier(tier).within(max_wait);
+    let check = limiter.prepare(key).cost(cost).tier(tier).max_wait(max_wait);
     let may_wait = mode == Mode::Enforce && !max_wait.is_zero();
     // Lines know no tiers: a tier of slots is decided at once.
-    let has_line = limit.rule().choice() == Choice::All && limiter.quotas().iter().any(holds_slots);
+    let has_line = limit.rule().choice() == QuotaSelection::All && limiter.quotas().iter().any(holds_slots);
     let is_line = matches!(run, Run::Live) && may_wait && cost > 0 && has_line;
     let queue = limit.line().filter(|_| may_wait).map(|queue| queue.of_key(key));
     let line = is_line
@@ -326,7 +326,7 @@ fn build_check(
 
 /// On this runtime or else on our own: stores and waits need a timer.
 fn pending(limits: Vec<usize>, verdict: impl Future<Output = Verdict> + Send + 'static) -> Pending<Verdict> {
-    let evaluating = background::within_runtime(verdict);
+    let evaluating = background::run_in_runtime(verdict);
     let verdict = async move { evaluating.await.unwrap_or_else(|| Verdict::closed(limits)) };
     Box::pin(verdict)
 }

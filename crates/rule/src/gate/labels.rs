@@ -3,7 +3,7 @@
 use bytes::Bytes;
 use std::{any::Any, sync::OnceLock};
 use tidegate_core::{Quota, header::PolicyField};
-use tidegate_limiter::store::Choice;
+use tidegate_limiter::store::QuotaSelection;
 
 /// The quotas of a rule as headers speak of them: written when they change, and then used for every answer.
 #[derive(Debug, Default)]
@@ -11,12 +11,12 @@ pub struct Labels {
     each: Vec<(PolicyField, Bytes)>,
     quotas: Vec<Box<str>>,
     all: Bytes,
-    choice: Choice,
+    choice: QuotaSelection,
     kept: OnceLock<Box<dyn Any + Send + Sync>>,
 }
 
 impl Labels {
-    pub(crate) fn new(rule: &str, quotas: &[Quota], choice: Choice) -> Self {
+    pub(crate) fn new(rule: &str, quotas: &[Quota], choice: QuotaSelection) -> Self {
         let label = |(place, quota)| PolicyField::for_indexed_quota(rule, place, quota);
         let labels: Vec<PolicyField> = quotas.iter().enumerate().map(label).collect();
         let all = labels.iter().map(PolicyField::policy).collect::<Vec<_>>().join(", ").into();
@@ -41,7 +41,7 @@ impl Labels {
 
     /// Whether all of them apply to a call, or one that it chooses.
     #[inline]
-    pub fn choice(&self) -> Choice {
+    pub fn choice(&self) -> QuotaSelection {
         self.choice
     }
 

@@ -7,7 +7,7 @@ use crate::{
 };
 use std::{borrow::Cow, fmt, sync::Arc};
 use tidegate_core::{AlgorithmKind, Percent, Quota};
-use tidegate_limiter::{BuildError, Priority};
+use tidegate_limiter::{BuildError, WaitPriority};
 
 /// A rule applied to requests: to which, counted for whom, at what cost.
 ///
@@ -49,7 +49,7 @@ pub struct RequestLimit {
 type Test = dyn Fn(&dyn Head) -> bool + Send + Sync;
 type Cost = dyn Fn(&dyn Head) -> u64 + Send + Sync;
 type Tier = dyn Fn(&dyn Head) -> usize + Send + Sync;
-type Rank = dyn Fn(&dyn Head) -> Priority + Send + Sync;
+type Rank = dyn Fn(&dyn Head) -> WaitPriority + Send + Sync;
 
 impl RequestLimit {
     /// A rule for all requests, counted together, at a cost of one each.
@@ -131,7 +131,7 @@ impl RequestLimit {
 
     /// Who of those that wait for a slot goes first; the first who came unless told otherwise.
     #[must_use]
-    pub fn priority(self, priority: impl Fn(&dyn Head) -> Priority + Send + Sync + 'static) -> Self {
+    pub fn priority(self, priority: impl Fn(&dyn Head) -> WaitPriority + Send + Sync + 'static) -> Self {
         Self { priority: Some(Arc::new(priority)), ..self }
     }
 
@@ -197,7 +197,7 @@ impl RequestLimit {
         }
     }
 
-    pub(super) fn priority_of(&self, head: &dyn Head) -> Priority {
+    pub(super) fn priority_of(&self, head: &dyn Head) -> WaitPriority {
         self.priority.as_ref().map(|priority| priority(head)).unwrap_or_default()
     }
 

@@ -10,13 +10,13 @@ use crate::{
     Mode,
     request::{Head, KeyValue},
 };
-use tidegate_limiter::{Limiter, Mark, MarkedBucket};
+use tidegate_limiter::{KeyId, KeyIdBucket, Limiter};
 
 /// A check of one plain limit whose key was found ahead; see [`Gate::prepare`].
 #[derive(Clone, Copy, Debug)]
 pub struct PreparedCheck {
     limit: usize,
-    key: Mark,
+    key: KeyId,
     cost: u64,
     tier: usize,
 }
@@ -38,7 +38,7 @@ impl Gate {
     fn prepare_one(&self, index: usize, head: &dyn Head) -> Option<PreparedCheck> {
         let (limit, limiter) = self.plain(index)?;
         let KeyLookup::Found(key) = find_key(limit, head) else { return None };
-        let key = limiter.mark(&key)?;
+        let key = limiter.key_id(&key)?;
         Some(PreparedCheck { limit: index, key, cost: limit.cost_of(head), tier: limit.tier_of(head) })
     }
 
@@ -50,15 +50,15 @@ impl Gate {
     }
 
     /// Identifies the key of a request in the limit at this index, where it counts in memory.
-    pub fn mark_at(&self, limit: usize, head: &dyn Head) -> Option<Mark> {
+    pub fn mark_at(&self, limit: usize, head: &dyn Head) -> Option<KeyId> {
         let limit = self.limits().get(limit)?;
         let KeyLookup::Found(key) = find_key(limit, head) else { return None };
-        limit.rule().limiter()?.mark(&key)
+        limit.rule().limiter()?.key_id(&key)
     }
 
     /// Identifies the key of all requests together in the limit at this index, where it counts in memory.
-    pub fn mark_of_all(&self, limit: usize) -> Option<Mark> {
-        self.limits().get(limit)?.rule().limiter()?.mark(&KeyValue::All)
+    pub fn mark_of_all(&self, limit: usize) -> Option<KeyId> {
+        self.limits().get(limit)?.rule().limiter()?.key_id(&KeyValue::All)
     }
 
     /// Whether one of its rules counts requests in flight, so that their duration matters.
@@ -103,7 +103,7 @@ impl Gate {
     }
 
     #[inline]
-    fn bucket(&self, check: &PreparedCheck) -> Option<MarkedBucket<'_>> {
-        self.plain(check.limit)?.1.marked(check.key, check.tier)
+    fn bucket(&self, check: &PreparedCheck) -> Option<KeyIdBucket<'_>> {
+        self.plain(check.limit)?.1.bucket_by_id(check.key, check.tier)
     }
 }

@@ -10,7 +10,7 @@ use std::{
     sync::{Arc, Mutex, MutexGuard, PoisonError},
 };
 use tidegate_core::Micros;
-use tidegate_limiter::{Clock, Refused};
+use tidegate_limiter::{Clock, WaitError};
 
 /// Places for those who wait for their turn, whatever they wait for: so many for each key, so that nobody fills the line of
 /// others, and so many over all keys, so that many keys do not fill the memory. Clones are the same queue.
@@ -90,11 +90,11 @@ impl KeyQueue {
     }
 
     /// Takes a place, if there is one left.
-    pub fn enter(&self) -> Result<Waiting, Refused> {
+    pub fn enter(&self) -> Result<Waiting, WaitError> {
         let mut waiting = self.queue.inner.waiting();
         let of_key = waiting.each.get(&self.key).copied().unwrap_or(0);
         if waiting.all >= waiting.in_all || of_key >= waiting.most {
-            return Err(Refused::Full);
+            return Err(WaitError::QueueFull);
         }
         waiting.all += 1;
         waiting.each.insert(self.key, of_key + 1);

@@ -4,7 +4,7 @@ use super::{Gate, RequestLimit, queue::Waiting};
 use crate::{Answer, Labels, Limited, Mode, Rule, request::Reply};
 use std::{fmt, sync::Arc, time::Duration};
 use tidegate_core::{Decision, Micros, Outcome, Quota, Retry, header::PolicyField};
-use tidegate_limiter::{Mark, Permit, Refused, Reservation, background, store::Choice};
+use tidegate_limiter::{KeyId, Permit, Reservation, WaitError, background, store::QuotaSelection};
 use tidegate_overload::Cause;
 
 /// The decisions of all limits on one request, and what it holds until its response.
@@ -29,7 +29,7 @@ pub struct LimitDecision {
     /// What it decided.
     pub outcome: LimitOutcome,
     /// Identifies the key in its limiter, where it was [prefetched](Gate::prepare).
-    pub key: Option<Mark>,
+    pub key: Option<KeyId>,
 }
 
 /// What a limit decided.
@@ -38,7 +38,7 @@ pub enum LimitOutcome {
     /// Its quotas decided this.
     Decided(Decision),
     /// The queue was full, or the request timed out in it.
-    Refused(Refused),
+    Refused(WaitError),
     /// The request lacks the key, and the limit requires it.
     MissingKey,
 }
@@ -296,7 +296,7 @@ impl Quotas<'_> {
     /// All that apply.
     fn policies(&self) -> impl Iterator<Item = &PolicyField> {
         let chosen = match (self.labels.choice(), self.decision) {
-            (Choice::Tier, Some(decision)) => Some(decision.quota()),
+            (QuotaSelection::Tier, Some(decision)) => Some(decision.quota()),
             _ => None,
         };
         let applies = move |quota: usize| chosen.is_none_or(|chosen| chosen == quota);

@@ -9,7 +9,7 @@ use std::{
     net::{IpAddr, Ipv4Addr, Ipv6Addr},
     sync::Arc,
 };
-use tidegate_limiter::Escaped;
+use tidegate_limiter::EscapeWriter;
 
 /// What names a bucket, found in a request.
 ///
@@ -17,10 +17,10 @@ use tidegate_limiter::Escaped;
 /// [`Address`] or a pair of these means the same bucket of the same rule, in memory and in a store:
 ///
 /// ```
-/// use tidegate_rule::{Joined, request::KeyValue};
+/// use tidegate_rule::{KeyPair, request::KeyValue};
 ///
 /// let found = KeyValue::from("acme").and(KeyValue::from("a|b"));
-/// assert_eq!(found.to_string(), Joined("acme", "a|b").to_string());
+/// assert_eq!(found.to_string(), KeyPair("acme", "a|b").to_string());
 /// ```
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum KeyValue<'a> {
@@ -34,7 +34,7 @@ pub enum KeyValue<'a> {
     Text(Cow<'a, str>),
     /// Bytes that are not text. They are written out as no text is.
     Bytes(Cow<'a, [u8]>),
-    /// Several of these, as [`Joined`](crate::Joined) nests them to the right: `(a, (b, c))`.
+    /// Several of these, as [`KeyPair`](crate::KeyPair) nests them to the right: `(a, (b, c))`.
     Joined(Vec<Self>),
     /// What a request has that lacks what came first, by its place among the choices. Whoever may choose a name must not
     /// be able to choose the bucket of an address with it, so it is written out as nothing else is.
@@ -146,7 +146,7 @@ impl fmt::Display for KeyValue<'_> {
     }
 }
 
-/// Parts, as [`Joined`](crate::Joined) would write them if it were nested to the right.
+/// Parts, as [`KeyPair`](crate::KeyPair) would write them if it were nested to the right.
 struct Nested<'v, 'a>(&'v [KeyValue<'a>]);
 
 impl fmt::Display for Nested<'_, '_> {
@@ -159,9 +159,9 @@ impl fmt::Display for Nested<'_, '_> {
                 if matches!(first, KeyValue::Instead(..)) {
                     write!(f, "{MARK}|")?;
                 }
-                write!(Escaped(f), "{first}")?;
+                write!(EscapeWriter(f), "{first}")?;
                 f.write_char('|')?;
-                write!(Escaped(f), "{}", Self(rest))
+                write!(EscapeWriter(f), "{}", Self(rest))
             }
         }
     }
@@ -240,7 +240,7 @@ impl From<Ipv6Addr> for KeyValue<'_> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::Joined;
+    use crate::KeyPair;
     use proptest::prelude::*;
     use std::hash::BuildHasher;
 
@@ -281,12 +281,12 @@ mod tests {
         same(&six.into(), seed.hash_one(Address::of(six)), "2001:db8:1:2::");
         same(&b"\xff\x00".as_slice().into(), seed.hash_one(b"\xff\x00".as_slice()), "\u{1}xff00");
 
-        let pair = Joined("a|b", 7_u64);
+        let pair = KeyPair("a|b", 7_u64);
         same(&KeyValue::from("a|b").and(7.into()), seed.hash_one(pair), &pair.to_string());
-        let three = Joined("a|b", Joined(Address::of(four), r"c\"));
+        let three = KeyPair("a|b", KeyPair(Address::of(four), r"c\"));
         let found = KeyValue::from("a|b").and(four.into()).and(r"c\".into());
         same(&found, seed.hash_one(three), &three.to_string());
-        let four = Joined("a", Joined("b|", Joined(1_u64, "d")));
+        let four = KeyPair("a", KeyPair("b|", KeyPair(1_u64, "d")));
         let found = KeyValue::from("a").and("b|".into()).and(1.into()).and("d".into());
         same(&found, seed.hash_one(four), &four.to_string());
     }

@@ -239,7 +239,7 @@ impl Rule {
 async fn take(bucket: Bucket, cost: u64, patience: Duration) -> Option<Reservation> {
     let is_in_memory = bucket.is_in_memory();
     let taking = async move { bucket.acquire_reserved(cost, Some(patience)).await };
-    if is_in_memory { Some(taking.await) } else { background::within_runtime(taking).await }
+    if is_in_memory { Some(taking.await) } else { background::run_in_runtime(taking).await }
 }
 
 impl<T> Stopped<T> {

@@ -12,7 +12,7 @@ mod breaker;
 mod limit;
 mod name;
 
-pub use crate::{Declaration, FromLimited, Joined, Mode, RuleKey};
+pub use crate::{Declaration, FromLimited, KeyPair, Mode, RuleKey};
 pub use breaker::{BreakerSite, Judged, judge};
 pub use limit::{LimitSite, Opened, Stopped, Taken};
 pub use name::{declaration_of, declaration_of_owner};

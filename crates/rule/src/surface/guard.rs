@@ -15,7 +15,7 @@ use tidegate_overload::{Cause, Guard, Pass};
 /// use tidegate_overload::{Breaker, BreakerSettings};
 /// use tidegate_rule::{request::key, surface::{Guards, RequestGuard}};
 ///
-/// // A client: a breaker for each host.
+/// // Acquire client: a breaker for each host.
 /// let settings = BreakerSettings::builder().over_calls(100).build()?;
 /// let breakers = Guards::builder().at_most(100).build(move || Breaker::new(settings.clone()));
 /// let guard = RequestGuard::by_key(breakers, key::host()).for_calls();

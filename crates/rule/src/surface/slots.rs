@@ -6,7 +6,7 @@ use super::{
 };
 use crate::request::Head;
 use std::{fmt, sync::Arc, time::Duration};
-use tidegate_limiter::{Priority, Slot, Slots, Waiter};
+use tidegate_limiter::{Semaphore, SemaphorePermit, WaitPriority, Waiter};
 use tidegate_overload::{Cause, Rejection};
 
 /// So many requests at once. Each holds its slot until the body of its answer has ended, or it was given up.
@@ -16,7 +16,7 @@ use tidegate_overload::{Cause, Rejection};
 /// use tidegate_limiter::Slots;
 /// use tidegate_rule::surface::RequestSlots;
 ///
-/// let slots = Slots::builder().waiting_places(200).build(64)?;
+/// let slots = Slots::builder().max_waiters(200).build(64)?;
 /// let at_once = RequestSlots::new(slots).wait(Duration::from_millis(500));
 /// # Ok::<(), tidegate_core::SettingError>(())
 /// ```
@@ -25,17 +25,17 @@ use tidegate_overload::{Cause, Rejection};
 /// else uses them.
 #[derive(Clone)]
 pub struct RequestSlots {
-    slots: Slots,
+    slots: Semaphore,
     patience: Duration,
     priority: Option<Arc<PriorityOf>>,
     terms: Arc<Terms>,
 }
 
-type PriorityOf = dyn Fn(&dyn Head) -> Priority + Send + Sync;
+type PriorityOf = dyn Fn(&dyn Head) -> WaitPriority + Send + Sync;
 
 impl RequestSlots {
     /// As many as there are slots. Nobody waits unless told otherwise.
-    pub fn new(slots: Slots) -> Self {
+    pub fn new(slots: Semaphore) -> Self {
         let terms = Terms { until: Until::Body, ..Terms::new("concurrency") };
         Self { slots, patience: Duration::ZERO, priority: None, terms: Arc::new(terms) }
     }
@@ -48,7 +48,7 @@ impl RequestSlots {
 
     /// Who of those in line goes first; whoever came first unless told otherwise.
     #[must_use]
-    pub fn priority(self, priority: impl Fn(&dyn Head) -> Priority + Send + Sync + 'static) -> Self {
+    pub fn priority(self, priority: impl Fn(&dyn Head) -> WaitPriority + Send + Sync + 'static) -> Self {
         Self { priority: Some(Arc::new(priority)), ..self }
     }
 
@@ -56,7 +56,7 @@ impl RequestSlots {
 
     /// Takes a slot for this request, or a place in line if it may wait.
     pub fn turn(&self, head: &dyn Head) -> Turn {
-        if let Some(slot) = self.slots.try_take_owned() {
+        if let Some(slot) = self.slots.try_acquire_owned() {
             return Turn::Now(Ok(slot));
         }
         if self.patience.is_zero() {
@@ -72,7 +72,7 @@ impl RequestSlots {
 #[derive(Debug)]
 pub enum Turn {
     /// Now, or never: there is no slot, and it may not wait.
-    Now(Result<Slot, Cause>),
+    Now(Result<SemaphorePermit, Cause>),
     /// After those before it.
     Later(InLine),
 }
@@ -80,19 +80,19 @@ pub enum Turn {
 /// A request that waits for a slot.
 #[derive(Debug)]
 pub struct InLine {
-    slots: Slots,
+    slots: Semaphore,
     waiter: Waiter,
 }
 
 impl InLine {
     /// Its slot, when it is its turn. It is in line from the first poll on; dropping the future leaves the line.
-    pub async fn slot(self) -> Result<Slot, Cause> {
-        self.slots.take_owned(self.waiter).await.map_err(Cause::from)
+    pub async fn slot(self) -> Result<SemaphorePermit, Cause> {
+        self.slots.acquire_owned(self.waiter).await.map_err(Cause::from)
     }
 }
 
-impl From<Slots> for RequestSlots {
-    fn from(slots: Slots) -> Self {
+impl From<Semaphore> for RequestSlots {
+    fn from(slots: Semaphore) -> Self {
         Self::new(slots)
     }
 }

@@ -5,7 +5,7 @@
 use proptest::prelude::*;
 use std::time::Duration;
 use tidegate_core::{Decision, Demand, Micros, Quota, header::PolicyField};
-use tidegate_limiter::Refused;
+use tidegate_limiter::WaitError;
 use tidegate_overload::{Cause, Rejection};
 use tidegate_rule::{Answer, Declaration, Fields, Limited, Rules, Settings};
 
@@ -112,8 +112,8 @@ fn what_a_client_cannot_mend_is_503() {
         (Cause::Rejected(Rejection::Open(Micros::new(1))), 503, Some("1")),
         (Cause::Rejected(Rejection::Full), 503, None),
         (Cause::Rejected(Rejection::ForcedOpen), 503, None),
-        (Cause::Refused(Refused::Full), 503, None),
-        (Cause::Refused(Refused::Deadline), 503, None),
+        (Cause::Refused(WaitError::QueueFull), 503, None),
+        (Cause::Refused(WaitError::DeadlineExceeded), 503, None),
         (Cause::SwitchedOff, 503, None),
         (Cause::Misconfigured("src/shop.rs:1:1".into()), 503, None),
     ] {

@@ -14,7 +14,7 @@ use std::{
 use tidegate_core::{Demand, Effect, Micros};
 use tidegate_limiter::{
     Clock, Store, StoreError,
-    store::{Answer, Inquiry, Pending, Place, Reply, Request, Slots},
+    store::{KeyRef, SlotMode, StoreCheck, StoreDecision, StoreFuture, StoreReply, StoreRequest},
 };
 use tidegate_overload::Cause;
 use tidegate_rule::{
@@ -40,7 +40,7 @@ struct State {
 const NOW: Micros = Micros::from_secs(1);
 
 impl State {
-    fn decide(&mut self, asks: &[Inquiry]) -> Vec<Answer> {
+    fn decide(&mut self, asks: &[StoreCheck]) -> Vec<StoreDecision> {
         let looks: Vec<_> = asks.iter().map(|ask| self.answer(ask, Effect::Probe)).collect();
         let granted = looks.iter().flat_map(|look| &look.steps).all(|step| step.decision.is_granted());
         match granted {
@@ -49,39 +49,42 @@ impl State {
         }
     }
 
-    fn answer(&mut self, ask: &Inquiry, effect: Effect) -> Answer {
-        assert!(ask.slots == Slots::Take && ask.receipt, "a gate may give everything back");
+    fn answer(&mut self, ask: &StoreCheck, effect: Effect) -> StoreDecision {
+        assert!(ask.slot_mode == SlotMode::Acquire && ask.receipt, "a gate may give everything back");
         let demand = Demand { effect, ..ask.demand };
-        let steps = self.each(&ask.place, |quota, words| quota.decide(words, NOW, demand));
-        Answer { steps, generation: 0 }
+        let steps = self.each(&ask.key_ref, |quota, words| quota.decide(words, NOW, demand));
+        StoreDecision { steps, generation: 0 }
     }
 
     fn each<R>(
         &mut self,
-        place: &Place,
+        place: &KeyRef,
         mut act: impl FnMut(&tidegate_core::Quota, &mut [u64]) -> R,
     ) -> Vec<R> {
         let fresh = || place.limit.quotas().iter().map(|quota| vec![0; quota.state_len()]).collect();
         let key = (place.limit.name().to_owned(), place.key.clone());
         let states = self.words.entry(key).or_insert_with(fresh);
-        place.quotas().map(|index| act(&place.limit.quotas()[index], states[index].as_mut_slice())).collect()
+        place
+            .quota_indices()
+            .map(|index| act(&place.limit.quotas()[index], states[index].as_mut_slice()))
+            .collect()
     }
 }
 
 impl Store for Shelf {
-    fn perform(&self, request: Request) -> Pending<Result<Reply, StoreError>> {
+    fn execute(&self, request: StoreRequest) -> StoreFuture<Result<StoreReply, StoreError>> {
         let mut state = self.0.lock().unwrap();
         state.asked += 1;
         let reply = match request {
-            _ if state.is_down => Err(StoreError::Away("no answer".to_owned())),
-            Request::Decide(asks) => Ok(Reply::Decided(state.decide(&asks))),
-            Request::Refund { place, charge, cost } => {
+            _ if state.is_down => Err(StoreError::Unavailable("no answer".to_owned())),
+            StoreRequest::Decide(asks) => Ok(StoreReply::Decided(state.decide(&asks))),
+            StoreRequest::Refund { key_ref: place, charge, cost } => {
                 let mut receipts = charge.receipts.into_iter();
                 state.each(&place, |quota, words| {
                     let receipt = receipts.next().unwrap();
                     quota.refund(words, NOW, receipt, cost);
                 });
-                Ok(Reply::Done)
+                Ok(StoreReply::Done)
             }
             other => panic!("not asked by a gate: {other:?}"),
         };
@@ -170,7 +173,7 @@ async fn left(limit: &RequestLimit, key: &str) -> u64 {
         return limiter.blocking().key(&address).peek(0).remaining();
     }
     // Not through the limiter: our store answers nobody but gates.
-    let claims = tidegate_limiter::reserve_all(vec![limiter.ask(key).cost(0)]).await;
+    let claims = tidegate_limiter::reserve_all(vec![limiter.prepare(key).cost(0)]).await;
     claims[0].as_ref().unwrap().decision().remaining()
 }
 
@@ -314,7 +317,7 @@ async fn rules_in_shadow_mode_or_off_have_no_say() {
 
 #[tokio::test]
 async fn without_its_store_each_rule_does_as_it_was_told() {
-    let world = world(|settings| settings.on_outage(tidegate_limiter::Outage::Closed));
+    let world = world(|settings| settings.on_outage(tidegate_limiter::FailureMode::Closed));
     let gate = Gate::new([world.limit("there", "first", "5/h"), world.limit("here", "here", "5/h")]);
     world.shelves[0].0.lock().unwrap().is_down = true;
     let verdict = ask(&gate).await;
@@ -326,7 +329,7 @@ async fn without_its_store_each_rule_does_as_it_was_told() {
 /// It is not the client who did too much, and there are no numbers to tell.
 #[tokio::test]
 async fn a_closed_rule_without_its_store_is_unavailable() {
-    let world = world(|settings| settings.on_outage(tidegate_limiter::Outage::Closed));
+    let world = world(|settings| settings.on_outage(tidegate_limiter::FailureMode::Closed));
     world.shelves[0].0.lock().unwrap().is_down = true;
     let waits = |name: &'static str, quota: &str| {
         Declaration::of(name).quota(quota).unwrap().store("first").wait(Duration::from_secs(9))
@@ -363,7 +366,7 @@ async fn a_closed_rule_without_its_store_is_unavailable() {
 /// The share of this process is a limit like any other.
 #[tokio::test]
 async fn what_is_counted_here_meanwhile_is_a_limit() {
-    let world = world(|settings| settings.on_outage(tidegate_limiter::Outage::Local { nodes: 1 }));
+    let world = world(|settings| settings.on_outage(tidegate_limiter::FailureMode::Local { nodes: 1 }));
     world.shelves[0].0.lock().unwrap().is_down = true;
     let gate = Gate::from(world.limit("calls", "first", "1/h"));
     assert!(ask(&gate).await.is_admitted());

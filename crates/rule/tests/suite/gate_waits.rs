@@ -10,7 +10,7 @@ use std::{
     time::Duration,
 };
 use tidegate_core::{Micros, Outcome};
-use tidegate_limiter::{Clock, ClockHand, Refused};
+use tidegate_limiter::{Clock, ManualClock, WaitError};
 use tidegate_overload::Cause;
 use tidegate_rule::{
     Answer, Declaration, Evaluation, Gate, Limited, Mode, Pending, RequestLimit, Rule, Rules, Settings,
@@ -21,7 +21,7 @@ const SECOND: Duration = Duration::from_secs(1);
 
 struct World {
     rules: Rules,
-    hand: ClockHand,
+    hand: ManualClock,
 }
 
 fn world() -> World {
@@ -198,7 +198,7 @@ async fn a_turn_that_does_not_come_takes_nothing() {
     another.hand.advance(SECOND * 5);
     let Poll::Ready(second) = poll(&mut second).await else { panic!("the time is over") };
     let refused = limited(&gate, &second);
-    assert_eq!(*refused.cause(), Cause::Refused(Refused::Deadline));
+    assert_eq!(*refused.cause(), Cause::Refused(WaitError::DeadlineExceeded));
     assert_eq!(Answer::from(&refused).status, 503);
     drop(first);
     assert_eq!(left(&gate), 1);

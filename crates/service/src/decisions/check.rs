@@ -11,7 +11,7 @@ use futures_util::future::join_all;
 use http::StatusCode;
 use serde::{Serialize, Serializer, ser::SerializeMap as _};
 use tidegate_http_server::{ApiError, json_response};
-use tidegate_limiter::{Check, Claim, reserve_all};
+use tidegate_limiter::{Check, CombinedReservation, reserve_all};
 use tidegate_policy::compile::PolicyGate;
 use tidegate_rule::{Fields, Mode};
 
@@ -83,12 +83,12 @@ pub(super) fn questions<'a>(
 pub(super) async fn together<'a>(
     desk: &Desk,
     questions: &'a [Question<'a>],
-) -> (Vec<Option<Claim>>, Vec<Told<'a>>) {
+) -> (Vec<Option<CombinedReservation>>, Vec<Told<'a>>) {
     let enforced = decide(desk, questions, Mode::Enforce).await;
-    let mut claims: Vec<Option<Claim>> = questions.iter().map(|_| None).collect();
+    let mut claims: Vec<Option<CombinedReservation>> = questions.iter().map(|_| None).collect();
     let mut told: Vec<Option<Told<'a>>> = questions.iter().map(|_| None).collect();
-    let put = |outcomes: Vec<(usize, Option<Claim>)>,
-               claims: &mut Vec<Option<Claim>>,
+    let put = |outcomes: Vec<(usize, Option<CombinedReservation>)>,
+               claims: &mut Vec<Option<CombinedReservation>>,
                told: &mut Vec<Option<Told<'a>>>| {
         for (place, claim) in outcomes {
             told[place] = Some(match &claim {
@@ -116,7 +116,11 @@ pub(super) async fn together<'a>(
 }
 
 /// Asks all questions of this mode together; each with its place.
-async fn decide(desk: &Desk, questions: &[Question<'_>], mode: Mode) -> Vec<(usize, Option<Claim>)> {
+async fn decide(
+    desk: &Desk,
+    questions: &[Question<'_>],
+    mode: Mode,
+) -> Vec<(usize, Option<CombinedReservation>)> {
     let meant = questions.iter().enumerate().filter(|(_, question)| question.mode == mode);
     let (places, asks): (Vec<usize>, Vec<Check>) =
         meant.filter_map(|(place, question)| Some((place, question.ask()?))).unzip();

@@ -111,8 +111,8 @@ impl<'a> Question<'a> {
 
     /// It as one of several that are decided together.
     pub(super) fn ask(&self) -> Option<Check> {
-        let check = self.limiter()?.ask(&self.key).cost(self.cost).tier(self.tier);
-        Some(check.within(self.patience))
+        let check = self.limiter()?.prepare(&self.key).cost(self.cost).tier(self.tier);
+        Some(check.max_wait(self.patience))
     }
 
     /// Where it is counted; `None` if nothing is to be asked.

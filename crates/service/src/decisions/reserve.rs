@@ -16,7 +16,7 @@ use crate::reservations::Reservations;
 use http::StatusCode;
 use serde_json::{Value, json};
 use tidegate_http_server::{ApiError, Caller, json_response};
-use tidegate_limiter::Claim;
+use tidegate_limiter::CombinedReservation;
 use tidegate_policy::compile::QuotaKind;
 
 pub(super) const MEMBERS: [&str; 6] = ["rule", "key", "cost", "tier", "within", "expires"];
@@ -37,7 +37,7 @@ pub(super) async fn reserve(
     deny: DenyAs,
     caller: &Caller,
 ) -> Result<Response, ApiError> {
-    let tokens = |claim: Option<Claim>| claim.and_then(|claim| claim.into_parts().0);
+    let tokens = |claim: Option<CombinedReservation>| claim.and_then(|claim| claim.into_parts().0);
     let unfit = (QuotaKind::Slots, "counts what is held at once; ask /v1/acquire");
     held((desk, &desk.reservations, caller), asked, deny, unfit, tokens).await
 }
@@ -48,8 +48,8 @@ pub(super) async fn acquire(
     deny: DenyAs,
     caller: &Caller,
 ) -> Result<Response, ApiError> {
-    let slots = |claim: Option<Claim>| {
-        let (tokens, slots) = claim.map(Claim::into_parts).unwrap_or_default();
+    let slots = |claim: Option<CombinedReservation>| {
+        let (tokens, slots) = claim.map(CombinedReservation::into_parts).unwrap_or_default();
         // What is counted beside the slots was used.
         if let Some(tokens) = tokens {
             tokens.keep();
@@ -66,7 +66,7 @@ async fn held<T>(
     asked: Asked<'_>,
     deny: DenyAs,
     (unfit, why): (QuotaKind, &str),
-    part: impl Fn(Option<Claim>) -> T,
+    part: impl Fn(Option<CombinedReservation>) -> T,
 ) -> Result<Response, ApiError> {
     let now = desk.now();
     let questions = questions(&asked, &now.gate)?;

@@ -8,7 +8,7 @@ use http_body_util::{BodyExt as _, Full};
 use serde_json::{Value, json};
 use std::{sync::Arc, time::Duration};
 use tidegate_http_server::{Authorization, Operators, Secret};
-use tidegate_limiter::{Clock, ClockHand};
+use tidegate_limiter::{Clock, ManualClock};
 use tidegate_observe::{Observer, RequestRecorder};
 use tidegate_policy::{compile::Compiler, model::Observe};
 use tidegate_rule::Rules;
@@ -23,7 +23,7 @@ rules:
 /// What answers, without a listener around it.
 struct Stage {
     desk: Arc<Desk>,
-    hand: ClockHand,
+    hand: ManualClock,
 }
 
 impl Stage {

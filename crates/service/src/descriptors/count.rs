@@ -10,7 +10,7 @@ use super::{
 };
 use std::time::Duration;
 use tidegate_core::{Decision, Micros, header::ceil_seconds};
-use tidegate_limiter::Outage;
+use tidegate_limiter::FailureMode;
 use tidegate_policy::descriptors::CalendarUnit;
 
 impl DescriptorService {
@@ -156,7 +156,7 @@ impl DescriptorService {
                 return false;
             };
             match (*count, self.settings.outage) {
-                (Count::Local { after, .. }, Outage::Local { nodes }) => {
+                (Count::Local { after, .. }, FailureMode::Local { nodes }) => {
                     after.saturating_add(hit.hits) > share(*requests, nodes).into()
                 }
                 (Count::Known { after, .. } | Count::Local { after, .. }, _) => {
@@ -189,7 +189,9 @@ impl DescriptorService {
         (count, held): (Count, Hold),
     ) -> Compared {
         let (limit, (after, ends)) = match (count, self.settings.outage) {
-            (Count::Local { after, ends }, Outage::Local { nodes }) => (share(told.0, nodes), (after, ends)),
+            (Count::Local { after, ends }, FailureMode::Local { nodes }) => {
+                (share(told.0, nodes), (after, ends))
+            }
             (Count::Known { after, ends } | Count::Local { after, ends }, _) => (told.0, (after, ends)),
             (Count::Open | Count::Closed, _) => (told.0, (0, None)),
         };

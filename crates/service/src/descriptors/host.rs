@@ -35,7 +35,7 @@ use std::{
 use tidegate_http_server::{
     Authorization, BoundListener, Certificate, Fault, HttpServer, Listener, Operators, Secret,
 };
-use tidegate_limiter::{BuildError, Outage};
+use tidegate_limiter::{BuildError, FailureMode};
 use tidegate_policy::{
     descriptors::{DescriptorSet, DomainMerge},
     model::Connections,
@@ -154,8 +154,8 @@ impl ServiceHost {
     #[must_use]
     pub fn store_health(self, trouble: impl Fn() -> Option<String> + Send + Sync + 'static) -> Self {
         match self.service.settings.outage {
-            Outage::Closed => Self { health: self.health.store(self.store_need, trouble), ..self },
-            Outage::Open | Outage::Local { .. } => self,
+            FailureMode::Closed => Self { health: self.health.store(self.store_need, trouble), ..self },
+            FailureMode::Open | FailureMode::Local { .. } => self,
         }
     }
 

@@ -9,7 +9,7 @@ use super::{
 use http::{HeaderName, HeaderValue};
 use std::sync::Arc;
 use tidegate_http_server::{Certificate, Roots};
-use tidegate_limiter::{Store, Tally};
+use tidegate_limiter::{CounterStore, Store};
 use tidegate_policy::model::Tls;
 use tokio_rustls::rustls::pki_types::ServerName;
 
@@ -21,9 +21,9 @@ pub struct HostStores {
     /// The same for limits per second, if that is another.
     pub per_second: Option<Arc<dyn Store>>,
     /// The numbers that a fleet of envoyproxy/ratelimit counts in.
-    pub tally: Option<Arc<dyn Tally>>,
+    pub tally: Option<Arc<dyn CounterStore>>,
     /// The same for limits per second, if those are elsewhere.
-    pub tally_per_second: Option<Arc<dyn Tally>>,
+    pub tally_per_second: Option<Arc<dyn CounterStore>>,
 }
 
 /// Reads the limits, or begins to ask for them.

@@ -2,7 +2,7 @@
 
 use std::{fmt, sync::Arc, time::Duration};
 use tidegate_core::Micros;
-use tidegate_limiter::{Capacity, Clock, Outage, Store, Tally};
+use tidegate_limiter::{Capacity, Clock, CounterStore, FailureMode, Store};
 
 /// How a decision service counts, and what it tells. The default is what envoyproxy/ratelimit does unless told otherwise.
 #[derive(Clone)]
@@ -24,7 +24,7 @@ pub struct ServiceSettings {
     /// of all where [`Counting::Atomic`] is chosen.
     pub lease: Option<Duration>,
     /// What is decided when that store is away or late.
-    pub outage: Outage,
+    pub outage: FailureMode,
     /// How long the store may take with all that it is asked for one decision, if the caller does not wait for less.
     pub deadline: Duration,
     /// The most memory that counts of one unit take in this process, and those of all limits with quotas together.
@@ -55,9 +55,9 @@ pub struct ServiceSettings {
 #[derive(Clone, Debug)]
 pub struct SharedKeys {
     /// Where the numbers are.
-    pub tally: Arc<dyn Tally>,
+    pub tally: Arc<dyn CounterStore>,
     /// Where those of limits per second are, if that is elsewhere.
-    pub per_second: Option<Arc<dyn Tally>>,
+    pub per_second: Option<Arc<dyn CounterStore>>,
     /// `CACHE_KEY_PREFIX`: what all keys start with.
     pub prefix: String,
     /// `EXPIRATION_JITTER_MAX_SECONDS`: numbers are kept for up to so much longer than their window.
@@ -201,7 +201,7 @@ impl Default for ServiceSettings {
             shared: None,
             local_cache: None,
             lease: None,
-            outage: Outage::Closed,
+            outage: FailureMode::Closed,
             deadline: DEFAULT_DEADLINE,
             capacity: Capacity::Bytes(64 << 20),
             clock: Clock::system(),

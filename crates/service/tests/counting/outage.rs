@@ -3,8 +3,8 @@
 use crate::stage::{ask, decide, files, per, quotas};
 use std::{future::pending, sync::Arc, time::Duration};
 use tidegate_limiter::{
-    Outage, Store, StoreError,
-    store::{Pending, Reply, Request},
+    FailureMode, Store, StoreError,
+    store::{StoreFuture, StoreReply, StoreRequest},
 };
 use tidegate_policy::descriptors::CalendarUnit;
 use tidegate_service::descriptors::{
@@ -18,15 +18,15 @@ enum Broken {
 }
 
 impl Store for Broken {
-    fn perform(&self, _: Request) -> Pending<Result<Reply, StoreError>> {
+    fn execute(&self, _: StoreRequest) -> StoreFuture<Result<StoreReply, StoreError>> {
         match self {
-            Self::Away => Box::pin(async { Err(StoreError::Away("gone".to_owned())) }),
+            Self::Away => Box::pin(async { Err(StoreError::Unavailable("gone".to_owned())) }),
             Self::Hanging => Box::pin(pending()),
         }
     }
 }
 
-fn service(broken: Broken, outage: Outage, when_over: WhenOver) -> DescriptorService {
+fn service(broken: Broken, outage: FailureMode, when_over: WhenOver) -> DescriptorService {
     let store: Option<Arc<dyn Store>> = Some(Arc::new(broken));
     let deadline = Duration::from_millis(15);
     let settings = ServiceSettings { store, outage, when_over, deadline, ..ServiceSettings::default() };
@@ -39,20 +39,20 @@ fn service(broken: Broken, outage: Outage, when_over: WhenOver) -> DescriptorSer
 async fn a_store_that_is_away_or_hangs_is_answered_as_declared() {
     for when_over in [WhenOver::CountAll, WhenOver::CountOver] {
         for broken in [|| Broken::Away, || Broken::Hanging] {
-            let closed = service(broken(), Outage::Closed, when_over);
+            let closed = service(broken(), FailureMode::Closed, when_over);
             for request in ["user=alice", "both=alice", "user=alice, both=alice"] {
                 let fault = closed.decide(ask(request)).await.unwrap_err();
                 assert!(matches!(fault, DescriptorFault::Unavailable(_)), "{fault:?}");
             }
             assert!(closed.stats().contains("should_rate_limit.redis_error: 3\n"), "{}", closed.stats());
 
-            let open = service(broken(), Outage::Open, when_over);
+            let open = service(broken(), FailureMode::Open, when_over);
             for _ in 0..10 {
                 let said = decide(&open, "user=alice x5, both=alice x5").await;
                 assert_eq!(said, "OK: OK 6/6, OK 6/6");
             }
 
-            let local = service(broken(), Outage::Local { nodes: 2 }, when_over);
+            let local = service(broken(), FailureMode::Local { nodes: 2 }, when_over);
             if let Broken::Hanging = broken() {
                 // One that answers late is not unavailable: the decision is not made.
                 let fault = local.decide(ask("user=alice")).await.unwrap_err();

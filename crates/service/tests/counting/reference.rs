@@ -3,7 +3,7 @@
 use crate::stage::{AMPLE, ask, decide, files, in_memory, named, of, per, said, shadow, together};
 use serde_json::json;
 use std::{sync::Arc, time::Duration};
-use tidegate_limiter::Tally;
+use tidegate_limiter::CounterStore;
 use tidegate_policy::descriptors::{
     CalendarUnit, DescriptorAmount, DescriptorFile, DescriptorLimit, DescriptorSet, DomainMerge,
 };
@@ -50,7 +50,7 @@ async fn services(server: &RedisServer, settings: ServiceSettings) -> Vec<Descri
     let limits = files(&[("user", per(3, CalendarUnit::Year)), ("path", per(9, CalendarUnit::Year))]);
     let connect =
         || async { Arc::new(RedisStore::builder().deadline(AMPLE).connect(&server.url()).await.unwrap()) };
-    let tally: Arc<dyn Tally> = connect().await;
+    let tally: Arc<dyn CounterStore> = connect().await;
     let shared = SharedKeys {
         tally,
         per_second: None,

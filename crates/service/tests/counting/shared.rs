@@ -7,7 +7,9 @@ use std::{
     time::Duration,
 };
 use tidegate_core::Micros;
-use tidegate_limiter::{Addition, Clock, ClockHand, Outage, Store, StoreError, Tally, store::Pending};
+use tidegate_limiter::{
+    Clock, CounterStore, FailureMode, Increment, ManualClock, Store, StoreError, store::StoreFuture,
+};
 use tidegate_policy::descriptors::{
     CalendarUnit, DescriptorEntry, DescriptorFile, DescriptorSet, DomainMerge,
 };
@@ -21,7 +23,7 @@ use tidegate_testkit::servers::{RedisServer, Value};
 /// Five seconds into a minute, as in the example that everybody knows.
 const NOW: u64 = 1_606_925_765;
 
-fn clock() -> (Clock, ClockHand) {
+fn clock() -> (Clock, ManualClock) {
     let (clock, hand) = Clock::manual();
     hand.set(Micros::from_secs(NOW));
     (clock, hand)
@@ -31,7 +33,7 @@ async fn store(server: &RedisServer) -> Arc<RedisStore> {
     Arc::new(RedisStore::builder().deadline(AMPLE).connect(&server.url()).await.unwrap())
 }
 
-fn keys(tally: Arc<dyn Tally>) -> SharedKeys {
+fn keys(tally: Arc<dyn CounterStore>) -> SharedKeys {
     let (prefix, jitter, time) = (String::new(), Duration::ZERO, WindowTime::Wall);
     SharedKeys { tally, per_second: None, prefix, jitter, time }
 }
@@ -65,11 +67,11 @@ fn all_keys(server: &RedisServer) -> Vec<String> {
 #[derive(Debug, Default)]
 struct Notes {
     numbers: Mutex<BTreeMap<String, i64>>,
-    asked: Mutex<Vec<Addition>>,
+    asked: Mutex<Vec<Increment>>,
 }
 
-impl Tally for Notes {
-    fn add(&self, additions: Vec<Addition>) -> Pending<Result<Vec<i64>, StoreError>> {
+impl CounterStore for Notes {
+    fn add(&self, additions: Vec<Increment>) -> StoreFuture<Result<Vec<i64>, StoreError>> {
         let mut numbers = self.numbers.lock().unwrap();
         let sums = additions.iter().map(|addition| {
             let number = numbers.entry(addition.key.clone()).or_default();
@@ -81,7 +83,7 @@ impl Tally for Notes {
         Box::pin(async { sums })
     }
 
-    fn forget(&self, keys: Vec<String>) -> Pending<Result<(), StoreError>> {
+    fn delete(&self, keys: Vec<String>) -> StoreFuture<Result<(), StoreError>> {
         self.numbers.lock().unwrap().retain(|key, _| !keys.contains(key));
         Box::pin(async { Ok(()) })
     }
@@ -91,13 +93,13 @@ impl Tally for Notes {
 #[derive(Debug)]
 struct Away;
 
-impl Tally for Away {
-    fn add(&self, _: Vec<Addition>) -> Pending<Result<Vec<i64>, StoreError>> {
-        Box::pin(async { Err(StoreError::Away("gone".to_owned())) })
+impl CounterStore for Away {
+    fn add(&self, _: Vec<Increment>) -> StoreFuture<Result<Vec<i64>, StoreError>> {
+        Box::pin(async { Err(StoreError::Unavailable("gone".to_owned())) })
     }
 
-    fn forget(&self, _: Vec<String>) -> Pending<Result<(), StoreError>> {
-        Box::pin(async { Err(StoreError::Away("gone".to_owned())) })
+    fn delete(&self, _: Vec<String>) -> StoreFuture<Result<(), StoreError>> {
+        Box::pin(async { Err(StoreError::Unavailable("gone".to_owned())) })
     }
 }
 
@@ -156,7 +158,7 @@ descriptors:
         plain.decide(of("messaging", entries)).await.unwrap();
         let asked: Vec<_> = notes.asked.lock().unwrap().drain(..).collect();
         let kept = Duration::from_secs(seconds);
-        assert_eq!(asked, [Addition { key: key.to_owned(), count: 1, kept }]);
+        assert_eq!(asked, [Increment { key: key.to_owned(), count: 1, ttl: kept }]);
     }
 
     // What all keys start with, and how much longer they are kept.
@@ -174,7 +176,7 @@ descriptors:
         asked.iter().all(|it| it.key == "team:messaging_foo_bar_1606924800" && it.count == 3),
         "{asked:?}"
     );
-    let kept: Vec<_> = asked.iter().map(|it| it.kept.as_secs()).collect();
+    let kept: Vec<_> = asked.iter().map(|it| it.ttl.as_secs()).collect();
     assert!(kept.iter().all(|kept| (3_600..3_900).contains(kept)), "{kept:?}");
     assert!(kept.iter().any(|one| *one != kept[0]), "not all go at once");
 }
@@ -341,15 +343,15 @@ async fn a_fleet_whose_store_is_away_is_answered_as_declared() {
             let settings = ServiceSettings { outage, when_over, ..ServiceSettings::default() };
             service(&clock, keys(Arc::new(Away)), settings, files(&[("user", per(6, CalendarUnit::Year))]))
         };
-        let closed = service(Outage::Closed);
+        let closed = service(FailureMode::Closed);
         let fault = closed.decide(ask("user=alice")).await.unwrap_err();
         assert!(matches!(fault, DescriptorFault::Unavailable(_)), "{fault:?}");
         assert!(closed.stats().contains("ratelimit.service.store_failures: 1"), "{}", closed.stats());
         closed.reset(&ask("user=alice")).await.unwrap_err();
 
-        assert_eq!(decide(&service(Outage::Open), "user=alice x9").await, "OK: OK 6/6");
+        assert_eq!(decide(&service(FailureMode::Open), "user=alice x9").await, "OK: OK 6/6");
 
-        let local = service(Outage::Local { nodes: 2 });
+        let local = service(FailureMode::Local { nodes: 2 });
         let said = [decide(&local, "user=alice x3").await, decide(&local, "user=alice").await];
         assert_eq!(said, ["OK: OK 0/6", "OVER: OVER 0/6"]);
     }

@@ -2,7 +2,7 @@
 
 use std::{borrow::Cow, sync::Arc};
 use tidegate_core::Micros;
-use tidegate_limiter::{Clock, ClockHand, Store};
+use tidegate_limiter::{Clock, ManualClock, Store};
 use tidegate_policy::descriptors::{
     CalendarUnit, DescriptorAmount, DescriptorEntry, DescriptorFlags, DescriptorLimit, DescriptorMatch,
     MetricName,
@@ -144,7 +144,7 @@ pub(crate) async fn decide(service: &DescriptorService, text: &str) -> String {
 }
 
 /// A service in memory whose clock stands still until it is moved.
-pub(crate) fn in_memory(settings: ServiceSettings, files: Arc<Files>) -> (DescriptorService, ClockHand) {
+pub(crate) fn in_memory(settings: ServiceSettings, files: Arc<Files>) -> (DescriptorService, ManualClock) {
     let (clock, hand) = Clock::manual();
     hand.set(Micros::from_secs(1_000_000_000));
     let service = DescriptorService::new(ServiceSettings { clock, ..settings }).unwrap();

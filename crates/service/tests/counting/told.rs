@@ -10,7 +10,7 @@ use tidegate_service::descriptors::{
     StoreNeed, TellBody, TellHeaders, TellMetadata, debug_page, health_page,
 };
 
-fn headers(tell: TellHeaders) -> (DescriptorService, tidegate_limiter::ClockHand) {
+fn headers(tell: TellHeaders) -> (DescriptorService, tidegate_limiter::ManualClock) {
     let settings = ServiceSettings { headers: tell, ..ServiceSettings::default() };
     let limits = [
         ("user", per(5, CalendarUnit::Minute)),

@@ -12,7 +12,7 @@ use std::{
     net::{IpAddr, Ipv4Addr, SocketAddr},
     time::Duration,
 };
-use tidegate::{Outage, rule::Settings};
+use tidegate::{FailureMode, rule::Settings};
 use tidegate_testkit::servers::RedisServer;
 use tokio::net::TcpListener;
 
@@ -46,8 +46,9 @@ async fn until_open(server: &str) {
 async fn two_servers_share_redis() {
     let redis = RedisServer::start().unwrap();
     // Time is not the point, so there is plenty of it, and nobody counts for itself.
-    let settings =
-        || Settings::new().store_at(redis.url()).deadline(Duration::from_secs(5)).on_outage(Outage::Closed);
+    let settings = || {
+        Settings::new().store_at(redis.url()).deadline(Duration::from_secs(5)).on_outage(FailureMode::Closed)
+    };
     let servers = [serve(settings()).await, serve(settings()).await];
     for server in &servers {
         until_open(server).await;

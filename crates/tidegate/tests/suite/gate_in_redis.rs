@@ -13,7 +13,7 @@ use std::{
     time::Duration,
 };
 use tidegate::{
-    Declaration, Gate, Outage, RequestLimit, Rules,
+    Declaration, FailureMode, Gate, RequestLimit, Rules,
     rule::{Charge, Settings, request::Reply},
     tower::{HttpHead, HttpReply, LimitLayer},
 };
@@ -22,7 +22,7 @@ use tidegate_testkit::servers::RedisServer;
 use tokio::{net::TcpListener, sync::Notify};
 
 /// Rules that are counted in this server, once it decides. Time is not the point, so there is plenty of it.
-async fn rules(server: &RedisServer, outage: Outage) -> Rules {
+async fn rules(server: &RedisServer, outage: FailureMode) -> Rules {
     let rules = tidegate::rules();
     let settings = Settings::new().store_at(server.url()).deadline(Duration::from_secs(5)).on_outage(outage);
     rules.apply(settings).unwrap();
@@ -30,8 +30,8 @@ async fn rules(server: &RedisServer, outage: Outage) -> Rules {
     loop {
         probe.admit("", 1).await.ok();
         let limiter = probe.limiter().unwrap();
-        let before = limiter.degraded();
-        if probe.admit("", 1).await.is_ok() && limiter.degraded() == before {
+        let before = limiter.degraded_count();
+        if probe.admit("", 1).await.is_ok() && limiter.degraded_count() == before {
             return rules;
         }
     }
@@ -82,7 +82,7 @@ fn scripts(server: &RedisServer) -> u64 {
 #[tokio::test(flavor = "multi_thread")]
 async fn stacked_limits_are_decided_as_a_whole_in_one_trip() {
     let server = RedisServer::start().unwrap();
-    let rules = rules(&server, Outage::Closed).await;
+    let rules = rules(&server, FailureMode::Closed).await;
     let gate = Gate::new([
         limit(&rules, "wide", "100 per 52w"),
         limit(&rules, "narrow", "2 per 52w"),
@@ -106,7 +106,7 @@ async fn stacked_limits_are_decided_as_a_whole_in_one_trip() {
 #[tokio::test(flavor = "multi_thread")]
 async fn what_is_paid_depends_on_the_answer() {
     let server = RedisServer::start().unwrap();
-    let rules = rules(&server, Outage::Closed).await;
+    let rules = rules(&server, FailureMode::Closed).await;
     let is = |status: u16| move |reply: &dyn Reply| reply.status() == status;
     let price = |reply: &dyn Reply| str::from_utf8(reply.header("x-price")?).ok()?.parse().ok();
     let gate = Gate::new([
@@ -134,7 +134,7 @@ async fn what_is_paid_depends_on_the_answer() {
 #[tokio::test(flavor = "multi_thread")]
 async fn who_hangs_up_while_redis_is_asked_holds_nothing() {
     let server = RedisServer::start().unwrap();
-    let rules = rules(&server, Outage::Closed).await;
+    let rules = rules(&server, FailureMode::Closed).await;
     let gate = Gate::new([limit(&rules, "jobs", "2 at once"), limit(&rules, "calls", "50 per 52w")]);
     for _ in 0..20 {
         let Evaluation::Pending(asking) = gate.check(&HttpHead::of(&request())) else { panic!("later") };
@@ -148,7 +148,9 @@ async fn who_hangs_up_while_redis_is_asked_holds_nothing() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn without_redis_each_rule_does_as_it_was_told() {
-    for (outage, expected) in [(Outage::Open, 15), (Outage::Local { nodes: 2 }, 5), (Outage::Closed, 0)] {
+    for (outage, expected) in
+        [(FailureMode::Open, 15), (FailureMode::Local { nodes: 2 }, 5), (FailureMode::Closed, 0)]
+    {
         let server = RedisServer::start().unwrap();
         let rules = rules(&server, outage).await;
         let gate = Gate::new([limit(&rules, "calls", "10 per 52w"), limit(&rules, "more", "100 per 52w")]);
@@ -190,7 +192,7 @@ impl futures_core::Stream for Halves {
 #[tokio::test(flavor = "multi_thread")]
 async fn a_slot_comes_back_when_the_body_has_been_sent() {
     let server = RedisServer::start().unwrap();
-    let downloads = limit(&rules(&server, Outage::Closed).await, "downloads", "2 at once");
+    let downloads = limit(&rules(&server, FailureMode::Closed).await, "downloads", "2 at once");
     let go_on = Arc::new(Notify::new());
     let told = go_on.clone();
     let download = get(async move || {
@@ -217,7 +219,7 @@ async fn a_hundred_clients_of_two_servers_get_ten() {
     let redis = RedisServer::start().unwrap();
     let mut servers = Vec::new();
     for _ in 0..2 {
-        let ten = limit(&rules(&redis, Outage::Closed).await, "ten", "10 per 52w");
+        let ten = limit(&rules(&redis, FailureMode::Closed).await, "ten", "10 per 52w");
         let app = Router::new().route("/", get(async || "hello")).layer(LimitLayer::new(ten));
         servers.push(serve(app).await);
     }

@@ -14,7 +14,7 @@ use std::{
     thread::{self, Thread},
     time::Duration,
 };
-use tidegate::{Declaration, Outage, Rule, Rules, rule::Settings};
+use tidegate::{Declaration, FailureMode, Rule, Rules, rule::Settings};
 use tidegate_testkit::servers::{RedisServer, until};
 use tokio::runtime::{Builder, Runtime};
 
@@ -24,7 +24,7 @@ fn settings(server: &RedisServer) -> Settings {
         .store_at(server.url())
         .prefix("shop")
         .deadline(Duration::from_secs(5))
-        .on_outage(Outage::Closed)
+        .on_outage(FailureMode::Closed)
 }
 
 /// Rules that are counted in this server, once it decides.
@@ -109,7 +109,7 @@ fn from_wherever_it_is_called() {
     for (name, call) in callers {
         let rule = rule(&rules, name, TEN);
         assert_eq!(call(&rule), 10, "{name}");
-        assert_eq!(rule.limiter().unwrap().degraded(), 0, "{name}");
+        assert_eq!(rule.limiter().unwrap().degraded_count(), 0, "{name}");
     }
     // Keys are named after the prefix and the rule.
     let keys = server.command(&["KEYS", "shop*a thread*"]).unwrap();
@@ -176,7 +176,10 @@ fn functions_that_block_do_not_keep_tasks_or_themselves_waiting() {
             }
         }
     });
-    assert_eq!((tasks.limiter().unwrap().degraded(), blocking.limiter().unwrap().degraded()), (0, 0));
+    assert_eq!(
+        (tasks.limiter().unwrap().degraded_count(), blocking.limiter().unwrap().degraded_count()),
+        (0, 0)
+    );
 }
 
 #[test]
@@ -184,11 +187,13 @@ fn without_the_server_the_settings_decide() {
     let server = RedisServer::start().unwrap();
     let rules = tidegate::rules();
     let of = |outage| settings(&server).deadline(Duration::from_millis(20)).on_outage(outage);
-    rules.apply(of(Outage::Closed)).unwrap();
+    rules.apply(of(FailureMode::Closed)).unwrap();
     wait_for(&rules);
     let rule = rule(&rules, "login", TEN);
     server.kill();
-    for (outage, expected) in [(Outage::Open, 15), (Outage::Local { nodes: 2 }, 5), (Outage::Closed, 0)] {
+    for (outage, expected) in
+        [(FailureMode::Open, 15), (FailureMode::Local { nodes: 2 }, 5), (FailureMode::Closed, 0)]
+    {
         let callers: [(&str, &dyn Fn() -> usize); 3] = [
             ("a thread", &|| admitted(&rule, 15)),
             ("within a runtime", &|| one_thread().block_on(async { admitted(&rule, 15) })),
@@ -196,7 +201,7 @@ fn without_the_server_the_settings_decide() {
         ];
         for (name, call) in callers {
             // Each caller finds a key that nobody has used without the server.
-            rules.apply(of(Outage::Open).quota("login", "11 per 52w").unwrap()).unwrap();
+            rules.apply(of(FailureMode::Open).quota("login", "11 per 52w").unwrap()).unwrap();
             rules.apply(of(outage)).unwrap();
             assert_eq!(call(), expected, "{outage:?} from {name}");
         }
@@ -207,7 +212,7 @@ fn without_the_server_the_settings_decide() {
 
     // One that stands still keeps nobody for longer than it may take.
     server.pause().unwrap();
-    rules.apply(of(Outage::Open)).unwrap();
+    rules.apply(of(FailureMode::Open)).unwrap();
     assert_eq!(one_thread().block_on(async { admitted(&rule, 15) }), 15);
     server.resume().unwrap();
 }
@@ -331,7 +336,7 @@ fn a_rule_that_moves_to_redis_while_it_is_hammered() {
         enough(200);
         // Twice the same, and another answer to outages: what Redis has counted stays counted.
         rules.apply(settings(&server)).unwrap();
-        rules.apply(settings(&server).on_outage(Outage::Open)).unwrap();
+        rules.apply(settings(&server).on_outage(FailureMode::Open)).unwrap();
         wait_for(&rules);
         is_over.store(true, Ordering::Relaxed);
     });

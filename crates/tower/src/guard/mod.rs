@@ -37,11 +37,11 @@ use tower_service::Service;
 /// use tidegate_rule::request::key;
 /// use tidegate_tower::{GuardLayer, Guards, RequestGuard, Until};
 ///
-/// // A server: as much in flight as the promised latency allows, until the bodies are sent.
+/// // Acquire server: as much in flight as the promised latency allows, until the bodies are sent.
 /// let limit = Arc::new(AdaptiveLimit::new(Anchored::new(Micros::from_millis(250))?)?);
 /// let server = GuardLayer::new(RequestGuard::new(limit).named("api").until(Until::Body));
 ///
-/// // A client: a breaker for each host.
+/// // Acquire client: a breaker for each host.
 /// let settings = BreakerSettings::builder().over_calls(100).build()?;
 /// let breakers = Guards::builder().at_most(100).build(move || Breaker::new(settings.clone()));
 /// let client = GuardLayer::new(RequestGuard::by_key(breakers, key::host()).for_calls());

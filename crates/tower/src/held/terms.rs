@@ -5,7 +5,7 @@ use crate::head::HttpReply;
 use bytes::Bytes;
 use http::Response;
 use std::sync::Arc;
-use tidegate_limiter::Slot;
+use tidegate_limiter::SemaphorePermit;
 use tidegate_overload::{Cause, Pass, Report, Settle};
 use tidegate_rule::surface::{Guest, Terms};
 
@@ -21,7 +21,7 @@ impl<G: Settle<Entry: Send + Sync> + Send + Sync + 'static> Held for Pass<Arc<G>
     }
 }
 
-impl Held for Slot {
+impl Held for SemaphorePermit {
     fn end(self, _: Report) {}
 }
 

@@ -6,7 +6,7 @@ use tidegate_core::{
     Decision,
     header::{Remaining, SmallString},
 };
-use tidegate_limiter::store::Choice;
+use tidegate_limiter::store::QuotaSelection;
 use tidegate_rule::{Fields, Gate, Labels, LimitDecision, Mode, Verdict};
 
 /// The header fields of a response that describe what is left. One pointer, because it moves with every call.
@@ -36,7 +36,7 @@ impl RateLimitHeaders {
             _ => return None,
         }
         let (labels, quota) = (gate.limits().get(limit)?.rule().labels(), decision.quota());
-        if decision.is_fail_closed() || labels.choice() != Choice::All {
+        if decision.is_fail_closed() || labels.choice() != QuotaSelection::All {
             return None;
         }
         let left = labels.get(quota)?.remaining(decision);

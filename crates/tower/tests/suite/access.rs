@@ -10,7 +10,7 @@ use std::{
     time::Duration,
 };
 use tidegate_access::{AccessControl, Bans, ListAction};
-use tidegate_limiter::{Clock, ClockHand};
+use tidegate_limiter::{Clock, ManualClock};
 use tidegate_rule::{
     Answer,
     request::{TrustedProxies, key},
@@ -18,7 +18,7 @@ use tidegate_rule::{
 use tidegate_tower::{AccessLayer, RequestAccess};
 use tower::{Layer as _, Service};
 
-fn control(list: &str) -> (Arc<AccessControl>, ClockHand) {
+fn control(list: &str) -> (Arc<AccessControl>, ManualClock) {
     let (clock, hand) = Clock::manual();
     let bans = Bans::builder().clock(clock).rule("3/min for 1h".parse().unwrap()).build().unwrap();
     (Arc::new(AccessControl::new(list.parse().unwrap(), bans)), hand)

@@ -6,7 +6,7 @@ use crate::stage::{Player, ask, header, is_pending, request, start, status};
 use http::Request;
 use http_body_util::BodyExt as _;
 use std::{sync::atomic::Ordering, time::Duration};
-use tidegate_limiter::{Clock, Priority, Slots};
+use tidegate_limiter::{Clock, Semaphore, WaitPriority};
 use tidegate_tower::{ConcurrencyLayer, RequestSlots, Until};
 use tokio::task::JoinSet;
 use tower::Layer as _;
@@ -17,7 +17,7 @@ const SECOND: Duration = Duration::from_secs(1);
 async fn of_a_hundred_at_once_ten_get_in() {
     let player = Player::new();
     player.hold();
-    let service = ConcurrencyLayer::new(Slots::new(10).unwrap()).layer(player.clone());
+    let service = ConcurrencyLayer::new(Semaphore::new(10).unwrap()).layer(player.clone());
     let mut guests = JoinSet::new();
     for _ in 0..100 {
         let service = service.clone();
@@ -38,7 +38,7 @@ async fn of_a_hundred_at_once_ten_get_in() {
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_hundred_that_wait_are_served_ten_at_a_time() {
     let player = Player::new();
-    let slots = Slots::new(10).unwrap();
+    let slots = Semaphore::new(10).unwrap();
     let service =
         ConcurrencyLayer::new(RequestSlots::new(slots.clone()).wait(SECOND * 60)).layer(player.clone());
     let mut guests = JoinSet::new();
@@ -55,13 +55,13 @@ async fn a_hundred_that_wait_are_served_ten_at_a_time() {
     }
     assert_eq!(player.calls(), 100);
     assert!(player.most_inside.load(Ordering::SeqCst) <= 10);
-    assert_eq!((slots.in_flight(), slots.waiting()), (0, 0));
+    assert_eq!((slots.in_flight(), slots.waiters()), (0, 0));
 }
 
 #[tokio::test]
 async fn a_slot_is_held_until_the_body_is_gone() {
     for (until, held) in [(Until::Body, 1), (Until::Head, 0)] {
-        let slots = Slots::new(1).unwrap();
+        let slots = Semaphore::new(1).unwrap();
         let service =
             ConcurrencyLayer::new(RequestSlots::new(slots.clone()).until(until)).layer(Player::new());
         let answer = ask(&service, request()).await.unwrap();
@@ -76,7 +76,7 @@ async fn who_waits_too_long_is_told_so() {
     let player = Player::new();
     player.hold();
     let clock = Clock::tokio();
-    let slots = Slots::builder().clock(clock.clone()).waiting_places(1).build(1).unwrap();
+    let slots = Semaphore::builder().clock(clock.clone()).max_waiters(1).build(1).unwrap();
     let service = ConcurrencyLayer::new(RequestSlots::new(slots.clone()).wait(SECOND * 3).named("narrow"))
         .layer(player.clone());
 
@@ -92,23 +92,23 @@ async fn who_waits_too_long_is_told_so() {
     assert_eq!((late.status().as_u16(), header(&late, "retry-after")), (503, Some("1")));
     assert_eq!(clock.now().since(began).to_duration(), SECOND * 3);
     assert_eq!(player.calls(), 1);
-    assert_eq!(slots.waiting(), 0);
+    assert_eq!(slots.waiters(), 0);
 }
 
 #[tokio::test]
 async fn who_gives_up_leaves_the_line() {
     let player = Player::new();
     player.hold();
-    let slots = Slots::new(1).unwrap();
+    let slots = Semaphore::new(1).unwrap();
     let service =
         ConcurrencyLayer::new(RequestSlots::new(slots.clone()).wait(SECOND * 3)).layer(player.clone());
     let mut inside = start(&service, request()).await;
     assert!(is_pending(&mut inside).await);
     let mut waiting = start(&service, request()).await;
     assert!(is_pending(&mut waiting).await);
-    assert_eq!(slots.waiting(), 1);
+    assert_eq!(slots.waiters(), 1);
     drop(waiting);
-    assert_eq!(slots.waiting(), 0);
+    assert_eq!(slots.waiters(), 0);
     drop(inside);
     assert_eq!(slots.in_flight(), 0);
     assert_eq!(player.calls(), 1);
@@ -118,10 +118,10 @@ async fn who_gives_up_leaves_the_line() {
 async fn of_those_who_wait_the_important_go_first() {
     let player = Player::new();
     player.hold();
-    let slots = Slots::new(1).unwrap();
+    let slots = Semaphore::new(1).unwrap();
     let slots = RequestSlots::new(slots)
         .wait(SECOND * 3)
-        .priority(|head| Priority(if head.path() == "/health" { 9 } else { 0 }));
+        .priority(|head| WaitPriority(if head.path() == "/health" { 9 } else { 0 }));
     let service = ConcurrencyLayer::new(slots).layer(player.clone());
     let to = |path: &str| Request::builder().uri(path).body(()).unwrap();
     let mut inside = start(&service, to("/")).await;

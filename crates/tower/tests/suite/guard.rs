@@ -8,7 +8,7 @@ use http::{HeaderMap, Request, Response};
 use http_body::Frame;
 use http_body_util::BodyExt as _;
 use std::{sync::Arc, time::Duration};
-use tidegate_limiter::{Clock, ClockHand};
+use tidegate_limiter::{Clock, ManualClock};
 use tidegate_overload::{
     AdaptiveLimit, Breaker, BreakerSettings, BreakerState, ErrorRateSettings, ErrorThrottle, Report,
     adaptive::{Aimd, Bounds},
@@ -23,7 +23,7 @@ use tower::{Layer as _, Service as _};
 const SECOND: Duration = Duration::from_secs(1);
 
 /// Opens for five seconds at the second failure in a row; then one probe.
-fn breaker() -> (Arc<Breaker>, ClockHand) {
+fn breaker() -> (Arc<Breaker>, ManualClock) {
     let (clock, hand) = Clock::manual();
     let settings =
         BreakerSettings::builder().over_calls(2).min_calls(2).probes(1).open_for(SECOND * 5).build().unwrap();

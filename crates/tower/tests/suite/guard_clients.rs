@@ -13,7 +13,7 @@ use std::{
     },
     time::Duration,
 };
-use tidegate_limiter::{Clock, ClockHand};
+use tidegate_limiter::{Clock, ManualClock};
 use tidegate_overload::{
     AdaptiveLimit, Breaker, BreakerSettings, BreakerState, Cause,
     adaptive::{Aimd, Bounds},
@@ -65,7 +65,7 @@ async fn nowhere() -> SocketAddr {
 }
 
 /// Opens for five seconds at the second failure in a row; then one probe.
-fn breaker() -> (Arc<Breaker>, ClockHand) {
+fn breaker() -> (Arc<Breaker>, ManualClock) {
     let (clock, hand) = Clock::manual();
     let settings =
         BreakerSettings::builder().over_calls(2).min_calls(2).probes(1).open_for(SECOND * 5).build().unwrap();

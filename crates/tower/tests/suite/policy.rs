@@ -7,7 +7,7 @@ use http_body::Frame;
 use http_body_util::BodyExt as _;
 use proptest::prelude::*;
 use std::{net::SocketAddr, sync::Arc, time::Duration};
-use tidegate_limiter::{Clock, ClockHand};
+use tidegate_limiter::{Clock, ManualClock};
 use tidegate_policy::{
     Policy,
     compile::{Compiler, LivePolicy, PolicyResult, RejectAction},
@@ -16,13 +16,13 @@ use tidegate_rule::{Evaluation, Rules, request::Reply};
 use tidegate_tower::{GateBody, Governed, HttpHead, LimitLayer, Paced, PolicyLayer};
 use tower::{Layer as _, service_fn};
 
-fn live(policy: &str) -> (Arc<LivePolicy>, ClockHand) {
+fn live(policy: &str) -> (Arc<LivePolicy>, ManualClock) {
     let (clock, hand) = Clock::manual();
     let compiler = Compiler::new(Rules::new()).clock(clock);
     (Arc::new(LivePolicy::new(compiler, &policy.parse().unwrap()).unwrap()), hand)
 }
 
-fn service(policy: &str) -> (Governed<Player>, Player, ClockHand) {
+fn service(policy: &str) -> (Governed<Player>, Player, ManualClock) {
     let ((live, hand), player) = (live(policy), Player::new());
     (PolicyLayer::new(live).unwrap().layer(player.clone()), player, hand)
 }

@@ -14,7 +14,7 @@ use std::{
     task::{Context, Poll},
     time::Duration,
 };
-use tidegate_limiter::{Clock, ClockHand};
+use tidegate_limiter::{Clock, ManualClock};
 use tidegate_rule::{Declaration, Rules, Settings};
 use tidegate_tower::{Polite, PoliteError, PoliteLayer};
 use tower::{Layer as _, Service};
@@ -62,7 +62,7 @@ fn to(uri: &str) -> Request<()> {
     Request::builder().uri(uri).body(()).unwrap()
 }
 
-fn layer() -> (PoliteLayer, ClockHand) {
+fn layer() -> (PoliteLayer, ManualClock) {
     let (clock, hand) = Clock::manual();
     (PoliteLayer::new().clock(clock), hand)
 }

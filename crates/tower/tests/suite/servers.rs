@@ -21,7 +21,7 @@ use std::{
 };
 use tidegate_access::{AccessControl, Bans};
 use tidegate_bandwidth::KeyedBandwidth;
-use tidegate_limiter::{Slots, Waiter};
+use tidegate_limiter::{Semaphore, Waiter};
 use tidegate_overload::{
     AdaptiveLimit, Breaker, BreakerSettings, PriorityLimit,
     adaptive::{Aimd, Bounds},
@@ -80,7 +80,7 @@ async fn of_a_hundred_clients_at_once_ten_get_in() {
                 "served"
             }
         };
-        let layer = ConcurrencyLayer::new(Slots::new(10).unwrap());
+        let layer = ConcurrencyLayer::new(Semaphore::new(10).unwrap());
         let address = serve(Router::new().route("/", get(held)).layer(layer)).await;
 
         let mut guests = JoinSet::new();
@@ -121,7 +121,7 @@ impl http_body::Body for Endless {
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_client_that_hangs_up_gives_its_slot_back() {
     for (version, client) in clients() {
-        let slots = Slots::new(1).unwrap();
+        let slots = Semaphore::new(1).unwrap();
         let endless = || async { Response::new(Body::new(Endless)) };
         let layer = ConcurrencyLayer::new(slots.clone());
         let address = serve(Router::new().route("/", get(endless)).layer(layer)).await;
@@ -132,7 +132,7 @@ async fn a_client_that_hangs_up_gives_its_slot_back() {
         assert_eq!(get_from(&client, address, &[]).await.status(), 503, "{version:?}");
         drop(download);
         let waiter = Waiter::new(1).deadline(Duration::from_secs(60));
-        assert!(slots.take(waiter).await.is_ok(), "{version:?}");
+        assert!(slots.acquire(waiter).await.is_ok(), "{version:?}");
     }
 }
 
@@ -165,7 +165,7 @@ async fn all_layers_stand_in_one_tower() {
         .layer(LimitLayer::new(gate))
         .layer(PriorityLayer::new(RequestPriority::new(priority, |_, _| Arrival::of(0))))
         .layer(ConcurrencyLayer::new(
-            RequestSlots::new(Slots::new(10).unwrap()).wait(Duration::from_secs(60)),
+            RequestSlots::new(Semaphore::new(10).unwrap()).wait(Duration::from_secs(60)),
         ))
         .layer(GuardLayer::new(RequestGuard::new(adaptive.clone()).until(Until::Body)))
         .layer(BandwidthLayer::new(RequestBandwidth::by_key(

@@ -9,7 +9,7 @@ use http_body::Body;
 use std::{net::SocketAddr, sync::Arc, task::Poll, time::Duration};
 use tidegate_access::{AccessControl, AccessList, Bans};
 use tidegate_bandwidth::Bandwidth;
-use tidegate_limiter::{Clock, Slots};
+use tidegate_limiter::{Clock, Semaphore};
 use tidegate_overload::{
     AdaptiveLimit, Breaker, BreakerSettings, PriorityLimit,
     adaptive::{Aimd, Bounds},
@@ -97,9 +97,9 @@ async fn every_layer_is_a_good_service() {
     }
 
     for patience in [Duration::ZERO, Duration::from_secs(1)] {
-        let slots = Slots::new(1).unwrap();
+        let slots = Semaphore::new(1).unwrap();
         let layer = ConcurrencyLayer::new(RequestSlots::new(slots.clone()).wait(patience));
-        keeps_the_contract("concurrency", layer, || slots.in_flight() + slots.waiting()).await;
+        keeps_the_contract("concurrency", layer, || slots.in_flight() + slots.waiters()).await;
     }
 
     let limit = Arc::new(PriorityLimit::new([Class::new("all", "100%".parse().unwrap())], 4).unwrap());
@@ -119,7 +119,7 @@ async fn every_layer_is_a_good_service() {
 async fn an_error_passes_through_unchanged() {
     let player = Player::new();
     player.say(0);
-    let slots = Slots::new(1).unwrap();
+    let slots = Semaphore::new(1).unwrap();
     let service = ConcurrencyLayer::new(slots).layer(player);
     assert_eq!(ask(&service, request()).await.unwrap_err(), Broken);
 }

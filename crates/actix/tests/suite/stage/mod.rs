@@ -5,15 +5,15 @@
 use actix_web::dev::ServerHandle;
 use std::{net::SocketAddr, sync::Arc};
 use tidegate_limiter::{
-    Clock, ClockHand, Outage, Store, StoreError,
-    store::{self, Pending},
+    Clock, FailureMode, ManualClock, Store, StoreError,
+    store::{self, StoreFuture},
 };
 use tidegate_rule::{Declaration, RequestLimit, Rules, Settings};
 
 /// Rules of their own, and the hand of their clock.
 pub(crate) struct Stage {
     pub(crate) rules: Rules,
-    pub(crate) hand: ClockHand,
+    pub(crate) hand: ManualClock,
 }
 
 impl Stage {
@@ -28,7 +28,7 @@ impl Stage {
     pub(crate) fn closed() -> Self {
         let (clock, hand) = Clock::manual();
         let rules = Rules::new();
-        let settings = Settings::new().clock(clock).store(Arc::new(Away)).on_outage(Outage::Closed);
+        let settings = Settings::new().clock(clock).store(Arc::new(Away)).on_outage(FailureMode::Closed);
         rules.apply(settings).unwrap();
         Self { rules, hand }
     }
@@ -48,8 +48,8 @@ impl Stage {
 struct Away;
 
 impl Store for Away {
-    fn perform(&self, _: store::Request) -> Pending<Result<store::Reply, StoreError>> {
-        Box::pin(async { Err(StoreError::Away("no answer".to_owned())) })
+    fn execute(&self, _: store::StoreRequest) -> StoreFuture<Result<store::StoreReply, StoreError>> {
+        Box::pin(async { Err(StoreError::Unavailable("no answer".to_owned())) })
     }
 }
 

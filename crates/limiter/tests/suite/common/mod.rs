@@ -7,82 +7,82 @@ use tidegate_core::{
     AlgorithmKind, CarryOver, ChargeResult, Decision, Demand, Effect, Micros, Overdraft, Quota, Receipt,
 };
 use tidegate_limiter::{
-    BlockingBucket, BuildError, Capacity, Clock, ClockHand, Limiter, Permit, Reservation, Throttle,
+    BlockingBucket, BuildError, Capacity, Clock, DirectLimiter, Limiter, ManualClock, Permit, Reservation,
 };
 use tidegate_testkit::Subject;
 
 /// Where a story's only key lives.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Home {
+pub(crate) enum LimiterTarget {
     /// A key of a limiter.
     Key,
     /// A throttle, which starts as Guava's does.
-    Throttle,
+    Direct,
 }
 
 /// One key of the memory store. It is built at the first moment of its story.
-pub(crate) struct Memory {
-    home: Home,
+pub(crate) struct MemorySubject {
+    target: LimiterTarget,
     quota: Quota,
-    hand: ClockHand,
+    hand: ManualClock,
     clock: Clock,
-    built: Option<Built>,
-    charges: HashMap<u64, Charge>,
-    charged: u64,
+    limiter: Option<BuiltLimiter>,
+    charges: HashMap<u64, SubjectCharge>,
+    last_charge_id: u64,
 }
 
 /// Leaked, because what it hands out borrows it.
 #[derive(Clone, Copy)]
-enum Built {
+enum BuiltLimiter {
     Limiter(&'static Limiter),
-    Throttle(&'static Throttle),
+    Direct(&'static DirectLimiter),
 }
 
 /// What is kept of a charge until it is given back.
-enum Charge {
+enum SubjectCharge {
     Tokens(Reservation),
     Permits(Vec<Permit>),
 }
 
-impl Memory {
-    pub(crate) fn new(home: Home, quota: Quota) -> Self {
+impl MemorySubject {
+    pub(crate) fn new(target: LimiterTarget, quota: Quota) -> Self {
         let (clock, hand) = Clock::manual();
-        Self { home, quota, hand, clock, built: None, charges: HashMap::new(), charged: 0 }
+        Self { target, quota, hand, clock, limiter: None, charges: HashMap::new(), last_charge_id: 0 }
     }
 
     /// The bucket at a moment.
-    pub(crate) fn at(&mut self, now: Micros) -> BlockingBucket<'static> {
+    pub(crate) fn bucket_at(&mut self, now: Micros) -> BlockingBucket<'static> {
         self.hand.set(now);
-        let built = *self.built.get_or_insert_with(|| match self.home {
-            Home::Key => Built::Limiter(leak(
+        let built = *self.limiter.get_or_insert_with(|| match self.target {
+            LimiterTarget::Key => BuiltLimiter::Limiter(leak(
                 Limiter::builder().clock(self.clock.clone()).capacity(Capacity::Keys(4)).build(self.quota),
             )),
-            Home::Throttle => {
-                Built::Throttle(leak(Throttle::builder().clock(self.clock.clone()).build(self.quota)))
-            }
+            LimiterTarget::Direct => BuiltLimiter::Direct(leak(
+                DirectLimiter::builder().clock(self.clock.clone()).build(self.quota),
+            )),
         });
         match built {
-            Built::Limiter(limiter) => limiter.blocking().key("the only one"),
-            Built::Throttle(throttle) => throttle.blocking(),
+            BuiltLimiter::Limiter(limiter) => limiter.blocking().key("the only one"),
+            BuiltLimiter::Direct(throttle) => throttle.blocking(),
         }
     }
 
     /// The short way to a check, which most callers take.
     pub(crate) fn check(&mut self, now: Micros, cost: u64) -> Decision {
-        let bucket = self.at(now);
-        match self.built {
-            Some(Built::Limiter(limiter)) => limiter.check_cost("the only one", cost),
-            Some(Built::Throttle(throttle)) => throttle.check_cost(cost),
+        let bucket = self.bucket_at(now);
+        match self.limiter {
+            Some(BuiltLimiter::Limiter(limiter)) => limiter.check_cost("the only one", cost),
+            Some(BuiltLimiter::Direct(throttle)) => throttle.check_cost(cost),
             None => bucket.check(cost),
         }
     }
 
     /// Replaces the quota, if the store can.
     pub(crate) fn try_change(&mut self, now: Micros, quota: Quota, how: CarryOver) -> Result<(), BuildError> {
-        self.at(now);
-        let changed = match self.built {
-            Some(Built::Limiter(limiter)) => limiter.change(quota, how),
-            Some(Built::Throttle(throttle)) => throttle.change(quota, how),
+        self.bucket_at(now);
+        let changed = match self.limiter {
+            Some(BuiltLimiter::Limiter(limiter)) => limiter.change(quota, how),
+            Some(BuiltLimiter::Direct(throttle)) => throttle.change(quota, how),
             None => Ok(()),
         };
         if changed.is_ok() {
@@ -92,40 +92,40 @@ impl Memory {
     }
 
     /// Several permits, all or none.
-    fn take_permits(&mut self, now: Micros, cost: u64) -> (Decision, Option<Charge>) {
-        let bucket = self.at(now);
+    fn take_permits(&mut self, now: Micros, cost: u64) -> (Decision, Option<SubjectCharge>) {
+        let bucket = self.bucket_at(now);
         let look = bucket.peek(cost);
         if !look.is_allowed() || cost == 0 {
             return (look, None);
         }
         let permits: Vec<_> = (0..cost).map(|_| bucket.permit()).collect();
-        (permits.last().map_or(look, |permit| *permit.decision()), Some(Charge::Permits(permits)))
+        (permits.last().map_or(look, |permit| *permit.decision()), Some(SubjectCharge::Permits(permits)))
     }
 
-    fn take(&mut self, now: Micros, demand: Demand) -> (Decision, Option<Charge>) {
+    fn take(&mut self, now: Micros, demand: Demand) -> (Decision, Option<SubjectCharge>) {
         if matches!(self.quota.kind(), AlgorithmKind::Concurrency(_)) {
             return self.take_permits(now, demand.cost);
         }
-        let bucket = self.at(now);
+        let bucket = self.bucket_at(now);
         if demand.overdraft != Overdraft::Refuse && demand.cost > self.quota.limit() {
             assert_eq!(demand.max_wait, Micros::ZERO, "credit is given now or not at all");
-            return (bucket.check_on_credit(demand.cost), None);
+            return (bucket.check_with_overdraft(demand.cost), None);
         }
         let tokens = bucket.reserve(demand.cost, demand.max_wait.into());
-        (*tokens.decision(), Some(Charge::Tokens(tokens)))
+        (*tokens.decision(), Some(SubjectCharge::Tokens(tokens)))
     }
 }
 
-impl Subject for Memory {
+impl Subject for MemorySubject {
     fn decide(&mut self, now: Micros, demand: Demand) -> ChargeResult {
         let (decision, charge) = match demand {
-            Demand { effect: Effect::Probe, cost, .. } => (self.at(now).peek(cost), None),
+            Demand { effect: Effect::Probe, cost, .. } => (self.bucket_at(now).peek(cost), None),
             Demand { overdraft: Overdraft::Force, cost, .. } => {
                 // Work that was done regardless is a commitment over a reservation of nothing.
-                let bucket = self.at(now);
+                let bucket = self.bucket_at(now);
                 if cost > self.quota.limit() {
                     return ChargeResult {
-                        decision: bucket.check_on_credit(cost),
+                        decision: bucket.check_with_overdraft(cost),
                         receipt: Receipt::default(),
                     };
                 }
@@ -139,21 +139,21 @@ impl Subject for Memory {
         };
         let mut receipt = Receipt::default();
         if let (Some(charge), true) = (charge, decision.is_granted()) {
-            self.charged += 1;
-            receipt = Receipt { cost: demand.cost, mark: self.charged, ..receipt };
+            self.last_charge_id += 1;
+            receipt = Receipt { cost: demand.cost, mark: self.last_charge_id, ..receipt };
             self.charges.insert(receipt.mark, charge);
         }
         ChargeResult { decision, receipt }
     }
 
     fn refund(&mut self, now: Micros, receipt: Receipt, cost: u64) {
-        self.at(now);
+        self.bucket_at(now);
         match self.charges.get_mut(&receipt.mark) {
-            Some(Charge::Permits(permits)) => {
+            Some(SubjectCharge::Permits(permits)) => {
                 permits.truncate(permits.len().saturating_sub(cost as usize));
             }
-            Some(Charge::Tokens(_)) => {
-                if let Some(Charge::Tokens(tokens)) = self.charges.remove(&receipt.mark) {
+            Some(SubjectCharge::Tokens(_)) => {
+                if let Some(SubjectCharge::Tokens(tokens)) = self.charges.remove(&receipt.mark) {
                     tokens.commit(receipt.cost.saturating_sub(cost));
                 }
             }
@@ -163,16 +163,16 @@ impl Subject for Memory {
 
     fn change(&mut self, now: Micros, quota: Quota, how: CarryOver) {
         let Err(error) = self.try_change(now, quota, how) else { return };
-        let Some(Built::Limiter(old)) = self.built else { panic!("{error}") };
+        let Some(BuiltLimiter::Limiter(old)) = self.limiter else { panic!("{error}") };
         let builder = Limiter::builder().clock(self.clock.clone()).capacity(Capacity::Keys(4));
-        let new = leak(builder.replacing(old).build(quota));
+        let new = leak(builder.predecessor(old).build(quota));
         new.take_over(old);
-        (self.built, self.quota) = (Some(Built::Limiter(new)), quota);
+        (self.limiter, self.quota) = (Some(BuiltLimiter::Limiter(new)), quota);
     }
 
     fn create(&mut self, now: Micros) {
-        assert_eq!(self.home, Home::Throttle, "only a throttle is created");
-        self.at(now);
+        assert_eq!(self.target, LimiterTarget::Direct, "only a throttle is created");
+        self.bucket_at(now);
     }
 }
 
@@ -184,6 +184,6 @@ fn leak<T>(built: Result<T, BuildError>) -> &'static T {
 }
 
 /// Moves the hand by whole milliseconds.
-pub(crate) fn advance(hand: &ClockHand, ms: u64) {
-    hand.advance(Duration::from_millis(ms));
+pub(crate) fn advance(clock: &ManualClock, ms: u64) {
+    clock.advance(Duration::from_millis(ms));
 }

@@ -4,7 +4,7 @@
 
 use std::time::Duration;
 use tidegate_core::{Decision, Outcome, Retry};
-use tidegate_limiter::{Limiter, Outage};
+use tidegate_limiter::{FailureMode, Limiter};
 use tidegate_redis::RedisStore;
 use tidegate_testkit::servers::{RedisServer, Value};
 
@@ -22,8 +22,8 @@ pub(crate) fn limiter(store: &RedisStore, name: &str, quota: &str) -> Limiter {
     Limiter::builder().name(name).store(store.clone()).build(quota).unwrap()
 }
 
-pub(crate) fn limiter_for(store: &RedisStore, name: &str, quota: &str, outage: Outage) -> Limiter {
-    Limiter::builder().name(name).store(store.clone()).on_outage(outage).build(quota).unwrap()
+pub(crate) fn limiter_for(store: &RedisStore, name: &str, quota: &str, outage: FailureMode) -> Limiter {
+    Limiter::builder().name(name).store(store.clone()).failure_mode(outage).build(quota).unwrap()
 }
 
 /// Asks again and again until the answer is yes, for some twenty seconds at most.

@@ -1,7 +1,7 @@
 //! What was counted, and can still be given back.
 
 use std::{sync::Arc, time::Duration};
-use tidegate_limiter::{Addition, Claim, Reservation, Tally};
+use tidegate_limiter::{CombinedReservation, CounterStore, Increment, Reservation};
 
 /// What was counted for one descriptor, and can still be given back.
 #[derive(Debug)]
@@ -11,7 +11,7 @@ pub enum Hold {
     /// By a limiter.
     Tokens(Reservation),
     /// In a number that others add to as well.
-    Number { tally: Arc<dyn Tally>, key: String, kept: Duration, count: u64 },
+    Number { tally: Arc<dyn CounterStore>, key: String, kept: Duration, count: u64 },
 }
 
 /// What was counted for a whole request.
@@ -19,7 +19,7 @@ pub(crate) type Reserved = Vec<Hold>;
 
 impl Hold {
     /// Slots are given back at once: nobody tells when a request ends.
-    pub(crate) fn of(claim: Claim) -> Self {
+    pub(crate) fn of(claim: CombinedReservation) -> Self {
         claim.into_parts().0.map_or(Self::Nothing, Self::Tokens)
     }
 
@@ -48,7 +48,7 @@ impl Hold {
                 let more = i64::try_from(i128::from(hits) - i128::from(count)).unwrap_or(i64::MAX);
                 if more != 0 {
                     // What a store that is away could not be told stays as it was.
-                    let _ = tally.add(vec![Addition { key, count: more, kept }]).await;
+                    let _ = tally.add(vec![Increment { key, count: more, ttl: kept }]).await;
                 }
             }
         }

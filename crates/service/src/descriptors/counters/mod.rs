@@ -19,7 +19,7 @@ use shared::SharedCounters;
 use std::{sync::Arc, time::Duration};
 use store::{Patience, Punctual};
 use tidegate_limiter::{
-    Ahead, BuildError, Capacity, Clock, Limiter, LimiterBuilder, Outage, Store, StoreError,
+    BuildError, Capacity, Clock, FailureMode, Limiter, LimiterBuilder, Store, StoreError, TokenPrefetch,
 };
 use tidegate_policy::descriptors::CalendarUnit;
 use units::UnitCounters;
@@ -31,7 +31,7 @@ pub(super) struct Home {
     /// The store of what is counted per second, where that is another.
     seconds: Option<Arc<dyn Store>>,
     patience: Option<Arc<Patience>>,
-    outage: Outage,
+    outage: FailureMode,
     clock: Clock,
     lease: Option<Duration>,
     pub(super) capacity: Capacity,
@@ -85,7 +85,7 @@ impl Home {
 
     fn builder(&self, name: &str, capacity: Capacity, shelf: Shelf) -> LimiterBuilder {
         let builder = Limiter::builder().name(name).clock(self.clock.clone()).capacity(capacity);
-        let builder = builder.on_outage(self.outage);
+        let builder = builder.failure_mode(self.outage);
         let seconds = self.seconds.as_ref().filter(|_| shelf == Shelf::Seconds);
         match seconds.or(self.store.as_ref()) {
             Some(store) => builder.shared_store(store.clone()),
@@ -94,8 +94,8 @@ impl Home {
     }
 
     /// How tokens are taken ahead where a limit does not say.
-    fn ahead(&self, own: Option<Duration>) -> Option<Ahead> {
-        own.or(self.lease).map(|ttl| Ahead::default().ttl(ttl))
+    fn ahead(&self, own: Option<Duration>) -> Option<TokenPrefetch> {
+        own.or(self.lease).map(|ttl| TokenPrefetch::default().ttl(ttl))
     }
 
     /// The same without any store.

@@ -6,7 +6,7 @@ use std::{
     time::Duration,
 };
 use tidegate_core::{CarryOver, Decision, Quota};
-use tidegate_limiter::{BuildError, Capacity, Check, Claim, Limiter, StoreError, reserve_all};
+use tidegate_limiter::{BuildError, Capacity, Check, CombinedReservation, Limiter, StoreError, reserve_all};
 
 /// The limiter of one place. It is made when it is first asked for, so that files may have more limits than are used, and it
 /// stays when files are read again.
@@ -69,7 +69,7 @@ impl PlaceLimiter {
         let Cell { home, name, terms, .. } = &*self.cell;
         let mut builder = home.builder(name, terms.capacity, terms.shelf);
         if let Some(ahead) = home.ahead(terms.lease) {
-            builder = builder.ahead(ahead);
+            builder = builder.prefetch(ahead);
         }
         let limiter = builder.build_all(&quotas)?;
         Ok(self.cell.limiter.get_or_init(|| limiter))
@@ -86,7 +86,7 @@ impl PlaceLimiter {
     /// Forgets what was counted of a key.
     pub(crate) async fn reset(&self, key: CountedKey<'_>) -> Result<(), StoreError> {
         // One that was never asked may have been, elsewhere.
-        let limiter = self.get().map_err(|error| StoreError::Refused(error.to_string()))?;
+        let limiter = self.get().map_err(|error| StoreError::Rejected(error.to_string()))?;
         limiter.key(&key).reset().await
     }
 }
@@ -143,14 +143,14 @@ pub(crate) enum Before {
 
 impl Charge<'_> {
     fn check(&self) -> Check {
-        self.limiter.ask(&self.key).cost(self.hits)
+        self.limiter.prepare(&self.key).cost(self.hits)
     }
 
     async fn look(&self) -> Decision {
         self.limiter.key(&self.key).peek(self.hits).await
     }
 
-    async fn alone(&self) -> Option<Claim> {
+    async fn alone(&self) -> Option<CombinedReservation> {
         reserve_all(vec![self.check()]).await.pop().flatten()
     }
 }
@@ -166,7 +166,7 @@ pub(crate) async fn charge_all(
         return (vec![decision], Vec::new());
     }
     let mut decisions: Vec<Option<Decision>> = vec![None; charges.len()];
-    let mut held: Vec<Claim> = Vec::with_capacity(charges.len());
+    let mut held: Vec<CombinedReservation> = Vec::with_capacity(charges.len());
     let of = |manner| charges.iter().enumerate().filter(move |(_, charge)| charge.manner == manner);
     let mut after = before;
 

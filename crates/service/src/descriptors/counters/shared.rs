@@ -15,29 +15,30 @@ use super::{
 use crate::descriptors::settings::{SharedKeys, WindowTime};
 use std::{fmt::Write as _, sync::Arc, time::Duration};
 use tidegate_core::Micros;
-use tidegate_limiter::{Addition, BuildError, Outage, StoreError, Tally};
+use tidegate_limiter::{BuildError, CounterStore, FailureMode, Increment, StoreError};
 use tidegate_policy::descriptors::CalendarUnit;
 
 /// Counts of all keys, by unit, where others count as well.
 #[derive(Debug)]
 pub(crate) struct SharedCounters {
-    tally: Arc<dyn Tally>,
-    seconds: Option<Arc<dyn Tally>>,
+    tally: Arc<dyn CounterStore>,
+    seconds: Option<Arc<dyn CounterStore>>,
     prefix: String,
     /// Numbers are kept for less than this longer than they are of use, so that not all go at once.
     jitter: Duration,
     time: WindowTime,
-    outage: Outage,
+    outage: FailureMode,
     /// What counts while the store is away, where that is to be.
     local: Option<UnitCounters>,
 }
 
 impl SharedCounters {
     pub(super) fn new(home: &Home, keys: &SharedKeys, patience: &Arc<Patience>) -> Result<Self, BuildError> {
-        let punctual = |tally: &Arc<dyn Tally>| Arc::new(Punctual::new(tally, patience)) as Arc<dyn Tally>;
+        let punctual =
+            |tally: &Arc<dyn CounterStore>| Arc::new(Punctual::new(tally, patience)) as Arc<dyn CounterStore>;
         let local = match home.outage {
-            Outage::Local { .. } => Some(UnitCounters::new(&home.in_memory())?),
-            Outage::Open | Outage::Closed => None,
+            FailureMode::Local { .. } => Some(UnitCounters::new(&home.in_memory())?),
+            FailureMode::Open | FailureMode::Closed => None,
         };
         Ok(Self {
             tally: punctual(&keys.tally),
@@ -69,7 +70,7 @@ impl SharedCounters {
         let additions: Vec<_> = hits.iter().map(|hit| self.addition(hit, now)).collect();
         let sums = self.sums(hits, additions.clone()).await;
         let mut held = Vec::with_capacity(hits.len());
-        for ((hit, sum), Addition { key, kept, .. }) in hits.iter().zip(sums).zip(additions) {
+        for ((hit, sum), Increment { key, ttl: kept, .. }) in hits.iter().zip(sums).zip(additions) {
             held.push(match (sum, &self.local) {
                 (Some(sum), _) => {
                     let tally = self.tally_of(hit.unit).clone();
@@ -87,11 +88,11 @@ impl SharedCounters {
 
     pub(crate) async fn reset(&self, key: CountedKey<'_>, unit: CalendarUnit) -> Result<(), StoreError> {
         let key = self.key(key, unit, self.time.now());
-        self.tally_of(unit).forget(vec![key]).await
+        self.tally_of(unit).delete(vec![key]).await
     }
 
     /// What all numbers are then; `None` of those whose store is away.
-    async fn sums(&self, hits: &[Hits<'_>], additions: Vec<Addition>) -> Vec<Option<i64>> {
+    async fn sums(&self, hits: &[Hits<'_>], additions: Vec<Increment>) -> Vec<Option<i64>> {
         let count = additions.len();
         let is_second =
             |place: usize| self.seconds.is_some() && Shelf::of(Some(hits[place].unit)) == Shelf::Seconds;
@@ -102,7 +103,7 @@ impl SharedCounters {
             part.push(addition);
         }
         let mut sums = vec![None; count];
-        let ask = |tally: &Arc<dyn Tally>, (places, part): (Vec<usize>, Vec<Addition>)| {
+        let ask = |tally: &Arc<dyn CounterStore>, (places, part): (Vec<usize>, Vec<Increment>)| {
             let answer = (!part.is_empty()).then(|| tally.add(part));
             async move {
                 let told = match answer {
@@ -126,20 +127,20 @@ impl SharedCounters {
                 let count = local.count(std::slice::from_ref(hit)).await.pop();
                 count.map_or(Count::Closed, degraded)
             }
-            (None, Outage::Open) => Count::Open,
-            (None, Outage::Closed | Outage::Local { .. }) => Count::Closed,
+            (None, FailureMode::Open) => Count::Open,
+            (None, FailureMode::Closed | FailureMode::Local { .. }) => Count::Closed,
         }
     }
 
-    fn addition(&self, hit: &Hits<'_>, now: Micros) -> Addition {
+    fn addition(&self, hit: &Hits<'_>, now: Micros) -> Increment {
         let more = match self.jitter.as_secs() {
             0 => 0,
             most => fastrand::u64(0..most),
         };
-        Addition {
+        Increment {
             key: self.key(hit.key, hit.unit, now),
             count: i64::try_from(hit.cost()).unwrap_or(i64::MAX),
-            kept: Duration::from_secs(hit.unit.seconds().saturating_add(more)),
+            ttl: Duration::from_secs(hit.unit.seconds().saturating_add(more)),
         }
     }
 
@@ -155,7 +156,7 @@ impl SharedCounters {
         text
     }
 
-    fn tally_of(&self, unit: CalendarUnit) -> &Arc<dyn Tally> {
+    fn tally_of(&self, unit: CalendarUnit) -> &Arc<dyn CounterStore> {
         let seconds = self.seconds.as_ref().filter(|_| Shelf::of(Some(unit)) == Shelf::Seconds);
         seconds.unwrap_or(&self.tally)
     }

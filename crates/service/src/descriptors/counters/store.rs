@@ -9,8 +9,8 @@ use std::{
 };
 use tidegate_core::{Micros, Quota};
 use tidegate_limiter::{
-    Addition, Clock, Outage, Store, StoreError, Tally,
-    store::{Pending, Reply, Request},
+    Clock, CounterStore, FailureMode, Increment, Store, StoreError,
+    store::{StoreFuture, StoreReply, StoreRequest},
 };
 
 tokio::task_local! {
@@ -45,11 +45,11 @@ impl Patience {
     /// An answer in the time that is left, as of now: it may be waited for by another task.
     fn answer<T: Send + 'static>(
         self: &Arc<Self>,
-        reply: Pending<Result<T, StoreError>>,
-    ) -> Pending<Result<T, StoreError>> {
+        reply: StoreFuture<Result<T, StoreError>>,
+    ) -> StoreFuture<Result<T, StoreError>> {
         let (left, patience) = (self.left(), self.clone());
         Box::pin(async move {
-            let reply = tokio::time::timeout(left, reply).await.unwrap_or(Err(StoreError::Late));
+            let reply = tokio::time::timeout(left, reply).await.unwrap_or(Err(StoreError::Timeout));
             if reply.is_err() {
                 patience.failures.fetch_add(1, Ordering::Relaxed);
             }
@@ -78,29 +78,29 @@ impl<S: ?Sized> Punctual<S> {
 }
 
 impl Store for Punctual<dyn Store> {
-    fn perform(&self, request: Request) -> Pending<Result<Reply, StoreError>> {
-        self.patience.answer(self.store.perform(request))
+    fn execute(&self, request: StoreRequest) -> StoreFuture<Result<StoreReply, StoreError>> {
+        self.patience.answer(self.store.execute(request))
     }
 
-    fn adapt(&self, quota: Quota) -> Quota {
-        self.store.adapt(quota)
+    fn effective_quota(&self, quota: Quota) -> Quota {
+        self.store.effective_quota(quota)
     }
 
-    fn recovered(&self) -> Pending<()> {
-        self.store.recovered()
+    fn wait_recovered(&self) -> StoreFuture<()> {
+        self.store.wait_recovered()
     }
 
-    fn add_mode(&self, mode: Outage) {
-        self.store.add_mode(mode);
+    fn add_failure_mode(&self, mode: FailureMode) {
+        self.store.add_failure_mode(mode);
     }
 }
 
-impl Tally for Punctual<dyn Tally> {
-    fn add(&self, additions: Vec<Addition>) -> Pending<Result<Vec<i64>, StoreError>> {
+impl CounterStore for Punctual<dyn CounterStore> {
+    fn add(&self, additions: Vec<Increment>) -> StoreFuture<Result<Vec<i64>, StoreError>> {
         self.patience.answer(self.store.add(additions))
     }
 
-    fn forget(&self, keys: Vec<String>) -> Pending<Result<(), StoreError>> {
-        self.patience.answer(self.store.forget(keys))
+    fn delete(&self, keys: Vec<String>) -> StoreFuture<Result<(), StoreError>> {
+        self.patience.answer(self.store.delete(keys))
     }
 }

@@ -76,7 +76,7 @@ impl UnitCounters {
     }
 
     fn checks(&self, hits: &[Hits<'_>]) -> Vec<Check> {
-        hits.iter().map(|hit| self.of(hit.unit).ask(&hit.key).cost(hit.cost())).collect()
+        hits.iter().map(|hit| self.of(hit.unit).prepare(&hit.key).cost(hit.cost())).collect()
     }
 
     /// Counts all of them, so that each can be given back.

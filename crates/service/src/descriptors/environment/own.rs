@@ -3,7 +3,7 @@
 use super::{EnvironmentError, variables::Variables};
 use crate::descriptors::{Counting, HeaderNames, TellBody, TellHeaders};
 use std::{fmt, time::Duration};
-use tidegate_limiter::Outage;
+use tidegate_limiter::FailureMode;
 use tidegate_policy::model::Tls;
 
 /// What only we know, as the environment says it.
@@ -12,7 +12,7 @@ pub struct OwnSettings {
     /// `TIDEGATE_COUNTING`
     pub counting: CountingWay,
     /// `TIDEGATE_OUTAGE`: `closed`, `open`, or `local` with the number of processes that share a limit, as in `local 3`.
-    pub outage: Outage,
+    pub outage: FailureMode,
     /// `TIDEGATE_DEADLINE`: how long a store may take with a decision, in place of `REDIS_TIMEOUT`.
     pub deadline: Option<Duration>,
     /// `TIDEGATE_LEASE`: for how long tokens of a store may lie here; none are taken ahead unless it is set.
@@ -109,16 +109,16 @@ fn http_tls(variables: &Variables) -> Result<Option<Tls>, EnvironmentError> {
     }
 }
 
-fn outage(variables: &Variables) -> Result<Outage, EnvironmentError> {
+fn outage(variables: &Variables) -> Result<FailureMode, EnvironmentError> {
     const NAME: &str = "TIDEGATE_OUTAGE";
     let error = || variables.error(NAME, "closed, open, or local and a number of processes, such as local 3");
     let mut words = variables.get(NAME).unwrap_or("closed").split_whitespace();
     let outage = match (words.next(), words.next()) {
-        (Some("closed"), None) => Outage::Closed,
-        (Some("open"), None) => Outage::Open,
-        (Some("local"), None) => Outage::Local { nodes: 1 },
+        (Some("closed"), None) => FailureMode::Closed,
+        (Some("open"), None) => FailureMode::Open,
+        (Some("local"), None) => FailureMode::Local { nodes: 1 },
         (Some("local"), Some(nodes)) => match nodes.parse() {
-            Ok(nodes @ 1..) => Outage::Local { nodes },
+            Ok(nodes @ 1..) => FailureMode::Local { nodes },
             _ => return Err(error()),
         },
         _ => return Err(error()),

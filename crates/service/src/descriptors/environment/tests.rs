@@ -1,6 +1,6 @@
 use super::*;
 use crate::descriptors::{TellBody, TellHeaders};
-use tidegate_limiter::Outage;
+use tidegate_limiter::FailureMode;
 
 fn read(pairs: &[(&str, &str)]) -> Result<Environment, EnvironmentError> {
     Environment::read(pairs.iter().copied())
@@ -157,7 +157,7 @@ fn stores_are_addresses() {
 #[test]
 fn what_only_we_know_is_read() {
     let usual = read(&[]).unwrap().own;
-    assert_eq!((usual.counting, usual.outage, usual.lease), (CountingWay::Theirs, Outage::Closed, None));
+    assert_eq!((usual.counting, usual.outage, usual.lease), (CountingWay::Theirs, FailureMode::Closed, None));
     assert_eq!(usual.deadline, None);
     assert_eq!((usual.headers, usual.body), (None, TellBody::Nothing));
     let own = read(&[
@@ -170,14 +170,14 @@ fn what_only_we_know_is_read() {
         ("TIDEGATE_ADMIN_TOKEN", "hunter2"),
     ]);
     let own = own.unwrap().own;
-    assert_eq!((own.counting, own.outage), (CountingWay::Shared, Outage::Local { nodes: 3 }));
+    assert_eq!((own.counting, own.outage), (CountingWay::Shared, FailureMode::Local { nodes: 3 }));
     assert_eq!(
         (own.deadline, own.lease),
         (Some(Duration::from_millis(40)), Some(Duration::from_millis(200)))
     );
     assert_eq!((&own.headers, own.body), (&Some(TellHeaders::Ietf), TellBody::Problem));
     assert!(!format!("{own:?}").contains("hunter2"));
-    assert_eq!(read(&[("TIDEGATE_OUTAGE", "open")]).unwrap().own.outage, Outage::Open);
+    assert_eq!(read(&[("TIDEGATE_OUTAGE", "open")]).unwrap().own.outage, FailureMode::Open);
 
     let redis = read(&[("REDIS_TLS_CLIENT_CERT", "c.pem"), ("REDIS_TLS_CLIENT_KEY", "k.pem")]).unwrap().redis;
     assert_eq!(redis.identity, Some(("c.pem".into(), "k.pem".into())));

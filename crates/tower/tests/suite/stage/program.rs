@@ -3,15 +3,15 @@
 use http::Request;
 use std::{net::SocketAddr, sync::Arc, time::Duration};
 use tidegate_limiter::{
-    Clock, ClockHand, Outage, Store, StoreError,
-    store::{self, Pending},
+    Clock, FailureMode, ManualClock, Store, StoreError,
+    store::{self, StoreFuture},
 };
 use tidegate_rule::{Declaration, RequestLimit, Rules, Settings, request::key};
 
 /// Rules of a test's own, and its clock.
 pub struct Program {
     pub rules: Rules,
-    pub hand: ClockHand,
+    pub hand: ManualClock,
 }
 
 /// A store that never answers.
@@ -19,8 +19,8 @@ pub struct Program {
 pub struct Away;
 
 impl Store for Away {
-    fn perform(&self, _: store::Request) -> Pending<Result<store::Reply, StoreError>> {
-        Box::pin(async { Err(StoreError::Away("no answer".to_owned())) })
+    fn execute(&self, _: store::StoreRequest) -> StoreFuture<Result<store::StoreReply, StoreError>> {
+        Box::pin(async { Err(StoreError::Unavailable("no answer".to_owned())) })
     }
 }
 
@@ -28,7 +28,7 @@ impl Store for Away {
 pub fn closed_program() -> Program {
     let (clock, hand) = Clock::manual();
     let rules = Rules::new();
-    let settings = Settings::new().clock(clock).store(Arc::new(Away)).on_outage(Outage::Closed);
+    let settings = Settings::new().clock(clock).store(Arc::new(Away)).on_outage(FailureMode::Closed);
     rules.apply(settings).unwrap();
     Program { rules, hand }
 }

@@ -1,0 +1,64 @@
+//! The tokens of a paced stream: one is had before an item is pulled, the rest of its cost is owed after.
+
+use super::source::{ReservedToken, StreamSource};
+use crate::wait::Timer;
+use std::task::{Context, Poll, ready};
+use tidegate_core::{Micros, Outcome, Retry};
+
+#[derive(Debug)]
+pub(super) struct StreamTokens {
+    source: StreamSource,
+    /// A token, and when it may be used.
+    reserved: Option<(ReservedToken, Micros)>,
+    timer: Timer,
+}
+
+/// When to ask again where nobody can tell.
+const RETRY_INTERVAL: Micros = Micros::from_millis(100);
+
+impl StreamTokens {
+    pub(super) fn new(source: StreamSource) -> Self {
+        Self { source, reserved: None, timer: Timer::default() }
+    }
+
+    /// Ready when there is a token that may be used now.
+    pub(super) fn poll(&mut self, context: &mut Context<'_>) -> Poll<()> {
+        loop {
+            let until = match &self.reserved {
+                Some((_, ready_at)) => *ready_at,
+                None => {
+                    let (decision, taken) = self.source.reserve();
+                    match (taken, decision.outcome()) {
+                        (Some(taken), _) => {
+                            let ready_at = taken.charged_at().plus(decision.wait());
+                            self.reserved = Some((taken, ready_at));
+                            ready_at
+                        }
+                        (None, Outcome::Deny(Retry::After(wait))) => self.now().plus(wait),
+                        (None, _) => self.now().plus(RETRY_INTERVAL),
+                    }
+                }
+            };
+            ready!(self.timer.poll(self.source.bucket().clock(), until, context));
+            if self.reserved.is_some() {
+                return Poll::Ready(());
+            }
+        }
+    }
+
+    /// Spends what an item costs.
+    pub(super) fn spend(&mut self, cost: u64) {
+        if let Some((taken, _)) = self.reserved.take() {
+            taken.spend(cost);
+        }
+    }
+
+    /// There is no item: the token is for others.
+    pub(super) fn release(&mut self) {
+        self.reserved = None;
+    }
+
+    fn now(&self) -> Micros {
+        self.source.bucket().clock().now()
+    }
+}

@@ -1,0 +1,383 @@
+//! Waiting for tokens: Guava's `acquire` and `tryAcquire` to the microsecond, and first come, first served for the
+//! other algorithms.
+
+#![allow(clippy::unwrap_used, clippy::panic, reason = "this is how a test fails")]
+
+use crate::common::advance;
+use std::{thread, time::Duration};
+use tidegate_core::{Decision, Micros, Outcome, Quota, Retry};
+use tidegate_limiter::{Bucket, Clock, DirectLimiter, Limiter, ManualClock};
+use tidegate_testkit::sleeper::{Sleeper, ended};
+
+/// A line of Guava's test: what is called, and how long it waits.
+enum GuavaCall {
+    /// Acquires so many and waits so many microseconds.
+    Acquire(u64, u64),
+    /// Sleeps so many milliseconds.
+    Sleep(u64),
+    /// Tries to acquire one within so many milliseconds; the wait, or nothing if it is refused.
+    TryAcquire(u64, Option<u64>),
+}
+use GuavaCall::{Acquire, Sleep, TryAcquire};
+
+fn unit_acquires(waits: &[u64]) -> Vec<GuavaCall> {
+    waits.iter().map(|wait| Acquire(1, *wait)).collect()
+}
+
+fn manual_limiter(quota: &str) -> (DirectLimiter, ManualClock) {
+    let (clock, hand) = Clock::manual();
+    hand.set(Micros::new(1_700_000_000_000_000));
+    (DirectLimiter::builder().clock(clock).build(quota).unwrap(), hand)
+}
+
+/// Waits for a future on a clock that is moved by hand: not over a microsecond before its time, over at its time.
+fn wait_for(future: impl Future<Output = Decision>, hand: &ManualClock, wait: u64) -> Decision {
+    let mut sleeper = Sleeper::new(future);
+    if wait > 0 {
+        assert_eq!(sleeper.end(), None, "should wait {wait}");
+        hand.advance(Duration::from_micros(wait - 1));
+        sleeper.stir();
+        assert_eq!(sleeper.end(), None, "a microsecond before {wait}");
+        hand.advance(Duration::from_micros(1));
+        sleeper.stir();
+    }
+    sleeper.take().unwrap_or_else(|| panic!("still waits after {wait}"))
+}
+
+fn run_script(quota: &str, script: &[GuavaCall]) {
+    let (throttle, hand) = manual_limiter(quota);
+    let bucket = throttle.bucket();
+    for (index, call) in script.iter().enumerate() {
+        match *call {
+            Sleep(ms) => advance(&hand, ms),
+            Acquire(permits, wait) => {
+                let decision = wait_for(bucket.acquire(permits), &hand, wait);
+                assert_eq!(
+                    (decision.is_granted(), decision.wait().get()),
+                    (true, wait),
+                    "{quota}, call {index}"
+                );
+            }
+            TryAcquire(ms, wait) => {
+                let tried = bucket.try_acquire(1, Duration::from_millis(ms));
+                let decision = wait_for(tried, &hand, wait.unwrap_or(0));
+                assert_eq!(decision.is_granted(), wait.is_some(), "{quota}, call {index}");
+            }
+        }
+    }
+}
+
+#[test]
+fn acquire_waits_like_guava() {
+    run_script("5/s smooth", &unit_acquires(&[0, 200_000, 200_000]));
+    run_script("5/s smooth", &[Acquire(1, 0), Sleep(200), Acquire(1, 0), Acquire(1, 200_000)]);
+    run_script("5/s smooth", &[Acquire(1, 0), Sleep(400), Acquire(1, 0), Acquire(1, 0), Acquire(1, 200_000)]);
+    run_script(
+        "5/s smooth",
+        &[
+            Sleep(1_000),
+            Sleep(1_000),
+            Acquire(1, 0),
+            Acquire(1, 0),
+            Acquire(3, 0),
+            Acquire(1, 0),
+            Acquire(1, 200_000),
+        ],
+    );
+    let weights = [
+        Acquire(1, 0),
+        Acquire(1, 1_000_000),
+        Acquire(2, 1_000_000),
+        Acquire(4, 2_000_000),
+        Acquire(8, 4_000_000),
+        Acquire(1, 8_000_000),
+    ];
+    run_script("1/s smooth", &weights);
+}
+
+#[test]
+fn acquire_warms_up_like_guava() {
+    let then = |first: Vec<GuavaCall>, sleeps: [u64; 2], second: Vec<GuavaCall>| {
+        first.into_iter().chain(sleeps.map(Sleep)).chain(second).collect::<Vec<_>>()
+    };
+    let cold = || unit_acquires(&[0, 1_375_000, 1_125_000, 875_000, 625_000, 500_000, 500_000, 500_000]);
+    let warm = || unit_acquires(&[0, 500_000, 500_000, 500_000, 500_000, 500_000, 500_000, 500_000]);
+    let script = then(then(cold(), [500, 4_000], cold()), [500, 2_000], warm());
+    run_script("2/s warm-up 4s", &script);
+
+    let cold = || unit_acquires(&[0, 1_752_500, 1_257_500, 762_500, 300_227, 200_000, 200_000, 200_000]);
+    let warm = || unit_acquires(&[0, 200_000, 200_000, 200_000, 200_000, 200_000, 200_000, 200_000]);
+    let script = then(then(cold(), [200, 4_000], cold()), [200, 1_000], warm());
+    run_script("5/s warm-up 4s cold 10", &script);
+    run_script("5/s warm-up 4s cold 1", &then(warm(), [340, 0], warm()));
+}
+
+#[test]
+fn try_acquire_rejects_like_guava() {
+    run_script(
+        "5/s smooth",
+        &[TryAcquire(0, Some(0)), TryAcquire(0, None), TryAcquire(0, None), Sleep(100), TryAcquire(0, None)],
+    );
+    run_script(
+        "5/s smooth",
+        &[
+            TryAcquire(0, Some(0)),
+            TryAcquire(200, Some(200_000)),
+            TryAcquire(100, None),
+            Sleep(100),
+            TryAcquire(100, Some(100_000)),
+        ],
+    );
+}
+
+#[tokio::test(start_paused = true)]
+async fn acquire_waits_on_tokio_timer() {
+    for (quota, waits) in [
+        ("5/s smooth", vec![0, 200, 200]),
+        ("2/s warm-up 4s", vec![0, 1_375, 1_125, 875, 625, 500, 500, 500]),
+        ("10/s burst 2", vec![0, 0, 100, 100]),
+        ("10/s leaky-bucket queue 5", vec![0, 100, 100]),
+        ("2/s fixed-window from-first-hit", vec![0, 0, 1_000, 0, 1_000]),
+        ("2/s sliding-log", vec![0, 0, 1_000, 0, 1_000]),
+    ] {
+        let clock = Clock::tokio();
+        let throttle = DirectLimiter::builder().clock(clock.clone()).build(quota).unwrap();
+        let mut took = Vec::new();
+        for _ in &waits {
+            let before = clock.now();
+            assert!(throttle.bucket().acquire(1).await.is_granted());
+            took.push(clock.now().since(before).get().div_ceil(1_000));
+        }
+        assert_eq!(took, waits, "{quota}");
+    }
+}
+
+/// Quotas of ten per second, one at a time.
+const ONE_AT_A_TIME: [&str; 5] = [
+    "10/s burst 1",
+    "10/s leaky-bucket queue 9",
+    "1 per 100ms fixed-window from-first-hit",
+    "1 per 100ms sliding-log",
+    "10/s smooth",
+];
+
+fn acquire(bucket: &Bucket) -> Sleeper<'_, Decision> {
+    Sleeper::new(bucket.acquire(1))
+}
+
+#[test]
+fn acquire_is_first_come_first_served() {
+    for quota in ONE_AT_A_TIME {
+        let (throttle, hand) = manual_limiter(quota);
+        let bucket = throttle.bucket();
+        let mut callers: Vec<_> = (0..5).map(|_| acquire(&bucket)).collect();
+        for gone in 1..=5 {
+            assert_eq!(ended(&mut callers), (0..gone).collect::<Vec<_>>(), "{quota}");
+            advance(&hand, 99);
+            assert_eq!(ended(&mut callers).len(), gone, "{quota}: not before its time");
+            advance(&hand, 1);
+        }
+        assert!(callers.iter().all(|caller| caller.end().is_some_and(Decision::is_granted)));
+    }
+}
+
+/// The last in line gives its turn to the next who asks.
+#[test]
+fn dropped_acquire_releases_its_turn() {
+    for quota in ONE_AT_A_TIME {
+        let (throttle, hand) = manual_limiter(quota);
+        let bucket = throttle.bucket();
+        let mut callers: Vec<_> = (0..3).map(|_| acquire(&bucket)).collect();
+        callers.pop();
+        callers.push(acquire(&bucket));
+        advance(&hand, 100);
+        assert_eq!(ended(&mut callers), [0, 1], "{quota}");
+        advance(&hand, 100);
+        assert_eq!(ended(&mut callers), [0, 1, 2], "{quota}: at the earlier time");
+        advance(&hand, 1_000);
+        assert!(throttle.check().is_allowed(), "{quota}: nothing is left behind");
+    }
+}
+
+/// Where callers stand in line, those behind one that leaves move up; whoever leaves has taken nothing.
+#[test]
+fn cancelled_acquire_moves_later_callers_up() {
+    for quota in ["10/s burst 1", "1 per 100ms fixed-window from-first-hit", "1 per 100ms sliding-log"] {
+        for leaves in 1..4 {
+            let (throttle, hand) = manual_limiter(quota);
+            let bucket = throttle.bucket();
+            let mut callers: Vec<_> = (0..4).map(|_| acquire(&bucket)).collect();
+            advance(&hand, 40);
+            drop(callers.remove(leaves));
+            for gone in 1..=3 {
+                assert_eq!(ended(&mut callers), (0..gone).collect::<Vec<_>>(), "{quota} without {leaves}");
+                advance(&hand, if gone == 1 { 60 } else { 100 });
+            }
+        }
+    }
+}
+
+/// Where one of the quotas is a shaper, each was told when to go and goes then; a turn that is given back stays empty.
+#[test]
+fn shaper_keeps_wait_times_of_later_callers() {
+    // So many go at once: a shaper's second caller pays for the first.
+    let cases: [(&[&str], usize); 4] = [
+        (&["10/s leaky-bucket queue 9"], 1),
+        (&["10/s smooth burst 1"], 2),
+        (&["10/s burst 1", "10/s smooth burst 1"], 1),
+        (&["10/s leaky-bucket queue 9", "10/s burst 1"], 1),
+    ];
+    for (texts, at_once) in cases {
+        let (clock, hand) = Clock::manual();
+        let quotas: Vec<Quota> = texts.iter().map(|text| text.parse().unwrap()).collect();
+        let limiter = Limiter::builder().clock(clock).build_all(&quotas).unwrap();
+        let bucket = limiter.key("k");
+        let mut callers: Vec<_> = (0..4).map(|_| acquire(&bucket)).collect();
+        assert_eq!(ended(&mut callers).len(), at_once, "{texts:?}");
+        // The next may go after 100ms; it leaves, and the others do not move up.
+        drop(callers.remove(at_once));
+        advance(&hand, 100);
+        assert_eq!(ended(&mut callers).len(), at_once, "{texts:?}");
+        advance(&hand, 100);
+        assert_eq!(ended(&mut callers).len(), at_once + 1, "{texts:?}");
+    }
+}
+
+#[test]
+fn impossible_acquire_is_denied_at_once() {
+    let (throttle, hand) = manual_limiter("10/s burst 3");
+    let bucket = throttle.bucket();
+    let now_or = |future| Sleeper::new(future).take();
+    assert!(now_or(bucket.acquire(0)).unwrap().is_allowed());
+    assert_eq!(now_or(bucket.acquire(4)).unwrap().outcome(), Outcome::Deny(Retry::Never));
+    assert_eq!(now_or(bucket.acquire(u64::MAX)).unwrap().outcome(), Outcome::Deny(Retry::Never));
+    assert!(now_or(bucket.acquire(3)).unwrap().is_allowed());
+    let soon = Duration::from_millis(99);
+    assert!(!Sleeper::new(bucket.try_acquire(1, soon)).take().unwrap().is_granted());
+    let mut in_time = Sleeper::new(bucket.try_acquire(1, Duration::from_millis(100)));
+    let mut behind = Sleeper::new(bucket.try_acquire(1, Duration::from_millis(199)));
+    assert!(!behind.take().unwrap().is_granted(), "there is one before it");
+    // Behind somebody who waits it is no different: there is no need to wait in order to hear it.
+    assert_eq!(now_or(bucket.acquire(4)).unwrap().outcome(), Outcome::Deny(Retry::Never));
+    advance(&hand, 100);
+    assert!(in_time.stir() && in_time.take().unwrap().is_granted());
+    assert!(!throttle.check().is_granted(), "the refused ones took nothing");
+    advance(&hand, 100);
+    assert!(throttle.check().is_allowed());
+
+    let (pool, _hand) = self::manual_limiter("1 at once");
+    let bucket = pool.bucket();
+    let _held = pool.blocking().permit();
+    assert_eq!(now_or(bucket.acquire(1)).unwrap().outcome(), Outcome::Deny(Retry::WhenReleased));
+}
+
+/// The first of those before holds its tokens already, the others will take theirs; all of them are counted once.
+#[test]
+fn timeout_accounts_for_earlier_waiters() {
+    for (quota, before, timeout, in_time) in [
+        ("10/s burst 3", 1, 199, false),
+        ("10/s burst 3", 1, 200, true),
+        ("10/s burst 3", 2, 299, false),
+        ("10/s burst 3", 2, 300, true),
+        // More than the burst together, but not each.
+        ("10/s burst 1", 2, 299, false),
+        ("10/s burst 1", 2, 300, true),
+        ("1 per 100ms fixed-window", 2, 299, false),
+        ("1 per 100ms fixed-window", 2, 300, true),
+        ("1 per 100ms sliding-log", 3, 399, false),
+        ("1 per 100ms sliding-log", 3, 400, true),
+    ] {
+        let (throttle, hand) = manual_limiter(quota);
+        let bucket = throttle.bucket();
+        throttle.blocking().take_up_to(u64::MAX);
+        let mut line: Vec<_> = (0..before).map(|_| acquire(&bucket)).collect();
+        line.push(Sleeper::new(bucket.try_acquire(1, Duration::from_millis(timeout))));
+        let refused = line[before].end().map(Decision::is_granted);
+        assert_eq!(refused, (!in_time).then_some(false), "{quota} behind {before} within {timeout}ms");
+        for _ in 0..=before {
+            advance(&hand, 100);
+            ended(&mut line);
+        }
+        let granted: Vec<_> = line.iter().map(|it| it.end().is_some_and(Decision::is_granted)).collect();
+        assert!(granted[..before].iter().all(|granted| *granted), "{quota} behind {before}");
+        assert_eq!(granted[before], in_time, "{quota} behind {before} within {timeout}ms");
+    }
+}
+
+/// Hope is not lost, but there is no point in looking further than to the end of time.
+#[test]
+fn long_queue_is_evaluated_quickly() {
+    for quota in ["1 per 52w", "1 per 52w fixed-window", "1 per 52w sliding-log"] {
+        let (throttle, _hand) = manual_limiter(quota);
+        let bucket = throttle.bucket();
+        assert!(throttle.check().is_allowed());
+        let _line: Vec<_> = (0..400).map(|_| acquire(&bucket)).collect();
+        let last = Sleeper::new(bucket.try_acquire(1, Duration::MAX));
+        assert!(last.end().is_none_or(|decision| !decision.is_granted()), "{quota}");
+    }
+}
+
+/// A key is looked at as its next caller will find it: in another tier with the history of the one before.
+#[test]
+fn timeout_accounts_for_other_tier() {
+    let tiers = ["1 per 200ms sliding-log", "2 per 200ms sliding-log"].map(|quota| quota.parse().unwrap());
+    for (tier, before, timeout, in_time) in
+        [(0, 2, 599, false), (0, 2, 600, true), (1, 2, 399, false), (1, 2, 400, true)]
+    {
+        let (clock, _hand) = Clock::manual();
+        let limiter = Limiter::builder().clock(clock).build_tiers(&tiers).unwrap();
+        assert!(limiter.blocking().key("k").tier(1).unwrap().check(2).is_allowed());
+        let bucket = limiter.key("k").tier(tier).unwrap();
+        let _before: Vec<_> = (0..before).map(|_| acquire(&bucket)).collect();
+        let last = Sleeper::new(bucket.try_acquire(1, Duration::from_millis(timeout)));
+        let refused = last.end().map(Decision::is_granted);
+        assert_eq!(refused, (!in_time).then_some(false), "tier {tier} within {timeout}ms");
+    }
+}
+
+/// The same for threads; the test moves the clock until they are through.
+#[test]
+fn threads_wait_on_manual_clock() {
+    for quota in ONE_AT_A_TIME {
+        let (clock, hand) = Clock::manual();
+        let throttle = DirectLimiter::builder().clock(clock.clone()).build(quota).unwrap();
+        let granted = thread::scope(|scope| {
+            let wait = || throttle.blocking().acquire(1).is_granted();
+            let workers: Vec<_> = (0..4).map(|_| scope.spawn(wait)).collect();
+            while !workers.iter().all(thread::ScopedJoinHandle::is_finished) {
+                advance(&hand, 10);
+                thread::yield_now();
+            }
+            workers.into_iter().map(|worker| worker.join().unwrap()).collect::<Vec<_>>()
+        });
+        assert_eq!(granted, [true; 4], "{quota}");
+        assert!(clock.now() >= Micros::from_millis(300), "{quota}: {:?}", clock.now());
+    }
+}
+
+/// A caller that looks late gets what was ready in time, and nothing that it did not pay for.
+#[test]
+fn late_poll_returns_correct_result() {
+    // A shaper's callers hold reservations of their own.
+    let is_shaper = |quota: &&str| quota.contains("leaky") || quota.contains("smooth");
+    for quota in ONE_AT_A_TIME.into_iter().filter(|quota| !is_shaper(quota)) {
+        for late in [101, 10_000] {
+            let (clock, hand) = Clock::manual();
+            let throttle = DirectLimiter::builder().clock(clock).build(quota).unwrap();
+            let bucket = throttle.bucket();
+            assert!(throttle.check().is_allowed());
+            let mut first = Sleeper::new(bucket.try_acquire(1, Duration::from_millis(100)));
+            let mut second = Sleeper::new(bucket.try_acquire(1, Duration::from_millis(200)));
+            advance(&hand, late);
+            // The second looks before the first, which still holds its turn.
+            second.stir();
+            first.stir();
+            assert!(first.take().unwrap().is_granted(), "{quota}: its tokens were ready at 100ms");
+            second.stir();
+            let second = second.take().is_some_and(|decision| decision.is_granted());
+            let granted = u64::from(second) + u64::from(throttle.check().is_granted());
+            let most = u64::from(late > 200);
+            assert!(granted <= most, "{quota}: {granted} more after {late}ms");
+        }
+    }
+}

@@ -1,0 +1,333 @@
+//! The memory store decides exactly as the core does on plain words, for every algorithm, in one word and in
+//! several, for a key and for a throttle.
+
+#![allow(clippy::unwrap_used, clippy::panic, reason = "this is how a test fails")]
+
+use crate::common::{LimiterTarget, MemorySubject};
+use proptest::{prelude::*, test_runner::TestCaseResult};
+use tidegate_core::{AlgorithmKind, CarryOver, Decision, Demand, Effect, Micros, Quota, Receipt};
+use tidegate_limiter::{Permit, Reservation};
+use tidegate_testkit::{Plain, Subject, strategy::*};
+
+/// Anything that can be done with a bucket.
+#[derive(Clone, Debug)]
+enum LimiterOp {
+    Check(Cost),
+    CheckBucket(Cost),
+    Peek(Cost),
+    CheckWithOverdraft(Cost),
+    TakeUpTo(Cost),
+    Reserve(Cost, Patience),
+    Permit,
+    /// Gives back one of those that are held.
+    Cancel(usize),
+    /// Settles one of those that are held, at so many eighths of what was reserved.
+    Commit(usize, u64),
+    Reset,
+    /// Goes on under one of two quotas.
+    Change(bool, CarryOver),
+}
+
+fn limiter_ops() -> BoxedStrategy<LimiterOp> {
+    prop_oneof![
+        6 => costs().prop_map(LimiterOp::Check),
+        3 => costs().prop_map(LimiterOp::CheckBucket),
+        2 => costs().prop_map(LimiterOp::Peek),
+        1 => costs().prop_map(LimiterOp::CheckWithOverdraft),
+        2 => costs().prop_map(LimiterOp::TakeUpTo),
+        4 => (costs(), patience()).prop_map(|(cost, patience)| LimiterOp::Reserve(cost, patience)),
+        2 => Just(LimiterOp::Permit),
+        3 => (0_usize..4).prop_map(LimiterOp::Cancel),
+        3 => (0_usize..4, 0_u64..=12).prop_map(|(which, eighths)| LimiterOp::Commit(which, eighths)),
+        1 => Just(LimiterOp::Reset),
+    ]
+    .boxed()
+}
+
+fn carry_overs() -> impl Strategy<Value = CarryOver> {
+    prop_oneof![3 => Just(CarryOver::Keep), 1 => Just(CarryOver::Reset)]
+}
+
+fn op_sequence(deeds: BoxedStrategy<LimiterOp>) -> impl Strategy<Value = Vec<(Pause, LimiterOp)>> {
+    let pauses = prop_oneof![pauses().boxed(), short_pauses().boxed()];
+    proptest::collection::vec((pauses, deeds), 1..40)
+}
+
+/// A key of the store, and the core beside it.
+struct ModelPair {
+    memory: MemorySubject,
+    target: LimiterTarget,
+    model: Plain,
+    period: Micros,
+    outstanding: Vec<OutstandingCharge>,
+}
+
+/// What both gave out, and what is to be given back.
+enum OutstandingCharge {
+    Tokens(Reservation, Receipt, u64),
+    Permit(Permit, Receipt),
+}
+
+impl ModelPair {
+    fn new(target: LimiterTarget, sample: &Sample) -> Self {
+        let mut model = Plain::new(sample.quota);
+        if target == LimiterTarget::Direct {
+            model.create(sample.start);
+        }
+        let mut memory = MemorySubject::new(target, sample.quota);
+        memory.bucket_at(sample.start);
+        Self { memory, target, model, period: sample.period, outstanding: Vec::new() }
+    }
+
+    fn counts_permits(&self) -> bool {
+        matches!(self.model.quota.kind(), AlgorithmKind::Concurrency(_))
+    }
+
+    /// What the core answers; a slot that nothing would give back is only looked at.
+    fn model_decide(&mut self, now: Micros, demand: Demand) -> (Decision, Receipt) {
+        let step = match self.counts_permits() {
+            true => self.model.would(now, Demand { effect: Effect::Probe, ..demand }),
+            false => self.model.decide(now, demand),
+        };
+        (step.decision, if self.counts_permits() { Receipt::default() } else { step.receipt })
+    }
+
+    /// Does a deed to both, and returns both answers.
+    fn apply(&mut self, now: Micros, op: &LimiterOp) -> Option<(Decision, Decision)> {
+        let limit = self.model.quota.limit();
+        let bucket = self.memory.bucket_at(now);
+        match *op {
+            LimiterOp::Check(cost) => {
+                let cost = cost.under(limit);
+                Some((self.memory.check(now, cost), self.model_decide(now, Demand::new(cost)).0))
+            }
+            LimiterOp::CheckBucket(cost) => {
+                let cost = cost.under(limit);
+                Some((bucket.check(cost), self.model_decide(now, Demand::new(cost)).0))
+            }
+            LimiterOp::Peek(cost) => {
+                let cost = cost.under(limit);
+                Some((bucket.peek(cost), self.model.would(now, Demand::probe(cost)).decision))
+            }
+            LimiterOp::CheckWithOverdraft(cost) => {
+                let cost = cost.under(limit);
+                Some((
+                    bucket.check_with_overdraft(cost),
+                    self.model_decide(now, Demand::new(cost).with_overdraft()).0,
+                ))
+            }
+            LimiterOp::TakeUpTo(cost) => Some(self.take_up_to(now, cost.under(limit))),
+            LimiterOp::Reserve(cost, patience) => {
+                let demand = Demand::with_max_wait(cost.under(limit), self.max_wait(patience));
+                let tokens = bucket.reserve(demand.cost, demand.max_wait.into());
+                let (expected, receipt) = self.model_decide(now, demand);
+                let decision = *tokens.decision();
+                if decision.is_granted() {
+                    self.outstanding.push(OutstandingCharge::Tokens(tokens, receipt, demand.cost));
+                }
+                Some((decision, expected))
+            }
+            LimiterOp::Permit => {
+                let permit = bucket.permit();
+                let step = self.model.decide(now, Demand::new(1));
+                let decision = *permit.decision();
+                if decision.is_granted() {
+                    self.outstanding.push(OutstandingCharge::Permit(permit, step.receipt));
+                }
+                Some((decision, step.decision))
+            }
+            LimiterOp::Cancel(which) => self.settle(now, which, 0),
+            LimiterOp::Commit(which, eighths) => self.settle(now, which, eighths),
+            LimiterOp::Reset => self.reset(now),
+            LimiterOp::Change(..) => None,
+        }
+    }
+
+    fn max_wait(&self, patience: Patience) -> Micros {
+        match patience {
+            Patience::None => Micros::ZERO,
+            Patience::Halves(count) => Micros::new(self.period.get() * count / 2),
+            Patience::Endless => Micros::MAX,
+        }
+    }
+
+    /// As much as there is: it is granted, and one more would not have been.
+    fn take_up_to(&mut self, now: Micros, max: u64) -> (Decision, Decision) {
+        let (taken, decision) = self.memory.bucket_at(now).take_up_to(max);
+        let one = self.model.would(now, Demand::probe(1)).decision;
+        assert!(taken <= max);
+        if taken == 0 {
+            assert!(max == 0 || !one.is_granted(), "there was something: {one:?}");
+            return (decision, one);
+        }
+        let more = self.model.would(now, Demand::probe(taken + 1)).decision;
+        match self.model.quota.kind() {
+            // A shaper grants any cost while nobody is in debt: there is what is stored, and one on debt.
+            AlgorithmKind::Smooth(_) | AlgorithmKind::WarmUp(_) => {
+                assert_eq!(taken, one.remaining().clamp(1, max))
+            }
+            _ => assert!(taken == max || !more.is_granted(), "there was more: {more:?}"),
+        }
+        (decision, self.model_decide(now, Demand::new(taken)).0)
+    }
+
+    fn settle(&mut self, now: Micros, which: usize, eighths: u64) -> Option<(Decision, Decision)> {
+        if which >= self.outstanding.len() {
+            return None;
+        }
+        match self.outstanding.swap_remove(which) {
+            OutstandingCharge::Permit(permit, receipt) => {
+                drop(permit);
+                self.model.refund(now, receipt, receipt.cost);
+            }
+            OutstandingCharge::Tokens(tokens, receipt, reserved) => {
+                let cost = u64::try_from(u128::from(reserved) * u128::from(eighths) / 8).unwrap();
+                if cost == 0 {
+                    tokens.cancel();
+                } else {
+                    tokens.commit(cost);
+                }
+                if cost < reserved {
+                    self.model.refund(now, receipt, reserved - cost);
+                } else if cost > reserved {
+                    self.model_decide(now, Demand::forced(cost - reserved));
+                }
+            }
+        }
+        self.apply(now, &LimiterOp::Peek(Cost::Nothing))
+    }
+
+    /// Forgets everything but permits in flight. What was reserved before is not given back after.
+    fn reset(&mut self, now: Micros) -> Option<(Decision, Decision)> {
+        self.memory.bucket_at(now).reset().unwrap();
+        if !self.counts_permits() {
+            self.keep_all();
+            self.model = Plain::new(self.model.quota);
+            if self.target == LimiterTarget::Direct {
+                self.model.create(now);
+            }
+        }
+        self.apply(now, &LimiterOp::Peek(Cost::Nothing))
+    }
+
+    fn keep_all(&mut self) {
+        for held in self.outstanding.drain(..) {
+            match held {
+                OutstandingCharge::Tokens(tokens, ..) => drop(tokens.keep()),
+                OutstandingCharge::Permit(permit, _) => std::mem::forget(permit),
+            }
+        }
+    }
+}
+
+fn check_same_decisions(
+    target: LimiterTarget,
+    sample: Sample,
+    ops: Vec<(Pause, LimiterOp)>,
+) -> TestCaseResult {
+    let mut twins = ModelPair::new(target, &sample);
+    let mut moment = Moment::start_of(&sample);
+    for (pause, deed) in ops {
+        moment.pass(pause);
+        if let Some((decision, expected)) = twins.apply(moment.now, &deed) {
+            prop_assert_eq!(decision, expected, "{:?} at {}", deed, moment.now);
+            prop_assert_eq!(decision.wait(), expected.wait());
+            moment.hear(&expected);
+        }
+    }
+    Ok(())
+}
+
+#[test]
+fn key_decides_like_core() {
+    hold(op_sequence(limiter_ops()), |sample, story| check_same_decisions(LimiterTarget::Key, sample, story));
+}
+
+#[test]
+fn direct_limiter_decides_like_core() {
+    hold(op_sequence(limiter_ops()), |sample, story| {
+        check_same_decisions(LimiterTarget::Direct, sample, story)
+    });
+}
+
+/// Quotas on both sides of what one word can count, just at its edge, and far from it.
+#[test]
+fn single_and_multi_word_decide_alike() {
+    let edge = [
+        "1/s",
+        "1237/s burst 3",
+        "4095 per 1000001us",
+        "4096 per 1000001us",
+        "4095000000/s",
+        "4096000000/s",
+        "10000000007 per 1s burst 5",
+        "4095 per 1000001us leaky-bucket queue 9 delay 3",
+        "4097 per 1000001us leaky-bucket queue 9 delay 3",
+        "4095 per 1us burst 100000",
+        "9999 per 1us burst 7",
+    ];
+    for text in edge {
+        let quota: Quota = text.parse().unwrap();
+        let start = prop_oneof![Just(0), 0_u64..=1_000_000, Just(1_750_000_000_000_000)];
+        let samples = start.prop_map(move |start| Sample {
+            quota,
+            period: Micros::from_secs(1),
+            start: Micros::new(start),
+        });
+        let law = |(sample, story): (Sample, Vec<_>)| {
+            check_same_decisions(LimiterTarget::Key, sample, story.clone())?;
+            check_same_decisions(LimiterTarget::Direct, sample, story)
+        };
+        runner()
+            .run(&(samples, op_sequence(limiter_ops())), law)
+            .unwrap_or_else(|broken| panic!("{text}: {broken}"));
+    }
+}
+
+/// Almost 18 years: a word may stand still after that.
+const MAX_RUN_TIME: Micros = Micros::new(1 << 49);
+
+/// A change keeps each key's history as the core would, and settles what was outstanding; permits stay held.
+fn check_same_after_changes(
+    target: LimiterTarget,
+    old: Sample,
+    new: Sample,
+    ops: Vec<(Pause, LimiterOp)>,
+) -> TestCaseResult {
+    let mut twins = ModelPair::new(target, &old);
+    let mut moment = Moment::start_of(&old);
+    // The key must have a cell: one that was never seen has no history to keep.
+    twins.apply(moment.now, &LimiterOp::Peek(Cost::Nothing));
+    for (pause, deed) in ops {
+        moment.pass(pause);
+        if moment.now.since(old.start) > MAX_RUN_TIME {
+            return Ok(());
+        }
+        if let LimiterOp::Change(back, how) = deed {
+            let quota = if back { old.quota } else { new.quota };
+            if twins.memory.try_change(moment.now, quota, how).is_ok() {
+                twins.model.change(moment.now, quota, how);
+                if !twins.counts_permits() {
+                    // Dropped, not kept: nothing must come back.
+                    twins.outstanding.clear();
+                }
+            }
+            let answers = twins.apply(moment.now, &LimiterOp::Peek(Cost::Exactly(1)));
+            prop_assert!(answers.is_none_or(|(decision, expected)| decision == expected), "{:?}", answers);
+        } else if let Some((decision, expected)) = twins.apply(moment.now, &deed) {
+            prop_assert_eq!(decision, expected, "{:?} at {}", deed, moment.now);
+            moment.hear(&expected);
+        }
+    }
+    Ok(())
+}
+
+#[test]
+fn quota_change_matches_core() {
+    let changes = (any::<bool>(), carry_overs()).prop_map(|(back, how)| LimiterOp::Change(back, how));
+    let deeds = prop_oneof![8 => limiter_ops(), 1 => changes].boxed();
+    hold_pairs(op_sequence(deeds), |old, new, story| {
+        check_same_after_changes(LimiterTarget::Key, old, new, story.clone())?;
+        check_same_after_changes(LimiterTarget::Direct, old, new, story)
+    });
+}

@@ -1,0 +1,218 @@
+//! A limiter in memory that another one replaces, over and over, under random quotas and with tables of other sizes.
+//!
+//! The laws of a change of quota hold: admissions stay within the largest bound, denials are no longer than the slowest quota's and
+//! write nothing, and a change that is taken back at once restores the state. Decisions are those of [`Entries`], the model.
+
+#![allow(clippy::unwrap_used, clippy::panic, reason = "this is how a test fails")]
+
+use proptest::{prelude::*, sample::Index, test_runner::TestCaseResult};
+use tidegate_core::{CarryOver, Decision, Demand, Micros, Outcome, Quota, Retry, StateEntries};
+use tidegate_limiter::{Capacity, Clock, Limiter, ManualClock};
+use tidegate_testkit::{
+    Plain, Subject,
+    bound::{Admission, check, check_restored, is_shaper, longest_retry, may_be_forgiven, sum_of_largest},
+    strategy::*,
+};
+
+const KEYS: [&str; 3] = ["a", "b", "c"];
+
+#[derive(Clone, Debug)]
+enum ReplaceOp {
+    Check(Index, Cost),
+    /// By a limiter of one of the quotas with a table of one of the sizes.
+    Replace(Index, Index),
+    /// By another one, and back without time in between.
+    ReplaceAndBack(Index, Index),
+}
+
+fn replace_ops() -> impl Strategy<Value = Vec<(Pause, ReplaceOp)>> {
+    let any = any::<Index>;
+    let deed = prop_oneof![
+        8 => (any(), costs()).prop_map(|(key, cost)| ReplaceOp::Check(key, cost)),
+        2 => (any(), any()).prop_map(|(quota, size)| ReplaceOp::Replace(quota, size)),
+        1 => (any(), any()).prop_map(|(quota, size)| ReplaceOp::ReplaceAndBack(quota, size)),
+    ];
+    let pauses = prop_oneof![pauses().boxed(), short_pauses().boxed()];
+    prop::collection::vec((pauses, deed), 1..80)
+}
+
+/// Tables of one group of cells, of several, and of as many as a size allows.
+const CAPACITIES: [Capacity; 4] =
+    [Capacity::Keys(1), Capacity::Keys(4), Capacity::Keys(1_000), Capacity::Bytes(64 << 10)];
+
+/// What is known of a key beside the limiter.
+struct KeyModel {
+    entries: StateEntries,
+    /// Each quota as if it alone had admitted everything.
+    single_quotas: Vec<Plain>,
+    admissions: Vec<Admission>,
+}
+
+struct ReplacementModel {
+    samples: Vec<Sample>,
+    /// The one that counts.
+    sample: Sample,
+    limiter: Limiter,
+    clock: Clock,
+    hand: ManualClock,
+    keys: [KeyModel; KEYS.len()],
+}
+
+impl ReplacementModel {
+    fn new(samples: Vec<Sample>) -> Self {
+        let (clock, hand) = Clock::manual();
+        hand.set(samples[0].start);
+        let limiter = Limiter::builder().clock(clock.clone()).capacity(CAPACITIES[1]).build(samples[0].quota);
+        let keys = KEYS.map(|_| KeyModel {
+            entries: StateEntries::new(),
+            single_quotas: samples.iter().map(|sample| Plain::new(sample.quota)).collect(),
+            admissions: Vec::new(),
+        });
+        Self { sample: samples[0], samples, limiter: limiter.unwrap(), clock, hand, keys }
+    }
+
+    /// Goes on with a new limiter; `false` when more was used than its quota can count, and the rest is forgiven.
+    fn replace(&mut self, now: Micros, sample: Sample, size: Capacity) -> bool {
+        let builder = Limiter::builder().clock(self.clock.clone()).capacity(size).predecessor(&self.limiter);
+        let next = builder.build(sample.quota).unwrap();
+        next.take_over(&self.limiter);
+        (self.limiter, self.sample) = (next, sample);
+        self.keys.iter_mut().for_each(|key| key.entries.change_quotas(&[sample.quota], CarryOver::Keep, now));
+        let mut entries = self.keys.iter().flat_map(|key| key.entries.as_slice());
+        !entries.any(|entry| may_be_forgiven(&entry.writer, entry.state.iter().copied()))
+    }
+
+    fn check(&mut self, now: Micros, key: usize, cost: Cost) -> Result<Decision, TestCaseError> {
+        let cost = cost.under(self.sample.quota.limit());
+        // The bound of a shaper is about calls that cost one.
+        let cost = if self.samples.iter().any(|it| is_shaper(&it.quota)) { cost.min(1) } else { cost };
+        let before = self.peek(key);
+        let decision = self.limiter.check_cost(KEYS[key], cost);
+        let known = &mut self.keys[key];
+        let quotas: [Quota; 1] = [self.sample.quota];
+        let expected =
+            known.entries.decide(&quotas, CarryOver::Keep, now, Demand::new(cost)).remove(0).decision;
+        // A full key is not taken over, but Guava's arithmetic takes a digit from it when its rate changes.
+        if !is_shaper(&self.sample.quota) {
+            prop_assert_eq!(decision, expected, "`{}` of {} at {}", KEYS[key], cost, now);
+        }
+        match decision.outcome() {
+            Outcome::Allow => {
+                known.admissions.push(Admission { at: now, cost });
+                for alone in &mut known.single_quotas {
+                    alone.decide(now, Demand::forced(cost));
+                }
+            }
+            Outcome::Delay(_) => prop_assert!(false, "a check does not wait"),
+            Outcome::Deny(retry) => {
+                if let Retry::After(wait) = retry {
+                    let longest = longest_retry(&self.samples, &known.single_quotas, now);
+                    prop_assert!(wait <= longest, "a wait of {}, at most {}", wait, longest);
+                }
+                prop_assert_eq!(self.peek(key), before, "a denial writes nothing");
+            }
+        }
+        Ok(decision)
+    }
+
+    fn peek(&self, key: usize) -> Decision {
+        self.limiter.blocking().key(KEYS[key]).peek(1)
+    }
+
+    /// Replaces the limiter and takes that back at once; `false` as above.
+    fn replace_and_back(
+        &mut self,
+        now: Micros,
+        other: Sample,
+        size: Capacity,
+    ) -> Result<bool, TestCaseError> {
+        let (sample, before) = (self.sample, [0, 1, 2].map(|key| self.peek(key)));
+        if !self.replace(now, other, size) || !self.replace(now, sample, CAPACITIES[1]) {
+            return Ok(false);
+        }
+        for (key, before) in before.into_iter().enumerate() {
+            check_restored(&sample, &before, &self.peek(key))?;
+        }
+        Ok(true)
+    }
+}
+
+/// Almost 18 years: a word may stand still after that.
+const MAX_RUN_TIME: Micros = Micros::new(1 << 49);
+
+fn check_laws(samples: Vec<Sample>, ops: Vec<(Pause, ReplaceOp)>) -> TestCaseResult {
+    let mut moment = Moment::start_of(&samples[0]);
+    let mut replaced = ReplacementModel::new(samples);
+    for (pause, deed) in ops {
+        moment.pass(pause);
+        if moment.now.since(replaced.samples[0].start) > MAX_RUN_TIME {
+            break;
+        }
+        replaced.hand.set(moment.now);
+        let is_counted = match deed {
+            ReplaceOp::Check(key, cost) => {
+                let decision = replaced.check(moment.now, key.index(KEYS.len()), cost)?;
+                moment.hear(&decision);
+                true
+            }
+            ReplaceOp::Replace(quota, size) => {
+                let sample = *quota.get(&replaced.samples);
+                replaced.replace(moment.now, sample, *size.get(&CAPACITIES))
+            }
+            ReplaceOp::ReplaceAndBack(quota, size) => {
+                let sample = *quota.get(&replaced.samples);
+                replaced.replace_and_back(moment.now, sample, *size.get(&CAPACITIES))?
+            }
+        };
+        if !is_counted {
+            break;
+        }
+    }
+    let samples = replaced.samples;
+    replaced
+        .keys
+        .into_iter()
+        .try_for_each(|key| check(key.admissions, |length| sum_of_largest(&samples, length)))
+}
+
+#[test]
+fn replacement_within_one_algorithm_keeps_laws() {
+    let alike = alike().prop_filter("permits are given back where they were taken", |all| {
+        all.iter().all(|it| it.quota.rate().is_some())
+    });
+    run_cases(alike);
+}
+
+#[test]
+fn replacement_across_algorithms_keeps_laws() {
+    run_cases(unlike());
+}
+
+fn run_cases(samples: impl Strategy<Value = Vec<Sample>>) {
+    // As many as every algorithm has in other laws.
+    let cases = prop::test_runner::Config::default().cases * 9;
+    let law = |(samples, deeds): (Vec<Sample>, Vec<(Pause, ReplaceOp)>)| check_laws(samples, deeds);
+    runner_of(cases).run(&(samples, replace_ops()), law).unwrap_or_else(|broken| panic!("{broken}"));
+}
+
+/// A smaller table drops the keys that have used least, not the ones that it comes to last.
+#[test]
+fn smaller_table_keeps_limited_keys() {
+    for (old, new) in
+        [("5/h", "5/h"), ("5/h", "4/h"), ("5/h sliding-log", "5/h sliding-log"), ("5/h", "5/h sliding-log")]
+    {
+        let (clock, _hand) = Clock::manual();
+        let builder = || Limiter::builder().clock(clock.clone());
+        let first = builder().capacity(Capacity::Keys(1_000)).build(old).unwrap();
+        let limited = ["a", "b", "c", "d"];
+        limited.iter().for_each(|key| _ = first.check_cost(key, 5));
+        (0..600_u64).for_each(|key| _ = first.check(&key));
+        let small = builder().capacity(Capacity::Keys(1)).predecessor(&first).build(new).unwrap();
+        small.take_over(&first);
+        let back = builder().capacity(Capacity::Keys(1)).predecessor(&small).build(old).unwrap();
+        back.take_over(&small);
+        for key in limited {
+            assert!(!back.check(key).is_allowed(), "{old} to {new}: `{key}` was limited");
+        }
+    }
+}

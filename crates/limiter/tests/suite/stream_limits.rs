@@ -1,0 +1,301 @@
+//! Streams that are pulled at a pace.
+
+#![cfg(feature = "stream")]
+#![allow(clippy::unwrap_used, clippy::panic, reason = "this is how a test fails")]
+
+use futures_core::Stream;
+use std::{
+    cell::{Cell, RefCell},
+    collections::VecDeque,
+    future::poll_fn,
+    pin::Pin,
+    rc::Rc,
+    sync::Arc,
+    task::{Context, Poll, Waker},
+    time::Duration,
+};
+use tidegate_limiter::{
+    Clock, DirectLimiter, InFlightItem, LimitedStream, Limiter, ManualClock, StreamLimit, StreamLimitExt,
+};
+use tidegate_testkit::sleeper::Sleeper;
+
+/// Messages that a test puts into it.
+#[derive(Clone, Default)]
+struct MessageStream(Rc<MessageStreamState>);
+
+#[derive(Default)]
+struct MessageStreamState {
+    waiting: RefCell<VecDeque<u64>>,
+    pulled: Cell<usize>,
+    closed: Cell<bool>,
+    waker: RefCell<Option<Waker>>,
+}
+
+impl MessageStream {
+    fn with_messages(messages: impl IntoIterator<Item = u64>) -> Self {
+        let inbox = Self::default();
+        inbox.0.waiting.borrow_mut().extend(messages);
+        inbox
+    }
+
+    fn push(&self, message: u64) {
+        self.0.waiting.borrow_mut().push_back(message);
+        if let Some(waker) = self.0.waker.take() {
+            waker.wake();
+        }
+    }
+
+    fn pulled(&self) -> usize {
+        self.0.pulled.get()
+    }
+}
+
+impl Stream for MessageStream {
+    type Item = u64;
+
+    fn poll_next(self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Option<u64>> {
+        let message = self.0.waiting.borrow_mut().pop_front();
+        if message.is_some() {
+            self.0.pulled.set(self.0.pulled.get() + 1);
+        } else if !self.0.closed.get() {
+            *self.0.waker.borrow_mut() = Some(context.waker().clone());
+            return Poll::Pending;
+        }
+        Poll::Ready(message)
+    }
+
+    fn size_hint(&self) -> (usize, Option<usize>) {
+        (self.0.waiting.borrow().len(), None)
+    }
+}
+
+type NextItem<'a> = Sleeper<'a, Option<InFlightItem<u64>>>;
+
+fn next(stream: &mut LimitedStream<MessageStream>) -> NextItem<'_> {
+    Sleeper::new(poll_fn(move |context| Pin::new(&mut *stream).poll_next(context)))
+}
+
+/// What comes without waiting.
+fn ready_items(stream: &mut LimitedStream<MessageStream>) -> Vec<InFlightItem<u64>> {
+    std::iter::from_fn(|| next(stream).take().flatten()).collect()
+}
+
+fn count_ready(stream: &mut LimitedStream<MessageStream>) -> usize {
+    ready_items(stream).len()
+}
+
+fn manual_limit() -> (StreamLimit, Clock, ManualClock) {
+    let (clock, hand) = Clock::manual();
+    (StreamLimit::with_clock(clock.clone()), clock, hand)
+}
+
+#[test]
+fn stream_delivers_at_the_rate() {
+    let (pace, _, hand) = manual_limit();
+    let messages = MessageStream::with_messages(0..100);
+    let mut stream = messages.clone().limit(pace.rate("10/s burst 3").unwrap());
+    assert_eq!(stream.size_hint(), (100, None));
+    assert_eq!(count_ready(&mut stream), 3);
+    for _ in 0..20 {
+        let mut waiting = next(&mut stream);
+        hand.advance(Duration::from_millis(99));
+        waiting.stir();
+        assert!(waiting.end().is_none());
+        // Nothing is pulled that cannot be delivered.
+        let pulled = messages.pulled();
+        hand.advance(Duration::from_millis(1));
+        waiting.stir();
+        assert!(waiting.take().flatten().is_some());
+        assert_eq!(messages.pulled(), pulled + 1);
+    }
+    // After a silence there is a burst again, and no more than that.
+    hand.advance(Duration::from_millis(60_000));
+    assert_eq!(count_ready(&mut stream), 3);
+}
+
+#[test]
+fn in_flight_items_never_exceed_slots() {
+    let (pace, _, _hand) = manual_limit();
+    let messages = MessageStream::with_messages(0..10);
+    let mut stream = messages.clone().limit(pace.max_in_flight(3).unwrap());
+    let mut working = ready_items(&mut stream);
+    assert_eq!(working.iter().map(|item| **item).collect::<Vec<_>>(), [0, 1, 2]);
+    assert_eq!(messages.pulled(), 3);
+
+    let mut waiting = next(&mut stream);
+    assert!(waiting.end().is_none());
+    working.remove(1);
+    waiting.stir();
+    working.push(waiting.take().flatten().unwrap());
+    drop(waiting);
+    // An item can part from its slot.
+    let (item, slot) = working.remove(0).into_parts();
+    assert_eq!((item, count_ready(&mut stream)), (0, 0));
+    drop(slot);
+    assert_eq!(next(&mut stream).take().flatten().map(InFlightItem::into_inner), Some(4));
+    assert_eq!(next(&mut stream).take().flatten().map(InFlightItem::into_inner), Some(5));
+    drop(working);
+    // Items that are dropped as they come occupy nothing for long.
+    let rest = std::iter::from_fn(|| next(&mut stream).take().flatten().map(InFlightItem::into_inner));
+    assert_eq!(rest.collect::<Vec<_>>(), [6, 7, 8, 9]);
+}
+
+#[test]
+fn batch_cost_is_repaid_before_next_item() {
+    let (pace, _, hand) = manual_limit();
+    let messages = MessageStream::with_messages([50, 1, 0, 0, 20, 1]);
+    let mut stream = messages.limit(pace.rate("100/s burst 10").unwrap()).cost(|batch| *batch);
+    let mut delivered = Vec::new();
+    for ms in 0..=1_000 {
+        delivered.extend(ready_items(&mut stream).into_iter().map(|item| (ms, *item)));
+        hand.advance(Duration::from_millis(1));
+    }
+    // 50 leave a debt of 40, and one more must be there; what costs nothing needs a token and does not take it.
+    assert_eq!(delivered, [(0, 50), (410, 1), (420, 0), (420, 0), (420, 20), (620, 1)]);
+}
+
+#[test]
+fn cancelled_wait_takes_nothing() {
+    let (pace, clock, hand) = manual_limit();
+    let throttle = Arc::new(DirectLimiter::builder().clock(clock.clone()).build("10/s burst 2").unwrap());
+    let slots = Arc::new(DirectLimiter::builder().clock(clock).build("2 at once").unwrap());
+    let pace = pace.rate_from(&throttle).unwrap().slots_from(&slots).unwrap();
+    let free = || (throttle.blocking().peek(0).remaining(), slots.blocking().peek(0).remaining());
+
+    // Nothing to pull: it holds neither a token nor a slot while it waits.
+    let silent = MessageStream::default();
+    let mut stream = silent.clone().limit(pace.clone());
+    let mut waiting = next(&mut stream);
+    assert_eq!(free(), (2, 2));
+    silent.push(1);
+    waiting.stir();
+    let first = waiting.take().flatten().unwrap();
+    drop(waiting);
+    assert_eq!(free(), (1, 1));
+
+    // Waiting for a token, with a slot in hand.
+    silent.push(2);
+    drop(next(&mut stream).take().flatten().unwrap());
+    silent.push(3);
+    assert!(next(&mut stream).end().is_none());
+    assert_eq!(free(), (0, 0));
+    drop(stream);
+    assert_eq!(free(), (0, 1));
+    hand.advance(Duration::from_millis(100));
+    assert_eq!(free(), (1, 1), "the token that it was waiting for");
+
+    // Waiting for a slot.
+    let second = slots.blocking().permit();
+    let mut stream = MessageStream::with_messages([4]).limit(pace.clone());
+    assert!(next(&mut stream).end().is_none());
+    drop(stream);
+    drop((first, second));
+    assert_eq!(free(), (1, 2));
+
+    // An item outlives the stream it came from.
+    let mut stream = MessageStream::with_messages([5]).limit(pace);
+    let last = next(&mut stream).take().flatten().unwrap();
+    drop(stream);
+    assert_eq!(free(), (0, 1));
+    drop(last);
+    assert_eq!(free(), (0, 2));
+}
+
+#[test]
+fn panic_releases_the_slot() {
+    let (pace, _, _hand) = manual_limit();
+    let mut stream = MessageStream::with_messages(0..5).limit(pace.max_in_flight(1).unwrap());
+    let item = next(&mut stream).take().flatten().unwrap();
+    let work = std::panic::AssertUnwindSafe(move || {
+        let _item = item;
+        std::panic::resume_unwind(Box::new("the work failed"));
+    });
+    assert!(std::panic::catch_unwind(work).is_err());
+    assert!(next(&mut stream).take().flatten().is_some());
+}
+
+#[test]
+fn limited_stream_ends_with_inner_stream() {
+    let (pace, clock, hand) = manual_limit();
+    let throttle = Arc::new(DirectLimiter::builder().clock(clock).build("10/s burst 1").unwrap());
+    let messages = MessageStream::with_messages([1]);
+    let mut stream = messages.clone().limit(pace.rate_from(&throttle).unwrap().max_in_flight(1).unwrap());
+    drop(next(&mut stream).take().flatten().unwrap());
+    messages.0.closed.set(true);
+    let mut end = next(&mut stream);
+    hand.advance(Duration::from_millis(100));
+    end.stir();
+    assert!(end.take().unwrap().is_none());
+    drop(end);
+    assert_eq!(throttle.blocking().peek(0).remaining(), 1, "the end costs nothing");
+    assert!(next(&mut stream).take().unwrap().is_none());
+    assert_eq!(stream.size_hint(), (0, Some(0)));
+}
+
+#[test]
+fn streams_share_a_key() {
+    let (clock, hand) = Clock::manual();
+    let tenants = Arc::new(Limiter::builder().clock(clock.clone()).build("10/s burst 4").unwrap());
+    let slots = Arc::new(Limiter::builder().clock(clock).build("3 at once").unwrap());
+    let paced = |tenant: &str| {
+        let pace = StreamLimit::new()
+            .rate_from_key(&tenants, tenant)
+            .unwrap()
+            .slots_from_key(&slots, tenant)
+            .unwrap();
+        MessageStream::with_messages(0..100).limit(pace)
+    };
+    let (mut a, mut b, mut c) = (paced("a"), paced("a"), paced("c"));
+    let one = |stream: &mut LimitedStream<MessageStream>| next(stream).take().flatten().unwrap();
+    let working = [one(&mut a), one(&mut b), one(&mut a)];
+    assert!(next(&mut b).end().is_none(), "no slot");
+    assert_eq!(ready_items(&mut c).len(), 3);
+    drop(working);
+    assert_eq!(count_ready(&mut b), 1, "no token");
+    let (mut first, mut second) = (next(&mut a), next(&mut b));
+    for _ in 0..2 {
+        hand.advance(Duration::from_millis(100));
+        first.stir();
+        second.stir();
+    }
+    assert!(first.end().is_some() && second.end().is_some());
+}
+
+#[test]
+fn wrong_quota_kind_is_rejected() {
+    assert_eq!(
+        StreamLimit::new().rate("3 at once").unwrap_err().to_string(),
+        "`3 at once` does not fit here; give a rate, as in `10/s`"
+    );
+    let throttle = Arc::new(DirectLimiter::new("10/s").unwrap());
+    assert_eq!(
+        StreamLimit::new().slots_from(&throttle).unwrap_err().to_string(),
+        "`10/s` does not fit here; give a number at once, as in `3 at once`"
+    );
+    assert!(StreamLimit::new().max_in_flight(0).is_err());
+    assert!(StreamLimit::new().rate("ten").is_err());
+}
+
+/// Every algorithm that has a rate can set a pace, and repays a batch.
+#[test]
+fn every_rate_algorithm_limits_a_stream() {
+    for quota in [
+        "10/s burst 1",
+        "10/s leaky-bucket queue 5",
+        "10/s fixed-window",
+        "10/s sliding-window",
+        "10/s sliding-strict 10",
+        "10/s sliding-log",
+        "10/s smooth",
+        "10/s warm-up 1s",
+    ] {
+        let (pace, _, hand) = manual_limit();
+        let mut stream = MessageStream::with_messages(0..1_000).limit(pace.rate(quota).unwrap());
+        let mut delivered = 0;
+        for _ in 0..1_000 {
+            delivered += count_ready(&mut stream);
+            hand.advance(Duration::from_millis(10));
+        }
+        assert!((90..=111).contains(&delivered), "{quota}: {delivered}");
+    }
+}
