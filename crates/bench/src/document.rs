@@ -1,26 +1,26 @@
 //! The tables of `docs/benchmarks.md`, written from a run: no figure there is typed by hand.
 
 use crate::{
-    Result,
+    BenchResult,
     peers::{FLOOR, REFERENCE, TIDEGATE},
-    report::{Figures, Report},
+    report::{CaseReport, Quartiles},
 };
 use std::fmt::Write;
-use tidegate_bench::page;
+use tidegate_bench::docs_page;
 
 /// Crates whose versions matter.
 const PEERS: [&str; 5] = ["governor", "ratelimit", "leaky-bucket", "pingora-limits", "trypema"];
 
 /// Replaces a suite's tables by those of this run.
-pub(crate) fn write(suite: &str, reports: &[Report]) -> Result<()> {
-    page::write(suite, &tables(reports)?)
+pub(crate) fn write(suite: &str, reports: &[CaseReport]) -> BenchResult<()> {
+    docs_page::write(suite, &format_tables(reports)?)
 }
 
-fn tables(reports: &[Report]) -> Result<String> {
-    let mut text = page::circumstances(&PEERS)?;
-    text += &disturbances(reports);
+fn format_tables(reports: &[CaseReport]) -> BenchResult<String> {
+    let mut text = docs_page::describe_run(&PEERS)?;
+    text += &format_disturbances(reports);
     if reports.iter().any(|report| report.at_most.is_some()) {
-        text += &targets(reports)?;
+        text += &format_targets(reports)?;
     }
     let mut names: Vec<&str> = Vec::new();
     for report in reports {
@@ -29,15 +29,15 @@ fn tables(reports: &[Report]) -> Result<String> {
         }
     }
     for name in names {
-        let members: Vec<&Report> = reports.iter().filter(|report| report.table == name).collect();
-        text += &table(name, &members)?;
+        let members: Vec<&CaseReport> = reports.iter().filter(|report| report.table == name).collect();
+        text += &format_table(name, &members)?;
     }
-    text += &losses(reports)?;
+    text += &format_losses(reports)?;
     Ok(text)
 }
 
 /// The cases that were not alone on the machine.
-fn disturbances(reports: &[Report]) -> String {
+fn format_disturbances(reports: &[CaseReport]) -> String {
     let noisy: Vec<&str> = reports
         .iter()
         .filter(|report| report.disturbance.is_some())
@@ -50,14 +50,14 @@ fn disturbances(reports: &[Report]) -> String {
 }
 
 /// The cases that something was promised for.
-fn targets(reports: &[Report]) -> Result<String> {
+fn format_targets(reports: &[CaseReport]) -> BenchResult<String> {
     let mut text = "### What was to be shown\n\n".to_owned();
     text += "| case | what | Tidegate (p25–p75) | governor (p25–p75) | value | at most | |\n";
     text += "|---|---|---|---|---|---|---|\n";
     for report in reports {
-        let (Some(most), Some(judgement)) = (report.at_most, report.judgement()) else { continue };
-        let shown = |name| match report.row(name).map(|row| row.figures) {
-            Some(Figures { low, median, high }) => {
+        let (Some(most), Some(judgement)) = (report.at_most, report.target_result()) else { continue };
+        let shown = |name| match report.row(name).map(|row| row.quartiles) {
+            Some(Quartiles { low, median, high }) => {
                 format!("{median:.1} {} ({low:.1}–{high:.1})", report.unit)
             }
             None => "–".to_owned(),
@@ -71,7 +71,7 @@ fn targets(reports: &[Report]) -> Result<String> {
 }
 
 /// Competitors down, cases across.
-fn table(name: &str, reports: &[&Report]) -> Result<String> {
+fn format_table(name: &str, reports: &[&CaseReport]) -> BenchResult<String> {
     let mut text = format!("### {name}\n\n|");
     for report in reports {
         write!(text, " | {}", report.name.trim_start_matches("instructions-"))?;
@@ -89,7 +89,9 @@ fn table(name: &str, reports: &[&Report]) -> Result<String> {
         write!(text, "| {competitor}")?;
         for report in reports {
             match report.row(competitor) {
-                Some(row) => write!(text, " | {:.1} {} ({:.2})", row.figures.median, report.unit, row.ratio)?,
+                Some(row) => {
+                    write!(text, " | {:.1} {} ({:.2})", row.quartiles.median, report.unit, row.ratio)?
+                }
                 None => text += " | –",
             }
         }
@@ -100,7 +102,7 @@ fn table(name: &str, reports: &[&Report]) -> Result<String> {
 }
 
 /// Every case in which someone else needs less than Tidegate; the floor is meant to.
-fn losses(reports: &[Report]) -> Result<String> {
+fn format_losses(reports: &[CaseReport]) -> BenchResult<String> {
     let mut text = "### Where someone else needs less\n\n".to_owned();
     let mut found = false;
     for report in reports {

@@ -1,31 +1,31 @@
 //! What Linux says about this machine and this process.
 
-use crate::Result;
+use crate::BenchResult;
 use std::{fs, path::Path, thread};
 
 /// The root of the checkout.
 pub const ROOT: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/../..");
 
 /// Bytes of memory that this process has resident now. The summed-up map is exact, where `statm` may lag behind.
-pub fn resident() -> Result<u64> {
-    let kib = field("/proc/self/smaps_rollup", "Rss:")?.trim_end_matches("kB").trim().parse::<u64>()?;
+pub fn resident_memory() -> BenchResult<u64> {
+    let kib = read_field("/proc/self/smaps_rollup", "Rss:")?.trim_end_matches("kB").trim().parse::<u64>()?;
     Ok(kib * 1_024)
 }
 
 /// Where the time of all processors went so far, in ticks.
 #[derive(Clone, Copy)]
-pub struct Load {
+pub struct CpuTimes {
     total: u64,
     idle: u64,
     stolen: u64,
     own: u64,
 }
 
-impl Load {
+impl CpuTimes {
     /// Up to now.
-    pub fn now() -> Result<Self> {
+    pub fn now() -> BenchResult<Self> {
         // user nice system idle iowait irq softirq steal; what follows is contained in the first two
-        let times = numbers(&field("/proc/stat", "cpu ")?);
+        let times = parse_numbers(&read_field("/proc/stat", "cpu ")?);
         let at = |place: usize| times.get(place).copied().unwrap_or(0);
         // The name of a process may contain anything, but ends with the last bracket; utime and stime are 14 and 15.
         let process = fs::read_to_string("/proc/self/stat")?;
@@ -56,10 +56,10 @@ impl Load {
 
 /// The machine in one line.
 pub fn describe() -> String {
-    let cpu = field("/proc/cpuinfo", "model name").unwrap_or_default();
+    let cpu = read_field("/proc/cpuinfo", "model name").unwrap_or_default();
     let cpu = cpu.trim_start_matches([':', '\t', ' ']);
     let cores = thread::available_parallelism().map_or(0, usize::from);
-    let kib: f64 = field("/proc/meminfo", "MemTotal:")
+    let kib: f64 = read_field("/proc/meminfo", "MemTotal:")
         .unwrap_or_default()
         .trim_end_matches("kB")
         .trim()
@@ -70,19 +70,19 @@ pub fn describe() -> String {
 }
 
 /// The version of a crate that this workspace is locked to.
-pub fn locked_version(name: &str) -> Result<String> {
+pub fn locked_version(name: &str) -> BenchResult<String> {
     let lock = fs::read_to_string(Path::new(ROOT).join("Cargo.lock"))?;
     let package = format!("name = \"{name}\"\nversion = \"");
     let (_, rest) = lock.split_once(&package).ok_or_else(|| format!("Cargo.lock has no {name}"))?;
     Ok(rest.split('"').next().unwrap_or_default().to_owned())
 }
 
-fn field(path: &str, name: &str) -> Result<String> {
+fn read_field(path: &str, name: &str) -> BenchResult<String> {
     let text = fs::read_to_string(path).map_err(|error| format!("{path}: {error}"))?;
     let line = text.lines().find_map(|line| line.strip_prefix(name));
     Ok(line.ok_or_else(|| format!("{path} has no {name}"))?.trim().to_owned())
 }
 
-fn numbers(text: &str) -> Vec<u64> {
+fn parse_numbers(text: &str) -> Vec<u64> {
     text.split_whitespace().filter_map(|word| word.parse().ok()).collect()
 }

@@ -9,23 +9,23 @@ mod memory;
 mod peers;
 mod report;
 
-use report::Report;
+use report::CaseReport;
 use std::{
     env,
     io::{self, Write},
     process::ExitCode,
 };
-use tidegate_bench::Result;
+use tidegate_bench::BenchResult;
 
 fn main() -> ExitCode {
     let args: Vec<_> = env::args_os().skip(1).map(|arg| arg.to_string_lossy().into_owned()).collect();
     let args: Vec<&str> = args.iter().map(String::as_str).collect();
     let outcome = match args[..] {
-        [] => list(),
+        [] => list_suites(),
         // Processes that this program starts for itself.
-        ["measure", case, peer] => measure_here(case, peer),
-        ["count", case, peer] => count_here(case, peer),
-        _ => match Request::parse(&args) {
+        ["measure", case, peer] => measure_in_process(case, peer),
+        ["count", case, peer] => count_in_process(case, peer),
+        _ => match RunArgs::parse(&args) {
             Ok(request) => request.run(),
             Err(error) => {
                 eprintln!("bench: {error}");
@@ -43,23 +43,23 @@ fn main() -> ExitCode {
 }
 
 /// What was asked for.
-struct Request {
+struct RunArgs {
     suite: &'static str,
-    cases: Vec<Case>,
-    output: Output,
+    cases: Vec<AnyCase>,
+    output: ReportOutput,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Output {
+enum ReportOutput {
     Terminal,
     Document,
 }
 
 /// A case of any suite.
-enum Case {
-    Timed(cases::Case),
-    Resident(memory::Case),
-    Counted(instructions::Case),
+enum AnyCase {
+    Timed(cases::TimedCase),
+    Memory(memory::MemoryCase),
+    Instructions(instructions::InstructionCase),
 }
 
 /// The suites, and what they show.
@@ -68,23 +68,23 @@ const SUITES: [(&str, &str); 2] = [
     ("instructions", "instructions per decision, by callgrind"),
 ];
 
-impl Request {
+impl RunArgs {
     fn parse(args: &[&str]) -> std::result::Result<Self, String> {
         let (flags, words): (Vec<&str>, Vec<&str>) = args.iter().partition(|arg| arg.starts_with('-'));
         if let Some(flag) = flags.iter().find(|flag| **flag != "--write") {
             return Err(format!("unknown flag `{flag}`; there is only --write"));
         }
         let suites = SUITES.map(|(name, _)| name);
-        let asked = words.first().ok_or("which suite? without arguments all are listed")?;
+        let suite_name = words.first().ok_or("which suite? without arguments all are listed")?;
         let suite = suites
             .into_iter()
-            .find(|suite| suite == asked)
-            .ok_or_else(|| format!("unknown suite `{asked}`; there are {}", suites.join(" and ")))?;
-        let output = if flags.is_empty() { Output::Terminal } else { Output::Document };
+            .find(|suite| suite == suite_name)
+            .ok_or_else(|| format!("unknown suite `{suite_name}`; there are {}", suites.join(" and ")))?;
+        let output = if flags.is_empty() { ReportOutput::Terminal } else { ReportOutput::Document };
         let mut cases = suite_cases(suite);
         match words[1..] {
             [] => {}
-            [_] if output == Output::Document => {
+            [_] if output == ReportOutput::Document => {
                 return Err("--write takes a whole suite; leave out the case".to_owned());
             }
             [name] => cases.retain(|case| case.name() == name),
@@ -96,14 +96,14 @@ impl Request {
         Ok(Self { suite, cases, output })
     }
 
-    fn run(&self) -> Result<ExitCode> {
+    fn run(&self) -> BenchResult<ExitCode> {
         let mut reports = Vec::new();
         for case in &self.cases {
             let report = case.run()?;
             writeln!(io::stdout(), "{report}\n")?;
             reports.push(report);
         }
-        if self.output == Output::Document {
+        if self.output == ReportOutput::Document {
             document::write(self.suite, &reports)?;
         }
         // A missed time may be the machine's fault; a key that was not limited on its own is ours.
@@ -112,20 +112,20 @@ impl Request {
     }
 }
 
-impl Case {
+impl AnyCase {
     fn name(&self) -> String {
         match self {
             Self::Timed(case) => case.name(),
-            Self::Resident(case) => case.name().to_owned(),
-            Self::Counted(case) => case.name().to_owned(),
+            Self::Memory(case) => case.name().to_owned(),
+            Self::Instructions(case) => case.name().to_owned(),
         }
     }
 
-    fn about(&self) -> Result<String> {
+    fn about(&self) -> BenchResult<String> {
         let (about, most) = match self {
             Self::Timed(case) => (case.about(), case.at_most()),
-            Self::Resident(case) => (case.about().to_owned(), Some(case.at_most())),
-            Self::Counted(case) => (case.about()?, None),
+            Self::Memory(case) => (case.about().to_owned(), Some(case.at_most())),
+            Self::Instructions(case) => (case.about()?, None),
         };
         Ok(match most {
             Some(most) => format!("{about}; at most {most:.2}"),
@@ -133,26 +133,26 @@ impl Case {
         })
     }
 
-    fn run(&self) -> Result<Report> {
+    fn run(&self) -> BenchResult<CaseReport> {
         match self {
             Self::Timed(case) => case.run(),
-            Self::Resident(case) => case.run(),
-            Self::Counted(case) => case.run(),
+            Self::Memory(case) => case.run(),
+            Self::Instructions(case) => case.run(),
         }
     }
 }
 
-fn suite_cases(suite: &str) -> Vec<Case> {
+fn suite_cases(suite: &str) -> Vec<AnyCase> {
     match suite {
         "memory" => {
-            let timed = cases::all().into_iter().map(Case::Timed);
-            timed.chain(memory::Case::ALL.map(Case::Resident)).collect()
+            let timed = cases::all_cases().into_iter().map(AnyCase::Timed);
+            timed.chain(memory::MemoryCase::ALL.map(AnyCase::Memory)).collect()
         }
-        _ => instructions::Case::ALL.map(Case::Counted).into(),
+        _ => instructions::InstructionCase::ALL.map(AnyCase::Instructions).into(),
     }
 }
 
-fn list() -> Result<ExitCode> {
+fn list_suites() -> BenchResult<ExitCode> {
     let mut out = io::stdout().lock();
     writeln!(
         out,
@@ -167,14 +167,14 @@ fn list() -> Result<ExitCode> {
     Ok(ExitCode::SUCCESS)
 }
 
-fn measure_here(case: &str, peer: &str) -> Result<ExitCode> {
-    let case = memory::Case::ALL.into_iter().find(|known| known.name() == case);
-    case.ok_or("unknown case")?.measure_here(peer)?;
+fn measure_in_process(case: &str, peer: &str) -> BenchResult<ExitCode> {
+    let case = memory::MemoryCase::ALL.into_iter().find(|known| known.name() == case);
+    case.ok_or("unknown case")?.measure_in_process(peer)?;
     Ok(ExitCode::SUCCESS)
 }
 
-fn count_here(case: &str, peer: &str) -> Result<ExitCode> {
-    let case = instructions::Case::ALL.into_iter().find(|known| known.name() == case);
-    case.ok_or("unknown case")?.count_here(peer)?;
+fn count_in_process(case: &str, peer: &str) -> BenchResult<ExitCode> {
+    let case = instructions::InstructionCase::ALL.into_iter().find(|known| known.name() == case);
+    case.ok_or("unknown case")?.count_in_process(peer)?;
     Ok(ExitCode::SUCCESS)
 }

@@ -1,16 +1,16 @@
 //! What keys cost in memory. Each measurement is made in a process of its own: this program, started again.
 
 use crate::{
-    Result, keys,
-    peers::{self, Peer, Quota, REFERENCE, Setup, TIDEGATE, Tick, Unit},
-    report::{self, Report},
+    BenchResult, keys,
+    peers::{self, ClockKind, Peer, PeerQuota, PeerSetup, QuotaPeriod, REFERENCE, TIDEGATE},
+    report::{self, CaseReport},
 };
 use std::{env, process::Command, slice};
-use tidegate_bench::machine::resident;
+use tidegate_bench::machine::resident_memory;
 
 /// The cases of this file.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Case {
+pub(crate) enum MemoryCase {
     /// Resident memory per key that is counted on its own.
     BytesPerKey,
     /// Resident memory after a flood of keys, over that before.
@@ -18,13 +18,13 @@ pub(crate) enum Case {
 }
 
 /// Keys that are live at a time, and the bound that Tidegate is given.
-const KEYS: u32 = 1_000_000;
+const KEY_COUNT: u32 = 1_000_000;
 /// Keys that come on top.
-const FLOOD: u32 = 10_000_000;
+const FLOOD_KEY_COUNT: u32 = 10_000_000;
 /// Fresh processes per competitor, interleaved.
 const RUNS: usize = 3;
 
-impl Case {
+impl MemoryCase {
     /// Both.
     pub(crate) const ALL: [Self; 2] = [Self::BytesPerKey, Self::Flood];
 
@@ -53,39 +53,39 @@ impl Case {
     }
 
     /// Runs it, in processes of its own.
-    pub(crate) fn run(self) -> Result<Report> {
+    pub(crate) fn run(self) -> BenchResult<CaseReport> {
         match self {
             Self::BytesPerKey => self.bytes_per_key(),
             Self::Flood => self.flood(),
         }
     }
 
-    /// One measurement; what it prints is for [`measure_apart`].
-    pub(crate) fn measure_here(self, name: &str) -> Result<()> {
+    /// One measurement; what it prints is for [`measure_in_child`].
+    pub(crate) fn measure_in_process(self, name: &str) -> BenchResult<()> {
         match self {
             Self::BytesPerKey => {
-                let Filled { bytes, crowded_out } = fill(name)?;
+                let FillResult { bytes, overflowed: crowded_out } = fill(name)?;
                 println!("{bytes} {crowded_out}");
             }
             Self::Flood => {
-                let Flooded { before, after, escaped } = flood(name)?;
+                let FloodResult { before, after, unlimited_keys: escaped } = flood(name)?;
                 println!("{before} {after} {escaped}");
             }
         }
         Ok(())
     }
 
-    fn bytes_per_key(self) -> Result<Report> {
-        let entries = peers::keyed::<String>();
+    fn bytes_per_key(self) -> BenchResult<CaseReport> {
+        let entries = peers::keyed_peers::<String>();
         let mut samples: Vec<_> = entries.iter().map(|entry| (entry.name, Vec::new())).collect();
-        let mut notes = vec![format!("{RUNS} fresh processes each, {KEYS} keys, all of them live")];
+        let mut notes = vec![format!("{RUNS} fresh processes each, {KEY_COUNT} keys, all of them live")];
         let mut crowded_us = 0;
         for _ in 0..RUNS {
             for (name, samples) in &mut samples {
-                let [bytes, crowded] = measure_apart(self, name)?;
-                samples.push(bytes as f64 / f64::from(KEYS));
+                let [bytes, crowded] = measure_in_child(self, name)?;
+                samples.push(bytes as f64 / f64::from(KEY_COUNT));
                 if crowded > 0 {
-                    notes.push(format!("{name}: {crowded} of {KEYS} keys found no room of their own"));
+                    notes.push(format!("{name}: {crowded} of {KEY_COUNT} keys found no room of their own"));
                 }
                 crowded_us += if *name == TIDEGATE { crowded } else { 0 };
             }
@@ -94,14 +94,14 @@ impl Case {
         Ok(self.report("bytes", &samples, crowded_us, notes))
     }
 
-    fn flood(self) -> Result<Report> {
+    fn flood(self) -> BenchResult<CaseReport> {
         let (mut samples, mut notes) = (Vec::new(), Vec::new());
         let mut escaped_us = 0;
         for name in [TIDEGATE, REFERENCE] {
-            let [before, after, escaped] = measure_apart(self, name)?;
+            let [before, after, escaped] = measure_in_child(self, name)?;
             let mib = |bytes: u64| bytes >> 20;
             notes.push(format!(
-                "{name}: {} MiB before, {} MiB after; {escaped} of {KEYS} limited keys were allowed afterwards",
+                "{name}: {} MiB before, {} MiB after; {escaped} of {KEY_COUNT} limited keys were allowed afterwards",
                 mib(before),
                 mib(after)
             ));
@@ -118,11 +118,11 @@ impl Case {
         samples: &[(&str, Vec<f64>)],
         failed_keys: u64,
         notes: Vec<String>,
-    ) -> Report {
+    ) -> CaseReport {
         let rows = report::rows(samples);
-        let own = rows.iter().find(|row| row.name == TIDEGATE).map_or(f64::NAN, |row| row.figures.median);
+        let own = rows.iter().find(|row| row.name == TIDEGATE).map_or(f64::NAN, |row| row.quartiles.median);
         let value = if failed_keys == 0 { own } else { f64::INFINITY };
-        Report {
+        CaseReport {
             name: self.name().to_owned(),
             about: self.about().to_owned(),
             table: "Memory".to_owned(),
@@ -137,64 +137,68 @@ impl Case {
 }
 
 /// Starts this program again for one measurement of `N` numbers.
-fn measure_apart<const N: usize>(case: Case, name: &str) -> Result<[u64; N]> {
+fn measure_in_child<const N: usize>(case: MemoryCase, name: &str) -> BenchResult<[u64; N]> {
     let output = Command::new(env::current_exe()?).args(["measure", case.name(), name]).output()?;
     if !output.status.success() {
         return Err(format!("{} of {name}: {}", case.name(), String::from_utf8_lossy(&output.stderr)).into());
     }
-    let said = String::from_utf8(output.stdout)?;
-    let numbers: Vec<u64> = said.split_whitespace().map(str::parse).collect::<std::result::Result<_, _>>()?;
-    Ok(numbers.try_into().map_err(|_| format!("{} of {name} said `{}`", case.name(), said.trim()))?)
+    let text = String::from_utf8(output.stdout)?;
+    let numbers: Vec<u64> = text.split_whitespace().map(str::parse).collect::<std::result::Result<_, _>>()?;
+    Ok(numbers.try_into().map_err(|_| format!("{} of {name} text `{}`", case.name(), text.trim()))?)
 }
 
-struct Filled {
+struct FillResult {
     bytes: u64,
-    crowded_out: u64,
+    overflowed: u64,
 }
 
 /// What a limiter takes for a million keys, its own fixed part included.
-fn fill(name: &str) -> Result<Filled> {
-    let before = resident()?;
-    let peer = make(name, 10)?;
-    ask(peer.as_ref(), 0, KEYS);
-    let after = resident()?;
-    Ok(Filled { bytes: after.saturating_sub(before), crowded_out: peer.crowded_out() })
+fn fill(name: &str) -> BenchResult<FillResult> {
+    let before = resident_memory()?;
+    let peer = create_peer(name, 10)?;
+    check_keys(peer.as_ref(), 0, KEY_COUNT);
+    let after = resident_memory()?;
+    Ok(FillResult { bytes: after.saturating_sub(before), overflowed: peer.overflowed() })
 }
 
-struct Flooded {
+struct FloodResult {
     before: u64,
     after: u64,
-    escaped: u64,
+    unlimited_keys: u64,
 }
 
 /// Fills a limiter with keys that have used up their quota, then floods it, then asks for the limited keys again.
-fn flood(name: &str) -> Result<Flooded> {
-    let peer = make(name, 1)?;
-    ask(peer.as_ref(), 0, KEYS);
-    if ask(peer.as_ref(), 0, KEYS) > 0 {
+fn flood(name: &str) -> BenchResult<FloodResult> {
+    let peer = create_peer(name, 1)?;
+    check_keys(peer.as_ref(), 0, KEY_COUNT);
+    if check_keys(peer.as_ref(), 0, KEY_COUNT) > 0 {
         return Err("a key was not limited before the flood".into());
     }
-    let before = resident()?;
-    ask(peer.as_ref(), KEYS, KEYS + FLOOD);
-    let after = resident()?;
-    Ok(Flooded { before, after, escaped: ask(peer.as_ref(), 0, KEYS) })
+    let before = resident_memory()?;
+    check_keys(peer.as_ref(), KEY_COUNT, KEY_COUNT + FLOOD_KEY_COUNT);
+    let after = resident_memory()?;
+    Ok(FloodResult { before, after, unlimited_keys: check_keys(peer.as_ref(), 0, KEY_COUNT) })
 }
 
-fn make(name: &str, burst: u32) -> Result<Box<dyn Peer<String>>> {
-    let setup = Setup { keys: KEYS, quota: Quota { tokens: 1, unit: Unit::Hour, burst }, tick: Tick::Exact };
-    let entry = peers::keyed().into_iter().find(|entry| entry.name == name);
+fn create_peer(name: &str, burst: u32) -> BenchResult<Box<dyn Peer<String>>> {
+    let setup = PeerSetup {
+        keys: KEY_COUNT,
+        quota: PeerQuota { tokens: 1, unit: QuotaPeriod::Hour, burst },
+        clock: ClockKind::Exact,
+    };
+    let entry = peers::keyed_peers().into_iter().find(|entry| entry.name == name);
     (entry.ok_or_else(|| format!("no peer is called {name}"))?.make)(&setup)
 }
 
 /// Asks once for each key from `from` to `to`, and counts the allowed ones. Keys are written into one buffer: what
 /// remains in memory is what the limiter keeps.
-fn ask(peer: &dyn Peer<String>, from: u32, to: u32) -> u64 {
+fn check_keys(peer: &dyn Peer<String>, from: u32, to: u32) -> u64 {
     let mut key = String::with_capacity(32);
     let mut allowed = 0;
     for place in from..to {
         key.clear();
-        keys::write_user(&mut key, place);
-        allowed += peer.pass(slice::from_ref(&key), &[place]);
+        keys::write_user_key(&mut key, place);
+        allowed += peer.decide_all(slice::from_ref(&key), &[place]);
     }
     allowed
 }

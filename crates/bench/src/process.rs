@@ -1,6 +1,6 @@
 //! Servers that a benchmark starts, each on its core.
 
-use crate::Result;
+use crate::BenchResult;
 use std::{
     fs,
     net::{SocketAddr, TcpListener, TcpStream},
@@ -10,22 +10,22 @@ use std::{
 };
 
 /// The core of what is measured, and that of load and backend.
-pub const MEASURED: &str = "0";
+pub const MEASURED_CORE: &str = "0";
 /// The other one.
-pub const OTHERS: &str = "1";
+pub const LOAD_CORE: &str = "1";
 
 /// A process that ends with this value.
 #[derive(Debug)]
-pub struct Process {
+pub struct BenchProcess {
     child: Child,
     /// Where it listens.
     pub address: SocketAddr,
 }
 
-impl Process {
+impl BenchProcess {
     /// Starts a program on a core, and waits until it listens.
-    pub fn start(core: &str, program: &str, address: SocketAddr) -> Result<Self> {
-        let process = Self::start_at_once(core, program, address)?;
+    pub fn start(core: &str, program: &str, address: SocketAddr) -> BenchResult<Self> {
+        let process = Self::spawn(core, program, address)?;
         let start = Instant::now();
         while TcpStream::connect(address).is_err() {
             if start.elapsed() > Duration::from_secs(10) {
@@ -37,7 +37,7 @@ impl Process {
     }
 
     /// Starts a program on a core.
-    pub fn start_at_once(core: &str, program: &str, address: SocketAddr) -> Result<Self> {
+    pub fn spawn(core: &str, program: &str, address: SocketAddr) -> BenchResult<Self> {
         let child = Command::new("sh")
             .arg("-c")
             .arg(format!("ulimit -n $(ulimit -Hn) && exec taskset -c {core} {program}"))
@@ -48,15 +48,15 @@ impl Process {
     }
 
     /// A Redis, on the core of the load.
-    pub fn redis() -> Result<Self> {
+    pub fn start_redis() -> BenchResult<Self> {
         let address = free_address()?;
         let port = address.port();
         let program = format!("redis-server --port {port} --bind 127.0.0.1 --save '' --loglevel warning");
-        Self::start(OTHERS, &program, address)
+        Self::start(LOAD_CORE, &program, address)
     }
 
     /// Bytes of memory that it has.
-    pub fn memory(&self) -> Result<u64> {
+    pub fn resident_memory(&self) -> BenchResult<u64> {
         let status = fs::read_to_string(format!("/proc/{}/status", self.child.id()))?;
         let line = status.lines().find_map(|line| line.strip_prefix("VmRSS:"));
         let kilobytes = line.and_then(|line| line.trim().strip_suffix(" kB")).ok_or("no VmRSS")?;
@@ -64,7 +64,7 @@ impl Process {
     }
 }
 
-impl Drop for Process {
+impl Drop for BenchProcess {
     fn drop(&mut self) {
         let _ = self.child.kill();
         let _ = self.child.wait();
@@ -72,6 +72,6 @@ impl Drop for Process {
 }
 
 /// An address on loopback that nobody listens on.
-pub fn free_address() -> Result<SocketAddr> {
+pub fn free_address() -> BenchResult<SocketAddr> {
     Ok(TcpListener::bind("127.0.0.1:0")?.local_addr()?)
 }

@@ -4,13 +4,13 @@ use crate::peers::{REFERENCE, TIDEGATE};
 use std::fmt;
 
 /// A case that was run.
-pub(crate) struct Report {
+pub(crate) struct CaseReport {
     pub(crate) name: String,
     pub(crate) about: String,
     /// The table of the document that it belongs to.
     pub(crate) table: String,
     pub(crate) unit: &'static str,
-    pub(crate) rows: Vec<Row>,
+    pub(crate) rows: Vec<ReportRow>,
     /// What the last line says.
     pub(crate) value: f64,
     pub(crate) at_most: Option<f64>,
@@ -21,24 +21,24 @@ pub(crate) struct Report {
 }
 
 /// One competitor in one case.
-pub(crate) struct Row {
+pub(crate) struct ReportRow {
     pub(crate) name: String,
-    pub(crate) figures: Figures,
+    pub(crate) quartiles: Quartiles,
     /// To the reference, in the same rounds.
     pub(crate) ratio: f64,
 }
 
 /// The middle of several measurements.
 #[derive(Clone, Copy)]
-pub(crate) struct Figures {
+pub(crate) struct Quartiles {
     pub(crate) low: f64,
     pub(crate) median: f64,
     pub(crate) high: f64,
 }
 
-impl Figures {
+impl Quartiles {
     /// Quartiles and median.
-    pub(crate) fn of(samples: &[f64]) -> Self {
+    pub(crate) fn from_samples(samples: &[f64]) -> Self {
         let mut sorted = samples.to_vec();
         sorted.sort_by(f64::total_cmp);
         let at = |part: f64| {
@@ -54,7 +54,7 @@ impl Figures {
 }
 
 /// What each competitor showed in each round, the reference among them.
-pub(crate) fn rows(samples: &[(&str, Vec<f64>)]) -> Vec<Row> {
+pub(crate) fn rows(samples: &[(&str, Vec<f64>)]) -> Vec<ReportRow> {
     let reference = samples.iter().find(|(name, _)| *name == REFERENCE).map(|(_, samples)| samples);
     samples
         .iter()
@@ -64,18 +64,18 @@ pub(crate) fn rows(samples: &[(&str, Vec<f64>)]) -> Vec<Row> {
                 .zip(reference.into_iter().flatten())
                 .map(|(mine, theirs)| mine / theirs)
                 .collect();
-            Row {
+            ReportRow {
                 name: (*name).to_owned(),
-                figures: Figures::of(samples),
-                ratio: Figures::of(&ratios).median,
+                quartiles: Quartiles::from_samples(samples),
+                ratio: Quartiles::from_samples(&ratios).median,
             }
         })
         .collect()
 }
 
-impl Report {
+impl CaseReport {
     /// The row of one competitor.
-    pub(crate) fn row(&self, name: &str) -> Option<&Row> {
+    pub(crate) fn row(&self, name: &str) -> Option<&ReportRow> {
         self.rows.iter().find(|row| row.name == name)
     }
 
@@ -85,23 +85,23 @@ impl Report {
     }
 
     /// Whether the target was met, in words, if there is one.
-    pub(crate) fn judgement(&self) -> Option<&'static str> {
+    pub(crate) fn target_result(&self) -> Option<&'static str> {
         self.at_most.map(|most| if self.value <= most { "met" } else { "above target" })
     }
 }
 
-impl fmt::Display for Report {
+impl fmt::Display for CaseReport {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         writeln!(f, "{}: {}", self.name, self.about)?;
         for note in self.notes.iter().chain(&self.disturbance) {
             writeln!(f, "  {note}")?;
         }
         writeln!(f, "  {:<22} {:>10} {:>19} {:>9}", "", self.unit, "p25–p75", "ratio")?;
-        for Row { name, figures: Figures { low, median, high }, ratio } in &self.rows {
+        for ReportRow { name, quartiles: Quartiles { low, median, high }, ratio } in &self.rows {
             let spread = format!("{low:.2}–{high:.2}");
             writeln!(f, "  {name:<22} {median:>10.2} {spread:>19} {ratio:>9.3}")?;
         }
-        if let (Some(most), Some(judgement)) = (self.at_most, self.judgement()) {
+        if let (Some(most), Some(judgement)) = (self.at_most, self.target_result()) {
             writeln!(f, "  at most {most:.2}: {judgement}")?;
         }
         write!(f, "ratio {} {:.3}", self.name, self.value)
@@ -117,13 +117,13 @@ mod tests {
         // The machine got slower by a half in the second round, for both alike.
         let rows = rows(&[(TIDEGATE, vec![10.0, 15.0, 10.0]), (REFERENCE, vec![20.0, 30.0, 20.0])]);
         assert_eq!(rows[0].ratio, 0.5);
-        assert_eq!(rows[0].figures.median, 10.0);
-        assert_eq!(rows[0].figures.high, 12.5);
+        assert_eq!(rows[0].quartiles.median, 10.0);
+        assert_eq!(rows[0].quartiles.high, 12.5);
     }
 
     #[test]
-    fn the_last_line_is_the_value() {
-        let report = Report {
+    fn last_line_shows_value() {
+        let report = CaseReport {
             name: "flood".to_owned(),
             about: "memory".to_owned(),
             table: "Memory".to_owned(),

@@ -1,7 +1,7 @@
 //! A suite of cases as a program: `SUITE` runs all of them, `SUITE CASE` one, and `SUITE --write` puts a table of all into
 //! `docs/benchmarks.md`. Each case ends with a line `ratio CASE VALUE_MASK`.
 
-use crate::{Result, machine::Load, page};
+use crate::{BenchResult, docs_page, machine::CpuTimes};
 use std::{env, fmt, process::ExitCode};
 
 /// Cases that belong together.
@@ -11,25 +11,25 @@ pub struct Suite {
     /// Crates whose versions the document names.
     pub peers: &'static [&'static str],
     /// What other processes mean for what is measured.
-    pub others: Others,
+    pub other_processes: OtherProcesses,
     /// The cases, in the order in which they run.
-    pub cases: &'static [Case],
+    pub cases: &'static [BenchCase],
 }
 
 /// One case.
-pub struct Case {
+pub struct BenchCase {
     /// What the last line calls it.
     pub name: &'static str,
     /// What over what.
     pub about: &'static str,
     /// What its value is held against.
-    pub bar: Bar,
+    pub target: SuiteTarget,
     /// Measures it.
-    pub measure: fn() -> Result<Measured>,
+    pub measure: fn() -> BenchResult<Measurement>,
 }
 
 /// A value to hold against the bar, and the figures behind it.
-pub struct Measured {
+pub struct Measurement {
     /// What the last line says.
     pub value: f64,
     /// In words.
@@ -38,7 +38,7 @@ pub struct Measured {
 
 /// What a value is held against.
 #[derive(Clone, Copy)]
-pub enum Bar {
+pub enum SuiteTarget {
     /// Less is better.
     AtMost(f64),
     /// More is better.
@@ -47,11 +47,11 @@ pub enum Bar {
 
 /// What other processes mean for what is measured.
 #[derive(Clone, Copy, PartialEq, Eq)]
-pub enum Others {
+pub enum OtherProcesses {
     /// They take time from it, and a case says so.
     Disturb,
     /// They are part of it, such as a server.
-    TakePart,
+    Participate,
 }
 
 impl Suite {
@@ -59,10 +59,10 @@ impl Suite {
     pub fn main(&self) -> ExitCode {
         let args: Vec<_> = env::args_os().skip(1).map(|arg| arg.to_string_lossy().into_owned()).collect();
         let args: Vec<&str> = args.iter().map(String::as_str).collect();
-        ended(self.obey(&args))
+        exit_code(self.run_args(&args))
     }
 
-    fn obey(&self, args: &[&str]) -> Result<()> {
+    fn run_args(&self, args: &[&str]) -> BenchResult<()> {
         let Self { name: suite, cases, .. } = self;
         let names = || cases.iter().map(|case| case.name).collect::<Vec<_>>().join(", ");
         match args {
@@ -77,47 +77,47 @@ impl Suite {
     }
 
     /// Runs all cases, and writes their table.
-    fn write(&self) -> Result<()> {
+    fn write(&self) -> BenchResult<()> {
         // Before the cases: some leave this program only one core.
-        let circumstances = page::circumstances(self.peers)?;
-        let bars = if self.is_at_most() { "at most" } else { "bar" };
+        let circumstances = docs_page::describe_run(self.peers)?;
+        let bars = if self.has_only_upper_targets() { "at most" } else { "bar" };
         let head = format!("| case | what | measured | value | {bars} | |\n|---|---|---|---|---|---|\n");
-        page::write(self.name, &format!("{circumstances}{head}{}", self.run_all()?.join("\n")))
+        docs_page::write(self.name, &format!("{circumstances}{head}{}", self.run_all()?.join("\n")))
     }
 
     /// The rows of a table.
-    fn run_all(&self) -> Result<Vec<String>> {
+    fn run_all(&self) -> BenchResult<Vec<String>> {
         self.cases.iter().map(|case| self.run(case)).collect()
     }
 
     /// A row of a table.
-    fn run(&self, case: &Case) -> Result<String> {
-        let Case { name, about, bar, measure } = case;
+    fn run(&self, case: &BenchCase) -> BenchResult<String> {
+        let BenchCase { name, about, target: bar, measure } = case;
         println!("{name}: {about}");
-        let before = Load::now()?;
-        let Measured { value, figures } = measure()?;
-        if self.others == Others::Disturb
-            && let Some(disturbance) = Load::now()?.disturbance_since(before)
+        let before = CpuTimes::now()?;
+        let Measurement { value, figures } = measure()?;
+        if self.other_processes == OtherProcesses::Disturb
+            && let Some(disturbance) = CpuTimes::now()?.disturbance_since(before)
         {
             println!("  {disturbance}");
         }
-        let judgement = bar.judge(value);
+        let judgement = bar.evaluate(value);
         println!("  {figures}\n  {bar}: {judgement}\nratio {name} {value:.3}\n");
         let bar = match bar {
-            Bar::AtMost(most) if self.is_at_most() => most.to_string(),
+            SuiteTarget::AtMost(most) if self.has_only_upper_targets() => most.to_string(),
             bar => bar.to_string(),
         };
         Ok(format!("| {name} | {about} | {figures} | {value:.3} | {bar} | {judgement} |"))
     }
 
     /// Whether all bars are of one kind, so that the head of the table says it for all.
-    fn is_at_most(&self) -> bool {
-        self.cases.iter().all(|case| matches!(case.bar, Bar::AtMost(_)))
+    fn has_only_upper_targets(&self) -> bool {
+        self.cases.iter().all(|case| matches!(case.target, SuiteTarget::AtMost(_)))
     }
 }
 
 /// How a program ends with this outcome, after it told what went wrong.
-pub fn ended(outcome: Result<()>) -> ExitCode {
+pub fn exit_code(outcome: BenchResult<()>) -> ExitCode {
     match outcome {
         Ok(()) => ExitCode::SUCCESS,
         Err(error) => {
@@ -127,8 +127,8 @@ pub fn ended(outcome: Result<()>) -> ExitCode {
     }
 }
 
-impl Bar {
-    fn judge(self, value: f64) -> &'static str {
+impl SuiteTarget {
+    fn evaluate(self, value: f64) -> &'static str {
         match self {
             Self::AtMost(most) if value <= most => "met",
             Self::AtMost(_) => "above target",
@@ -138,7 +138,7 @@ impl Bar {
     }
 }
 
-impl fmt::Display for Bar {
+impl fmt::Display for SuiteTarget {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::AtMost(most) => write!(f, "at most {most}"),
@@ -151,21 +151,29 @@ impl fmt::Display for Bar {
 mod tests {
     use super::*;
 
-    const FAST: Case =
-        Case { name: "fast", about: "ours over theirs", bar: Bar::AtMost(0.5), measure: || measured(0.6) };
-    const WIDE: Case =
-        Case { name: "wide", about: "theirs over ours", bar: Bar::AtLeast(1.0), measure: || measured(1.0) };
+    const FAST: BenchCase = BenchCase {
+        name: "fast",
+        about: "ours over theirs",
+        target: SuiteTarget::AtMost(0.5),
+        measure: || measurement(0.6),
+    };
+    const WIDE: BenchCase = BenchCase {
+        name: "wide",
+        about: "theirs over ours",
+        target: SuiteTarget::AtLeast(1.0),
+        measure: || measurement(1.0),
+    };
 
-    fn measured(value: f64) -> Result<Measured> {
-        Ok(Measured { value, figures: "1 ns".to_owned() })
+    fn measurement(value: f64) -> BenchResult<Measurement> {
+        Ok(Measurement { value, figures: "1 ns".to_owned() })
     }
 
-    fn suite(cases: &'static [Case]) -> Suite {
-        Suite { name: "some", peers: &[], others: Others::TakePart, cases }
+    fn suite(cases: &'static [BenchCase]) -> Suite {
+        Suite { name: "some", peers: &[], other_processes: OtherProcesses::Participate, cases }
     }
 
     #[test]
-    fn a_case_is_a_row() {
+    fn case_is_written_as_row() {
         assert_eq!(
             suite(&[FAST, WIDE]).run_all().unwrap(),
             [
@@ -178,13 +186,13 @@ mod tests {
             suite(&[FAST]).run_all().unwrap(),
             ["| fast | ours over theirs | 1 ns | 0.600 | 0.5 | above target |"]
         );
-        assert_eq!(Bar::AtLeast(1.0).judge(0.9), "below target");
-        assert_eq!(Bar::AtMost(1.0).judge(f64::NAN), "above target");
+        assert_eq!(SuiteTarget::AtLeast(1.0).evaluate(0.9), "below target");
+        assert_eq!(SuiteTarget::AtMost(1.0).evaluate(f64::NAN), "above target");
     }
 
     #[test]
-    fn arguments_are_a_suite_and_a_case() {
-        let obey = |args: &[&str]| suite(&[FAST, WIDE]).obey(args).map_err(|error| error.to_string());
+    fn arguments_select_suite_and_case() {
+        let obey = |args: &[&str]| suite(&[FAST, WIDE]).run_args(args).map_err(|error| error.to_string());
         let usage = "usage: scripts/bench some [CASE | --write], with fast, wide";
         assert_eq!(obey(&["some", "wide"]), Ok(()));
         assert_eq!(obey(&["some"]), Ok(()));

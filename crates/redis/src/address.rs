@@ -13,7 +13,7 @@ use redis::{ConnectionAddr, ConnectionInfo, IntoConnectionInfo as _};
 
 /// Where the store is.
 #[derive(Debug)]
-pub(crate) enum Address {
+pub(crate) enum RedisAddress {
     /// One server.
     Server(ConnectionInfo),
     /// Whatever server the sentinels name.
@@ -30,24 +30,24 @@ pub(crate) struct Login {
     pub(crate) database: i64,
 }
 
-impl Address {
+impl RedisAddress {
     pub(crate) fn parse(url: &str) -> Result<Self, ConnectError> {
         let (scheme, rest) =
-            url.split_once("://").ok_or_else(|| ConnectError::url(url, "it has no scheme"))?;
+            url.split_once("://").ok_or_else(|| ConnectError::invalid_url(url, "it has no scheme"))?;
         match scheme {
             "redis" | "rediss" | "valkey" | "valkeys" | "redis+unix" | "unix" if rest.contains(',') => {
-                Err(ConnectError::url(
+                Err(ConnectError::invalid_url(
                     url,
                     "several servers are a cluster or sentinels: write redis+cluster:// or redis+sentinel://",
                 ))
             }
-            "redis" | "rediss" | "redis+unix" | "unix" => server(url, url).map(Self::Server),
-            "valkey" => server(url, &format!("redis://{rest}")).map(Self::Server),
-            "valkeys" => server(url, &format!("rediss://{rest}")).map(Self::Server),
-            "redis+sentinel" => sentinels(url, rest),
-            "redis+cluster" => cluster(url, "redis", rest),
-            "rediss+cluster" => cluster(url, "rediss", rest),
-            _ => Err(ConnectError::url(
+            "redis" | "rediss" | "redis+unix" | "unix" => parse_server(url, url).map(Self::Server),
+            "valkey" => parse_server(url, &format!("redis://{rest}")).map(Self::Server),
+            "valkeys" => parse_server(url, &format!("rediss://{rest}")).map(Self::Server),
+            "redis+sentinel" => parse_sentinels(url, rest),
+            "redis+cluster" => parse_cluster(url, "redis", rest),
+            "rediss+cluster" => parse_cluster(url, "rediss", rest),
+            _ => Err(ConnectError::invalid_url(
                 url,
                 "its scheme is none of redis, rediss, redis+unix, redis+sentinel, redis+cluster, rediss+cluster",
             )),
@@ -57,7 +57,7 @@ impl Address {
 
 /// An address without `ca=FILE`, and what is in that file.
 #[cfg(feature = "tls")]
-pub(crate) fn split_authority(url: &str) -> Result<(String, Option<Vec<u8>>), ConnectError> {
+pub(crate) fn split_ca_file(url: &str) -> Result<(String, Option<Vec<u8>>), ConnectError> {
     let (address, query) = url.split_once('?').unwrap_or((url, ""));
     let (files, rest): (Vec<_>, Vec<_>) = query.split('&').partition(|part| part.starts_with("ca="));
     let Some(file) = files.first().and_then(|part| part.strip_prefix("ca=")) else {
@@ -76,54 +76,56 @@ pub(crate) fn split_authority(url: &str) -> Result<(String, Option<Vec<u8>>), Co
     Ok((if rest.is_empty() { address.to_owned() } else { format!("{address}?{rest}") }, Some(pem)))
 }
 
-fn server(url: &str, plain: &str) -> Result<ConnectionInfo, ConnectError> {
-    plain.into_connection_info().map_err(|error| ConnectError::url(url, &error.to_string()))
+fn parse_server(url: &str, plain: &str) -> Result<ConnectionInfo, ConnectError> {
+    plain.into_connection_info().map_err(|error| ConnectError::invalid_url(url, &error.to_string()))
 }
 
-fn cluster(url: &str, scheme: &str, rest: &str) -> Result<Address, ConnectError> {
+fn parse_cluster(url: &str, scheme: &str, rest: &str) -> Result<RedisAddress, ConnectError> {
     let (login, hosts) = rest.rsplit_once('@').map_or(("", rest), |(login, hosts)| (login, hosts));
     let hosts = hosts.trim_end_matches('/');
     if hosts.contains('/') {
-        return Err(ConnectError::url(
+        return Err(ConnectError::invalid_url(
             url,
             "a cluster has only one database: leave out what follows the hosts",
         ));
     }
     let at = if login.is_empty() { "" } else { "@" };
-    let nodes = hosts.split(',').map(|host| server(url, &format!("{scheme}://{login}{at}{host}")));
-    nodes.collect::<Result<_, _>>().map(Address::Cluster)
+    let nodes = hosts.split(',').map(|host| parse_server(url, &format!("{scheme}://{login}{at}{host}")));
+    nodes.collect::<Result<_, _>>().map(RedisAddress::Cluster)
 }
 
-fn sentinels(url: &str, rest: &str) -> Result<Address, ConnectError> {
+fn parse_sentinels(url: &str, rest: &str) -> Result<RedisAddress, ConnectError> {
     let (login, rest) = rest.rsplit_once('@').map_or(("", rest), |(login, rest)| (login, rest));
     let (rest, query) = rest.split_once('?').unwrap_or((rest, ""));
-    let sentinel_login = sentinel_login(url, query)?;
+    let sentinel_login = parse_sentinel_login(url, query)?;
     let mut parts = rest.splitn(3, '/');
     let hosts = parts.next().unwrap_or_default();
     let Some(master) = parts.next().filter(|master| !master.is_empty()) else {
-        return Err(ConnectError::url(
+        return Err(ConnectError::invalid_url(
             url,
             "the name that the sentinels know the primary by is missing: …:26379/mymaster",
         ));
     };
     let database = match parts.next() {
         None | Some("") => 0,
-        Some(number) => number.parse().map_err(|_| ConnectError::url(url, "its database is not a number"))?,
+        Some(number) => {
+            number.parse().map_err(|_| ConnectError::invalid_url(url, "its database is not a number"))?
+        }
     };
     let nodes: Result<Vec<_>, _> =
-        hosts.split(',').map(|host| server(url, &format!("redis://{host}"))).collect();
-    Ok(Address::Sentinels {
+        hosts.split(',').map(|host| parse_server(url, &format!("redis://{host}"))).collect();
+    Ok(RedisAddress::Sentinels {
         sentinels: nodes?.into_iter().map(|node| node.addr().clone()).collect(),
         master: master.to_owned(),
-        login: Login { database, ..read_login(url, login)? },
+        login: Login { database, ..parse_login(url, login)? },
         sentinel_login,
     })
 }
 
 /// A login is written as in any other address, and read in the same way.
-fn read_login(url: &str, login: &str) -> Result<Login, ConnectError> {
+fn parse_login(url: &str, login: &str) -> Result<Login, ConnectError> {
     let at = if login.is_empty() { "" } else { "@" };
-    let login = server(url, &format!("redis://{login}{at}localhost"))?;
+    let login = parse_server(url, &format!("redis://{login}{at}localhost"))?;
     let login = login.redis_settings();
     Ok(Login {
         user: login.username().map(str::to_owned),
@@ -132,7 +134,7 @@ fn read_login(url: &str, login: &str) -> Result<Login, ConnectError> {
     })
 }
 
-fn sentinel_login(url: &str, query: &str) -> Result<Login, ConnectError> {
+fn parse_sentinel_login(url: &str, query: &str) -> Result<Login, ConnectError> {
     let (mut user, mut password) = ("", None);
     for pair in query.split('&').filter(|pair| !pair.is_empty()) {
         match pair.split_once('=') {
@@ -140,13 +142,13 @@ fn sentinel_login(url: &str, query: &str) -> Result<Login, ConnectError> {
             Some(("sentinel-password", value)) => password = Some(value),
             _ => {
                 let problem = "behind `?` there may be sentinel-user=… and sentinel-password=…";
-                return Err(ConnectError::url(url, problem));
+                return Err(ConnectError::invalid_url(url, problem));
             }
         }
     }
     match (user, password) {
         ("", None) => Ok(Login::default()),
-        (_, None) => Err(ConnectError::url(url, "sentinel-user needs sentinel-password, too")),
-        (user, Some(password)) => read_login(url, &format!("{user}:{password}")),
+        (_, None) => Err(ConnectError::invalid_url(url, "sentinel-user needs sentinel-password, too")),
+        (user, Some(password)) => parse_login(url, &format!("{user}:{password}")),
     }
 }

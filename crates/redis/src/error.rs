@@ -16,25 +16,25 @@ impl ConnectError {
     }
 
     /// An address that cannot be read.
-    pub(crate) fn url(url: &str, problem: &str) -> Self {
+    pub(crate) fn invalid_url(url: &str, problem: &str) -> Self {
         let fix = "write redis://host:6379, rediss://…, redis+unix:///path, redis+sentinel://h1,h2/master or redis+cluster://h1,h2";
-        Self::new(format!("`{}` is not the address of a Redis: {problem}", without_password(url)), fix)
+        Self::new(format!("`{}` is not the address of a Redis: {problem}", redact_password(url)), fix)
     }
 
     /// A server that is there, and cannot count.
-    pub(crate) fn useless(server: &str, error: &RedisError) -> Self {
+    pub(crate) fn unusable(server: &str, error: &RedisError) -> Self {
         let text = one_line(error);
         Self::new(format!("{server} cannot be a store: {text}"), advice(&text))
     }
 
     /// What the server or the network said.
-    pub(crate) fn refused(server: &str, error: &RedisError) -> Self {
+    pub(crate) fn connection_failed(server: &str, error: &RedisError) -> Self {
         let text = one_line(error);
         Self::new(format!("no connection to {server}: {text}"), advice(&text))
     }
 
     /// An error of a server in use.
-    pub(crate) fn of(error: &str) -> Self {
+    pub(crate) fn from_message(error: &str) -> Self {
         Self::new(error, advice(error))
     }
 
@@ -53,10 +53,10 @@ impl ConnectError {
 pub(crate) fn advice(text: &str) -> &'static str {
     let text = text.to_ascii_lowercase();
     let is_about = |words: &[&str]| words.iter().any(|word| text.contains(word));
-    ADVICE.iter().find(|(words, _)| is_about(words)).map_or(REACH, |(_, advice)| *advice)
+    ADVICE.iter().find(|(words, _)| is_about(words)).map_or(DEFAULT_ADVICE, |(_, advice)| *advice)
 }
 
-const REACH: &str = "is a server running there, and does it listen on that address?";
+const DEFAULT_ADVICE: &str = "is a server running there, and does it listen on that address?";
 
 /// Words of an error, in lower case, and what to do about it; the first that fits.
 const ADVICE: &[(&[&str], &str)] = &[
@@ -64,7 +64,7 @@ const ADVICE: &[(&[&str], &str)] = &[
         &["wrongpass", "noauth", "authentication", "invalid password"],
         "check user and password: redis://user:password@host:6379",
     ),
-    (&["noperm", "user executing the script", "no permissions"], RIGHTS),
+    (&["noperm", "user executing the script", "no permissions"], PERMISSIONS_ADVICE),
     (&["wrongtype"], "another program uses this key: delete it, or set another `prefix`"),
     (&["maxmemory", "oom command"], "give the server more memory, or a maxmemory-policy that evicts keys"),
     (&["read-only replica", "readonly"], "connect to its primary, or through redis+sentinel://"),
@@ -108,14 +108,15 @@ const ADVICE: &[(&[&str], &str)] = &[
     ),
 ];
 
-const RIGHTS: &str = "grant the user +@read +@write +@scripting +time and the keys under the prefix";
+const PERMISSIONS_ADVICE: &str =
+    "grant the user +@read +@write +@scripting +time and the keys under the prefix";
 
 fn one_line(error: &RedisError) -> String {
     error.to_string().lines().map(str::trim).collect::<Vec<_>>().join(" ")
 }
 
 /// The address as it may be shown: what stands before the last `@` or behind a `?` is left out.
-fn without_password(url: &str) -> String {
+fn redact_password(url: &str) -> String {
     // Without a scheme it may be anything, and also nothing but a password.
     let Some((scheme, rest)) = url.split_once("://") else { return "…".to_owned() };
     let (hidden, host) = rest.rsplit_once('@').map_or(("", rest), |(_, host)| ("…@", host));

@@ -1,7 +1,7 @@
 //! Whether a server is available: what every decision asks before it waits for an answer, and what the log reports.
 //!
 //! ```text
-//!   CONNECTING ──connected──▶ AVAILABLE ──disconnect, no answer, answers late in a row──▶ UNAVAILABLE
+//!   CONNECTING ──connected──▶ AVAILABLE ──disconnect, no read_answer, answers late in a row──▶ UNAVAILABLE
 //!       │                         ▲                                                        │   ▲
 //!       │                         └──── reconnected, and the hold-off is over ─────────────┘   │
 //!       └───────────────────────────── connecting failed ──────────────────────────────────────┘
@@ -29,14 +29,14 @@ const MAX_LATE_CALLS: u32 = 8;
 /// A failure this soon after a recovery is a relapse.
 const RELAPSE_WINDOW: Micros = Micros::from_secs(60);
 /// How long the first relapse lasts at least; twice as long each time, up to the longest.
-const FIRST_HOLD_OFF: Micros = Micros::from_millis(250);
-const LONGEST_HOLD_OFF: Micros = Micros::from_secs(10);
+const MIN_HOLD_OFF: Micros = Micros::from_millis(250);
+const MAX_HOLD_OFF: Micros = Micros::from_secs(10);
 /// How often rejected decisions of one cause are logged.
 const REJECTION_LOG_INTERVAL: Micros = Micros::from_secs(60);
 
 /// How a server is.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) enum Status {
+pub(crate) enum ServerAvailability {
     /// It is being connected to for the first time: decisions wait, up to their deadline.
     Connecting,
     /// It answers.
@@ -47,43 +47,43 @@ pub(crate) enum Status {
 
 /// Availability of one server.
 #[derive(Debug)]
-pub(crate) struct Health {
+pub(crate) struct RedisHealth {
     /// The server, for the log.
     server: String,
-    modes: std::sync::Arc<Modes>,
+    modes: std::sync::Arc<FailureModes>,
     clock: Clock,
-    state: Mutex<State>,
+    state: Mutex<HealthState>,
     is_available: AtomicBool,
     changed: Notify,
     late_calls: AtomicU32,
-    times_down: AtomicU64,
+    outages: AtomicU64,
     rejections: Mutex<Rejections>,
     is_rejecting: AtomicBool,
 }
 
 #[derive(Debug)]
-struct State {
-    status: Status,
+struct HealthState {
+    status: ServerAvailability,
     /// The advice of each cause that was logged since it is unavailable.
     logged: Vec<String>,
-    since: Micros,
-    recovered: Option<Micros>,
+    unavailable_since: Micros,
+    recovered_at: Option<Micros>,
     hold_off: Micros,
 }
 
 #[derive(Debug, Default)]
 struct Rejections {
     /// The cause of the last one, until a decision is made.
-    current: Option<String>,
+    last_cause: Option<String>,
     /// When each cause was logged, by its advice, and how many followed.
     logged: HashMap<&'static str, (Micros, u64)>,
 }
 
 /// What the limiters of a store do without it.
 #[derive(Debug, Default)]
-pub(crate) struct Modes(AtomicU8);
+pub(crate) struct FailureModes(AtomicU8);
 
-impl Modes {
+impl FailureModes {
     pub(crate) fn add(&self, mode: FailureMode) {
         let bit = match mode {
             FailureMode::Open => 1,
@@ -94,7 +94,7 @@ impl Modes {
     }
 }
 
-impl fmt::Display for Modes {
+impl fmt::Display for FailureModes {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let bits = self.0.load(Ordering::Relaxed);
         let names = [(1, "open"), (2, "closed"), (4, "local")];
@@ -104,23 +104,23 @@ impl fmt::Display for Modes {
     }
 }
 
-impl Health {
-    pub(crate) fn new(server: String, modes: std::sync::Arc<Modes>) -> Self {
+impl RedisHealth {
+    pub(crate) fn new(server: String, modes: std::sync::Arc<FailureModes>) -> Self {
         Self {
             server,
             modes,
             clock: Clock::system(),
-            state: Mutex::new(State {
-                status: Status::Available,
+            state: Mutex::new(HealthState {
+                status: ServerAvailability::Available,
                 logged: Vec::new(),
-                since: Micros::ZERO,
-                recovered: None,
+                unavailable_since: Micros::ZERO,
+                recovered_at: None,
                 hold_off: Micros::ZERO,
             }),
             is_available: AtomicBool::new(true),
             changed: Notify::new(),
             late_calls: AtomicU32::new(0),
-            times_down: AtomicU64::new(0),
+            outages: AtomicU64::new(0),
             rejections: Mutex::default(),
             is_rejecting: AtomicBool::new(false),
         }
@@ -130,8 +130,8 @@ impl Health {
         self.is_available.load(Ordering::Acquire)
     }
 
-    pub(crate) fn status(&self) -> Status {
-        if self.is_available() { Status::Available } else { self.state().status.clone() }
+    pub(crate) fn status(&self) -> ServerAvailability {
+        if self.is_available() { ServerAvailability::Available } else { self.state().status.clone() }
     }
 
     /// Waits while it is being connected to for the first time; the cause if it is unavailable.
@@ -139,15 +139,15 @@ impl Health {
         loop {
             let changed = self.changed.notified();
             match self.status() {
-                Status::Available => return Ok(()),
-                Status::Unavailable(cause) => return Err(cause),
-                Status::Connecting => changed.await,
+                ServerAvailability::Available => return Ok(()),
+                ServerAvailability::Unavailable(cause) => return Err(cause),
+                ServerAvailability::Connecting => changed.await,
             }
         }
     }
 
     /// Waits until it is available.
-    pub(crate) async fn until_available(&self) {
+    pub(crate) async fn wait_until_available(&self) {
         loop {
             let changed = self.changed.notified();
             if self.is_available() {
@@ -158,11 +158,11 @@ impl Health {
     }
 
     /// Waits until it is available after it was not.
-    pub(crate) async fn recovered(&self) {
-        let times = self.times_recovered();
+    pub(crate) async fn wait_recovered(&self) {
+        let times = self.last_recovery();
         loop {
             let changed = self.changed.notified();
-            if self.times_recovered() != times {
+            if self.last_recovery() != times {
                 return;
             }
             changed.await;
@@ -170,28 +170,28 @@ impl Health {
     }
 
     /// Why decisions are made without the server, if they are.
-    pub(crate) fn trouble(&self) -> Option<String> {
+    pub(crate) fn last_error(&self) -> Option<String> {
         match self.status() {
-            Status::Connecting => Some("connecting".to_owned()),
-            Status::Unavailable(cause) => Some(cause.to_string()),
-            Status::Available => self.rejections().current.clone(),
+            ServerAvailability::Connecting => Some("connecting".to_owned()),
+            ServerAvailability::Unavailable(cause) => Some(cause.to_string()),
+            ServerAvailability::Available => self.rejections().last_cause.clone(),
         }
     }
 
     /// How often the server became unavailable.
-    pub(crate) fn times_down(&self) -> u64 {
-        self.times_down.load(Ordering::Relaxed)
+    pub(crate) fn outages(&self) -> u64 {
+        self.outages.load(Ordering::Relaxed)
     }
 
     /// Is connected to for the first time from now on.
-    pub(crate) fn connecting(&self) {
+    pub(crate) fn mark_connecting(&self) {
         let mut state = self.state();
-        state.status = Status::Connecting;
+        state.status = ServerAvailability::Connecting;
         self.is_available.store(false, Ordering::Release);
     }
 
     /// Records a call that was answered. Whether the server is unavailable from now on.
-    pub(crate) fn answered(&self, took: Duration, deadline: Duration) -> bool {
+    pub(crate) fn record_latency(&self, took: Duration, deadline: Duration) -> bool {
         if took <= deadline {
             if self.late_calls.load(Ordering::Relaxed) != 0 {
                 self.late_calls.store(0, Ordering::Relaxed);
@@ -200,24 +200,24 @@ impl Health {
         }
         let late = self.late_calls.fetch_add(1, Ordering::Relaxed) + 1;
         late >= MAX_LATE_CALLS
-            && self.unavailable(&ConnectError::of(&format!(
+            && self.mark_unavailable(&ConnectError::from_message(&format!(
                 "{late} answers in a row took longer than {deadline:?}"
             )))
     }
 
     /// Records a decision that the server made.
-    pub(crate) fn decided(&self) {
+    pub(crate) fn record_decision(&self) {
         if self.is_rejecting.load(Ordering::Relaxed) && self.is_rejecting.swap(false, Ordering::Relaxed) {
-            self.rejections().current = None;
+            self.rejections().last_cause = None;
         }
     }
 
     /// Records a decision that the server refused to make: its memory is full, or a key is not ours. Logged once per
     /// cause and minute, however many there are.
-    pub(crate) fn rejected(&self, cause: &str) {
+    pub(crate) fn record_rejection(&self, cause: &str) {
         let (now, advice) = (self.clock.now(), advice(cause));
         let mut rejections = self.rejections();
-        rejections.current = Some(format!("{cause}; {advice}"));
+        rejections.last_cause = Some(format!("{cause}; {advice}"));
         self.is_rejecting.store(true, Ordering::Relaxed);
         let suppressed = match rejections.logged.get_mut(advice) {
             Some((at, count)) if now.since(*at) < REJECTION_LOG_INTERVAL => {
@@ -234,21 +234,21 @@ impl Health {
     }
 
     /// Records that it is unavailable, and logs each cause once. Whether it was available before.
-    pub(crate) fn unavailable(&self, cause: &ConnectError) -> bool {
+    pub(crate) fn mark_unavailable(&self, cause: &ConnectError) -> bool {
         let (now, advice) = (self.clock.now(), cause.advice());
         let mut state = self.state();
-        let was_available = state.status == Status::Available;
-        if !matches!(state.status, Status::Unavailable(_)) {
-            let is_relapse = state.recovered.is_some_and(|at| now.since(at) < RELAPSE_WINDOW);
+        let was_available = state.status == ServerAvailability::Available;
+        if !matches!(state.status, ServerAvailability::Unavailable(_)) {
+            let is_relapse = state.recovered_at.is_some_and(|at| now.since(at) < RELAPSE_WINDOW);
             state.hold_off = match is_relapse {
-                true => state.hold_off.plus(state.hold_off).clamp(FIRST_HOLD_OFF, LONGEST_HOLD_OFF),
+                true => state.hold_off.plus(state.hold_off).clamp(MIN_HOLD_OFF, MAX_HOLD_OFF),
                 false => Micros::ZERO,
             };
-            state.since = now;
+            state.unavailable_since = now;
             state.logged.clear();
-            self.times_down.fetch_add(1, Ordering::Relaxed);
+            self.outages.fetch_add(1, Ordering::Relaxed);
         }
-        state.status = Status::Unavailable(cause.clone());
+        state.status = ServerAvailability::Unavailable(cause.clone());
         self.is_available.store(false, Ordering::Release);
         let is_new = !state.logged.iter().any(|known| known == advice);
         if is_new {
@@ -266,17 +266,17 @@ impl Health {
     /// Whether it may be available again: a store that relapses waits.
     pub(crate) fn is_hold_off_over(&self) -> bool {
         let state = self.state();
-        self.clock.now().since(state.since) >= state.hold_off
+        self.clock.now().since(state.unavailable_since) >= state.hold_off
     }
 
     /// Records that it is available, and logs it if it was not.
-    pub(crate) fn available(&self) {
+    pub(crate) fn mark_available(&self) {
         self.recover(None);
     }
 
     /// Records that another server has taken its place.
-    pub(crate) fn replaced(&self, by: &str) {
-        if matches!(self.status(), Status::Unavailable(_)) {
+    pub(crate) fn mark_replaced(&self, by: &str) {
+        if matches!(self.status(), ServerAvailability::Unavailable(_)) {
             self.recover(Some(by));
         }
     }
@@ -284,30 +284,30 @@ impl Health {
     fn recover(&self, by: Option<&str>) {
         let now = self.clock.now();
         let mut state = self.state();
-        let before = std::mem::replace(&mut state.status, Status::Available);
+        let before = std::mem::replace(&mut state.status, ServerAvailability::Available);
         self.late_calls.store(0, Ordering::Relaxed);
         self.is_available.store(true, Ordering::Release);
-        let seconds = now.since(state.since).get() as f64 / 1e6;
-        if let Status::Unavailable(_) = before {
-            state.recovered = Some(now);
+        let seconds = now.since(state.unavailable_since).get() as f64 / 1e6;
+        if let ServerAvailability::Unavailable(_) = before {
+            state.recovered_at = Some(now);
         }
         drop(state);
         self.changed.notify_waiters();
-        if let Status::Unavailable(cause) = before {
+        if let ServerAvailability::Unavailable(cause) = before {
             let (store, by) = (&self.server, by.unwrap_or(&self.server));
             tracing::warn!(%store, server = by, seconds, cause = cause.problem(), "store available again");
         }
     }
 
-    fn times_recovered(&self) -> Option<Micros> {
-        self.state().recovered
+    fn last_recovery(&self) -> Option<Micros> {
+        self.state().recovered_at
     }
 
     fn rejections(&self) -> MutexGuard<'_, Rejections> {
         self.rejections.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    fn state(&self) -> MutexGuard<'_, State> {
+    fn state(&self) -> MutexGuard<'_, HealthState> {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }

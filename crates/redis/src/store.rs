@@ -1,19 +1,19 @@
 //! The store itself.
 
 use crate::{
-    address::Address,
+    address::RedisAddress,
     cluster::Cluster,
-    dial::{Dial, Security},
+    connector::{ClientTls, Connector},
     error::ConnectError,
-    health::Modes,
-    names::Names,
-    node::{Answered, Caller, Keys, Node, Problem, as_asked, places},
-    servers::Servers,
+    health::FailureModes,
+    key_names::KeyNames,
+    node::{CallOrigin, KeyPassing, NodeError, NodeResult, RedisNode, key_refs, strip_unrequested_receipts},
+    topology::Topology,
 };
 #[cfg(feature = "tls")]
 use crate::{
-    address::split_authority,
-    tls::{HostNames, TlsFiles},
+    address::split_ca_file,
+    tls::{HostnameCheck, TlsFiles},
 };
 use std::{
     fmt,
@@ -32,18 +32,18 @@ use tokio::runtime::Handle;
 /// State in Redis or Valkey: on one server, behind sentinels, or in a cluster.
 #[derive(Clone)]
 pub struct RedisStore {
-    inner: Arc<Inner>,
+    inner: Arc<RedisStoreInner>,
 }
 
-struct Inner {
-    names: Arc<Names>,
+struct RedisStoreInner {
+    key_names: Arc<KeyNames>,
     lease: Micros,
-    servers: Servers,
+    topology: Topology,
     /// What its limiters do without it.
-    modes: Arc<Modes>,
+    modes: Arc<FailureModes>,
     started: std::time::Instant,
     /// The runtime that its connections live on, if it is there for good.
-    home: Option<Handle>,
+    runtime: Option<Handle>,
 }
 
 /// Settings of a [`RedisStore`].
@@ -52,7 +52,7 @@ pub struct RedisStoreBuilder {
     prefix: String,
     deadline: Duration,
     lease: Duration,
-    residence: RuntimeAffinity,
+    affinity: RuntimeAffinity,
     #[cfg(feature = "tls")]
     tls: TlsFiles,
 }
@@ -63,7 +63,7 @@ impl Default for RedisStoreBuilder {
             prefix: "tidegate".to_owned(),
             deadline: DEFAULT_DEADLINE,
             lease: Duration::from_secs(30),
-            residence: RuntimeAffinity::CreatingRuntime,
+            affinity: RuntimeAffinity::CreatingRuntime,
             #[cfg(feature = "tls")]
             tls: TlsFiles::default(),
         }
@@ -99,8 +99,8 @@ impl RedisStoreBuilder {
     /// Lives on the runtime that it is made on, which must outlive it: whoever asks on another one has calls made for it
     /// there, together with others. Unless told so, a call is made on the runtime of whoever asks.
     #[must_use]
-    pub fn resident(self) -> Self {
-        Self { residence: RuntimeAffinity::AnyRuntime, ..self }
+    pub fn bind_to_runtime(self) -> Self {
+        Self { affinity: RuntimeAffinity::AnyRuntime, ..self }
     }
 
     /// Whose signature on a server's certificate counts, in PEM; the machine's own authorities unless told otherwise.
@@ -123,7 +123,7 @@ impl RedisStoreBuilder {
     #[cfg(feature = "tls")]
     #[must_use]
     pub fn tls_skip_hostname_verification(self) -> Self {
-        let tls = TlsFiles { host_names: HostNames::Skip, ..self.tls };
+        let tls = TlsFiles { hostname_check: HostnameCheck::Skip, ..self.tls };
         Self { tls, ..self }
     }
 
@@ -132,14 +132,14 @@ impl RedisStoreBuilder {
     /// Must be called within a tokio runtime.
     pub fn open(self, url: &str) -> Result<RedisStore, ConnectError> {
         let store = self.build(url)?;
-        match &store.inner.servers {
-            Servers::One(node) => {
-                node.health().connecting();
-                node.look_after();
+        match &store.inner.topology {
+            Topology::Single(node) => {
+                node.health().mark_connecting();
+                node.reconnect();
             }
-            Servers::Cluster(cluster) => {
-                cluster.health().connecting();
-                cluster.watch();
+            Topology::Cluster(cluster) => {
+                cluster.health().mark_connecting();
+                cluster.refresh_in_background();
             }
         }
         Ok(store)
@@ -148,45 +148,57 @@ impl RedisStoreBuilder {
     /// Makes the store, and fails if the server is not there or not of use.
     pub async fn connect(self, url: &str) -> Result<RedisStore, ConnectError> {
         let store = self.build(url)?;
-        match &store.inner.servers {
-            Servers::One(node) => {
-                node.connect().await.map_err(|error| ConnectError::refused(node.shown(), &error))?;
+        match &store.inner.topology {
+            Topology::Single(node) => {
+                node.connect()
+                    .await
+                    .map_err(|error| ConnectError::connection_failed(node.display_name(), &error))?;
                 node.inspect().await?;
             }
-            Servers::Cluster(cluster) => cluster.connect().await?,
+            Topology::Cluster(cluster) => cluster.connect().await?,
         }
         Ok(store)
     }
 
     #[allow(clippy::disallowed_methods, reason = "no decision depends on when a quota was announced")]
     fn build(self, url: &str) -> Result<RedisStore, ConnectError> {
-        let names = Arc::new(Names::new(&self.prefix));
-        let modes = Arc::<Modes>::default();
-        let node = |dial| Servers::One(Node::new(names.clone(), dial, self.deadline, Keys::Declared, &modes));
-        let unreadable = |error: redis::RedisError| ConnectError::url(url, &error.to_string());
+        let key_names = Arc::new(KeyNames::new(&self.prefix));
+        let modes = Arc::<FailureModes>::default();
+        let node = |connector| {
+            Topology::Single(RedisNode::new(
+                key_names.clone(),
+                connector,
+                self.deadline,
+                KeyPassing::Keys,
+                &modes,
+            ))
+        };
+        let unreadable = |error: redis::RedisError| ConnectError::invalid_url(url, &error.to_string());
         #[cfg(feature = "tls")]
-        let (url, authority) = split_authority(url)?;
+        let (url, authority) = split_ca_file(url)?;
         #[cfg(feature = "tls")]
         let (url, tls) = (url.as_str(), TlsFiles { authority: authority.or(self.tls.authority), ..self.tls });
-        let address = Address::parse(url)?;
+        let address = RedisAddress::parse(url)?;
         #[cfg(feature = "tls")]
-        let security = Security(tls.config()?);
+        let security = ClientTls(tls.config()?);
         #[cfg(not(feature = "tls"))]
-        let security = Security();
-        let servers = match address {
-            Address::Server(info) => node(Dial::address(info, &security).map_err(unreadable)?),
-            Address::Sentinels { sentinels, master, login, sentinel_login } => {
-                let dial = Dial::sentinels(sentinels, &master, &login, &sentinel_login);
-                node(dial.map_err(unreadable)?)
+        let security = ClientTls();
+        let topology = match address {
+            RedisAddress::Server(info) => node(Connector::for_server(info, &security).map_err(unreadable)?),
+            RedisAddress::Sentinels { sentinels, master, login, sentinel_login } => {
+                let connector = Connector::for_sentinels(sentinels, &master, &login, &sentinel_login);
+                node(connector.map_err(unreadable)?)
             }
-            Address::Cluster(seeds) => {
-                Servers::Cluster(Cluster::new(names.clone(), (seeds, security), self.deadline, &modes))
+            RedisAddress::Cluster(seeds) => {
+                Topology::Cluster(Cluster::new(key_names.clone(), (seeds, security), self.deadline, &modes))
             }
         };
         let started = std::time::Instant::now();
-        let home = Handle::try_current().ok().filter(|_| self.residence == RuntimeAffinity::AnyRuntime);
+        let runtime = Handle::try_current().ok().filter(|_| self.affinity == RuntimeAffinity::AnyRuntime);
         let lease = self.lease.into();
-        Ok(RedisStore { inner: Arc::new(Inner { names, lease, servers, modes, started, home }) })
+        Ok(RedisStore {
+            inner: Arc::new(RedisStoreInner { key_names, lease, topology, modes, started, runtime }),
+        })
     }
 }
 
@@ -207,41 +219,43 @@ impl RedisStore {
     }
 
     /// Why decisions are degraded at the moment, if they are.
-    pub fn trouble(&self) -> Option<String> {
-        self.inner.servers.trouble()
+    pub fn last_error(&self) -> Option<String> {
+        self.inner.topology.last_error()
     }
 
     /// How often a server went away since the store was made.
     pub fn outages(&self) -> u64 {
-        self.inner.servers.outages()
+        self.inner.topology.outages()
     }
 
     /// Does what is asked at a moment that the caller names instead of the server's, without a deadline. For checks of
     /// the store itself: with it, time in Redis and in a test can be the same.
-    pub async fn perform_at(
+    pub async fn execute_at(
         &self,
         requests: &[StoreRequest],
         now: Micros,
     ) -> Vec<Result<StoreReply, StoreError>> {
-        for place in requests.iter().flat_map(places) {
+        for place in requests.iter().flat_map(key_refs) {
             if let Err(error) = self.inner.announce(&place.limit).await {
                 return vec![Err(error); requests.len()];
             }
         }
-        let mut answers = self.inner.servers.submit_at(requests, now).await;
-        for _ in 0..MOST_MEETINGS {
+        let mut answers = self.inner.topology.submit_at(requests, now).await;
+        for _ in 0..MAX_FOREIGN_LOOKUPS {
             for index in 0..requests.len() {
-                if let Err(Problem::Stranger(tag)) = answers[index] {
-                    if let Err(error) = self.inner.meet(&requests[index], tag).await {
+                if let Err(NodeError::UnknownTag(tag)) = answers[index] {
+                    if let Err(error) = self.inner.fetch_foreign_quota(&requests[index], tag).await {
                         return vec![Err(error); requests.len()];
                     }
-                    let again = self.inner.servers.submit_at(&requests[index..=index], now).await;
+                    let again = self.inner.topology.submit_at(&requests[index..=index], now).await;
                     answers.splice(index..=index, again);
                 }
             }
         }
-        let asked = answers.into_iter().zip(requests);
-        asked.map(|(answer, request)| plain(as_asked(request, answer))).collect()
+        let pairs = answers.into_iter().zip(requests);
+        pairs
+            .map(|(answer, request)| into_store_result(strip_unrequested_receipts(request, answer)))
+            .collect()
     }
 
     /// Removes keys at once, as if they had never been, and what was told of the quotas with these rules and tags.
@@ -250,28 +264,31 @@ impl RedisStore {
         places: &[KeyRef],
         tags: impl Iterator<Item = (&str, u16)>,
     ) -> Result<(), StoreError> {
-        let Inner { names, servers, .. } = &*self.inner;
-        let states = places.iter().map(|place| names.key(place));
-        for key in states.chain(tags.map(|(rule, tag)| names.quota(rule, tag))) {
-            servers.command(&key, redis::cmd("UNLINK").arg(&key)).await?;
+        let RedisStoreInner { key_names, topology, .. } = &*self.inner;
+        let states = places.iter().map(|place| key_names.key(place));
+        for key in states.chain(tags.map(|(rule, tag)| key_names.quota_key(rule, tag))) {
+            topology.send_command(&key, redis::cmd("UNLINK").arg(&key)).await?;
         }
         Ok(())
     }
 
     /// Makes a call whose timers and tasks are those of the store's home, wherever it is asked.
-    fn at_home<F>(&self, call: impl FnOnce(Arc<Inner>, Caller) -> F) -> StoreFuture<F::Output>
+    fn call_on_runtime<F>(
+        &self,
+        call: impl FnOnce(Arc<RedisStoreInner>, CallOrigin) -> F,
+    ) -> StoreFuture<F::Output>
     where
         F: Future + Send + 'static,
     {
         let inner = self.inner.clone();
-        let Some(home) = self.inner.home.clone().filter(|home| !is_here(home)) else {
-            return Box::pin(call(inner, Caller::AtHome));
+        let Some(runtime) = self.inner.runtime.clone().filter(|runtime| !is_current_runtime(runtime)) else {
+            return Box::pin(call(inner, CallOrigin::SameRuntime));
         };
-        let call = call(inner, Caller::Abroad);
+        let call = call(inner, CallOrigin::OtherRuntime);
         Box::pin(async move {
             let mut call = pin!(call);
             poll_fn(|context| {
-                let _entered = home.enter();
+                let _entered = runtime.enter();
                 call.as_mut().poll(context)
             })
             .await
@@ -280,49 +297,51 @@ impl RedisStore {
 
     /// The key in the server under which a place is kept, for operators and tests.
     pub fn key(&self, place: &KeyRef) -> String {
-        self.inner.names.key(place)
+        self.inner.key_names.key(place)
     }
 }
 
-impl Inner {
+impl RedisStoreInner {
     /// What is done rarely is kept apart, here and below: a future has room for everything in it, and this one is made
     /// for each decision.
-    async fn perform(&self, request: StoreRequest, caller: Caller) -> Result<StoreReply, StoreError> {
-        for place in places(&request) {
+    async fn execute(&self, request: StoreRequest, caller: CallOrigin) -> Result<StoreReply, StoreError> {
+        for place in key_refs(&request) {
             if !self.is_announced(&place.limit) {
                 Box::pin(self.announce(&place.limit)).await?;
             }
         }
-        match self.servers.submit(request.clone(), caller).await {
-            Err(Problem::Stranger(tag)) => Box::pin(self.perform_among_strangers(request, tag, caller)).await,
-            answer => plain(as_asked(&request, answer)),
+        match self.topology.submit(request.clone(), caller).await {
+            Err(NodeError::UnknownTag(tag)) => {
+                Box::pin(self.execute_with_foreign_quotas(request, tag, caller)).await
+            }
+            answer => into_store_result(strip_unrequested_receipts(&request, answer)),
         }
     }
 
     /// Learns what the tags in a state mean, one after the other, until it can be read.
-    async fn perform_among_strangers(
+    async fn execute_with_foreign_quotas(
         &self,
         request: StoreRequest,
         tag: u16,
-        caller: Caller,
+        caller: CallOrigin,
     ) -> Result<StoreReply, StoreError> {
-        let mut answer = Err(Problem::Stranger(tag));
-        for _ in 0..MOST_MEETINGS {
-            let Err(Problem::Stranger(tag)) = answer else { break };
-            self.meet(&request, tag).await?;
-            answer = self.servers.submit(request.clone(), caller).await;
-            self.names.forget_unknown();
+        let mut answer = Err(NodeError::UnknownTag(tag));
+        for _ in 0..MAX_FOREIGN_LOOKUPS {
+            let Err(NodeError::UnknownTag(tag)) = answer else { break };
+            self.fetch_foreign_quota(&request, tag).await?;
+            answer = self.topology.submit(request.clone(), caller).await;
+            self.key_names.forget_unknown();
         }
-        plain(as_asked(&request, answer))
+        into_store_result(strip_unrequested_receipts(&request, answer))
     }
 
     /// Whether others know what the tags of these quotas mean.
     fn is_announced(&self, limit: &StoreLimit) -> bool {
         let last = limit.store_tag().load(Ordering::Relaxed);
-        last != 0 && self.seconds().saturating_sub(last) < ANNOUNCE_EVERY.as_secs()
+        last != 0 && self.uptime_seconds().saturating_sub(last) < ANNOUNCE_INTERVAL.as_secs()
     }
 
-    fn seconds(&self) -> u64 {
+    fn uptime_seconds(&self) -> u64 {
         self.started.elapsed().as_secs() + 1
     }
 
@@ -331,7 +350,7 @@ impl Inner {
         if self.is_announced(limit) {
             return Ok(());
         }
-        let (now, last) = (self.seconds(), limit.store_tag().load(Ordering::Relaxed));
+        let (now, last) = (self.uptime_seconds(), limit.store_tag().load(Ordering::Relaxed));
         let is_taken =
             || limit.store_tag().compare_exchange(last, now, Ordering::Relaxed, Ordering::Relaxed).is_err();
         // One caller says it again; what was said before holds for the others.
@@ -339,27 +358,27 @@ impl Inner {
             return Ok(());
         }
         for (quota, tag) in limit.quotas().iter().zip(limit.tags()) {
-            let key = self.names.quota(limit.name(), *tag);
+            let key = self.key_names.quota_key(limit.name(), *tag);
             let mut set = redis::cmd("SET");
-            set.arg(&key).arg(quota.to_string()).arg("EX").arg(ANNOUNCED_FOR.as_secs());
-            self.servers.command(&key, &set).await?;
+            set.arg(&key).arg(quota.to_string()).arg("EX").arg(ANNOUNCE_TTL.as_secs());
+            self.topology.send_command(&key, &set).await?;
         }
         limit.store_tag().store(now, Ordering::Relaxed);
         Ok(())
     }
 
     /// Learns of a quota that another process writes with.
-    async fn meet(&self, request: &StoreRequest, tag: u16) -> Result<(), StoreError> {
-        for place in places(request) {
+    async fn fetch_foreign_quota(&self, request: &StoreRequest, tag: u16) -> Result<(), StoreError> {
+        for place in key_refs(request) {
             let rule = place.limit.name();
-            if self.names.knows(rule, tag) {
+            if self.key_names.is_registered(rule, tag) {
                 continue;
             }
-            let key = self.names.quota(rule, tag);
-            let text = self.servers.command(&key, redis::cmd("GET").arg(&key)).await?;
+            let key = self.key_names.quota_key(rule, tag);
+            let text = self.topology.send_command(&key, redis::cmd("GET").arg(&key)).await?;
             let text: Option<String> = redis::from_redis_value(text).unwrap_or(None);
             let quota = text.and_then(|text| text.parse::<Quota>().ok()).filter(|quota| quota.tag() == tag);
-            self.names.meet(rule, tag, quota);
+            self.key_names.register(rule, tag, quota);
         }
         Ok(())
     }
@@ -367,45 +386,45 @@ impl Inner {
 
 /// How often a quota in use is announced, so that a server that lost everything has it again soon, and how long others
 /// can look it up.
-const ANNOUNCE_EVERY: Duration = Duration::from_secs(60);
-const ANNOUNCED_FOR: Duration = Duration::from_secs(30 * 24 * 3_600);
+const ANNOUNCE_INTERVAL: Duration = Duration::from_secs(60);
+const ANNOUNCE_TTL: Duration = Duration::from_secs(30 * 24 * 3_600);
 /// Quotas that one request may have to ask about.
-const MOST_MEETINGS: usize = 16;
+const MAX_FOREIGN_LOOKUPS: usize = 16;
 
-fn plain(answer: Answered) -> Result<StoreReply, StoreError> {
+fn into_store_result(answer: NodeResult) -> Result<StoreReply, StoreError> {
     answer.map_err(|problem| match problem {
-        Problem::Store(error) => error,
-        Problem::Elsewhere => StoreError::Rejected("this server is part of a cluster".to_owned()),
-        Problem::Stranger(tag) => {
+        NodeError::Store(error) => error,
+        NodeError::NotLocal => StoreError::Rejected("this server is part of a cluster".to_owned()),
+        NodeError::UnknownTag(tag) => {
             StoreError::Rejected(format!("its state was written by a quota that nobody knows ({tag:04x})"))
         }
     })
 }
 
 /// Whether this is a task of that runtime.
-fn is_here(home: &Handle) -> bool {
-    Handle::try_current().is_ok_and(|here| here.id() == home.id())
+fn is_current_runtime(runtime: &Handle) -> bool {
+    Handle::try_current().is_ok_and(|here| here.id() == runtime.id())
 }
 
 impl Store for RedisStore {
     fn execute(&self, request: StoreRequest) -> StoreFuture<Result<StoreReply, StoreError>> {
-        self.at_home(|inner, caller| async move { inner.perform(request, caller).await })
+        self.call_on_runtime(|inner, caller| async move { inner.execute(request, caller).await })
     }
 
     fn last_error(&self) -> Option<String> {
-        Self::trouble(self)
+        Self::last_error(self)
     }
 
     fn ready(&self) -> StoreFuture<Result<(), StoreError>> {
         let inner = self.inner.clone();
         Box::pin(async move {
-            inner.servers.ready().await.map_err(|cause| StoreError::Unavailable(cause.to_string()))
+            inner.topology.ready().await.map_err(|cause| StoreError::Unavailable(cause.to_string()))
         })
     }
 
     fn wait_recovered(&self) -> StoreFuture<()> {
         let inner = self.inner.clone();
-        Box::pin(async move { inner.servers.recovered().await })
+        Box::pin(async move { inner.topology.wait_recovered().await })
     }
 
     fn add_failure_mode(&self, mode: FailureMode) {
@@ -413,7 +432,11 @@ impl Store for RedisStore {
     }
 
     fn runtime_affinity(&self) -> RuntimeAffinity {
-        if self.inner.home.is_some() { RuntimeAffinity::AnyRuntime } else { RuntimeAffinity::CreatingRuntime }
+        if self.inner.runtime.is_some() {
+            RuntimeAffinity::AnyRuntime
+        } else {
+            RuntimeAffinity::CreatingRuntime
+        }
     }
 
     fn effective_quota(&self, quota: Quota) -> Quota {
@@ -429,13 +452,13 @@ impl Store for RedisStore {
 
 impl CounterStore for RedisStore {
     fn add(&self, additions: Vec<Increment>) -> StoreFuture<Result<Vec<i64>, StoreError>> {
-        self.at_home(|inner, _| async move { inner.servers.add(additions).await })
+        self.call_on_runtime(|inner, _| async move { inner.topology.add(additions).await })
     }
 
     fn delete(&self, keys: Vec<String>) -> StoreFuture<Result<(), StoreError>> {
-        self.at_home(|inner, _| async move {
+        self.call_on_runtime(|inner, _| async move {
             for key in keys {
-                inner.servers.command(&key, redis::cmd("UNLINK").arg(&key)).await?;
+                inner.topology.send_command(&key, redis::cmd("UNLINK").arg(&key)).await?;
             }
             Ok(())
         })
@@ -444,6 +467,8 @@ impl CounterStore for RedisStore {
 
 impl fmt::Debug for RedisStore {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("RedisStore").field("server", &self.inner.servers.shown()).finish_non_exhaustive()
+        f.debug_struct("RedisStore")
+            .field("server", &self.inner.topology.display_name())
+            .finish_non_exhaustive()
     }
 }

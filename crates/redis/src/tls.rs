@@ -27,12 +27,12 @@ pub(crate) struct TlsFiles {
     pub(crate) authority: Option<Vec<u8>>,
     /// Our certificate, and its key.
     pub(crate) identity: Option<(Vec<u8>, Vec<u8>)>,
-    pub(crate) host_names: HostNames,
+    pub(crate) hostname_check: HostnameCheck,
 }
 
 /// Whether the name of a server must be in its certificate.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub(crate) enum HostNames {
+pub(crate) enum HostnameCheck {
     #[default]
     Verify,
     Skip,
@@ -47,18 +47,18 @@ impl fmt::Debug for TlsFiles {
 impl TlsFiles {
     /// How servers are spoken to; `None` where nothing is set.
     pub(crate) fn config(&self) -> Result<Option<Arc<ClientConfig>>, ConnectError> {
-        let Self { authority, identity, host_names } = self;
-        if authority.is_none() && identity.is_none() && *host_names == HostNames::Verify {
+        let Self { authority, identity, hostname_check: host_names } = self;
+        if authority.is_none() && identity.is_none() && *host_names == HostnameCheck::Verify {
             return Ok(None);
         }
         let trusted = match authority {
-            Some(pem) => certificates(pem).map_err(|error| unreadable_authority(&error))?,
+            Some(pem) => parse_certificates(pem).map_err(|error| ca_error(&error))?,
             None => rustls_native_certs::load_native_certs().certs,
         };
         let mut roots = RootCertStore::empty();
         match authority {
             Some(_) => trusted.iter().try_for_each(|certificate| {
-                roots.add(certificate.clone()).map_err(|error| unreadable_authority(&error.to_string()))
+                roots.add(certificate.clone()).map_err(|error| ca_error(&error.to_string()))
             })?,
             // Those of the machine that cannot be read are of no use to anybody.
             None => _ = roots.add_parsable_certificates(trusted.iter().cloned()),
@@ -66,32 +66,32 @@ impl TlsFiles {
         let provider = Arc::new(ring::default_provider());
         let chains = WebPkiServerVerifier::builder_with_provider(Arc::new(roots), provider.clone())
             .build()
-            .map_err(|error| unreadable_authority(&error.to_string()))?;
+            .map_err(|error| ca_error(&error.to_string()))?;
         let builder = ClientConfig::builder_with_provider(provider)
             .with_safe_default_protocol_versions()
-            .map_err(|error| unreadable_authority(&error.to_string()))?
+            .map_err(|error| ca_error(&error.to_string()))?
             .dangerous()
             .with_custom_certificate_verifier(Arc::new(Verifier {
                 chains,
                 trusted,
-                host_names: *host_names,
+                hostname_check: *host_names,
             }));
         let config = match identity {
             None => builder.with_no_client_auth(),
             Some((certificate, key)) => {
-                let chain = certificates(certificate).map_err(|error| unreadable_identity(&error))?;
-                let key = PrivateKeyDer::from_pem_slice(key)
-                    .map_err(|error| unreadable_identity(&error.to_string()))?;
+                let chain = parse_certificates(certificate).map_err(|error| identity_error(&error))?;
+                let key =
+                    PrivateKeyDer::from_pem_slice(key).map_err(|error| identity_error(&error.to_string()))?;
                 builder
                     .with_client_auth_cert(chain, key)
-                    .map_err(|error| unreadable_identity(&error.to_string()))?
+                    .map_err(|error| identity_error(&error.to_string()))?
             }
         };
         Ok(Some(Arc::new(config)))
     }
 }
 
-fn certificates(pem: &[u8]) -> Result<Vec<CertificateDer<'static>>, String> {
+fn parse_certificates(pem: &[u8]) -> Result<Vec<CertificateDer<'static>>, String> {
     let all: Result<Vec<_>, _> = CertificateDer::pem_slice_iter(pem).collect();
     match all {
         Ok(all) if all.is_empty() => Err("it has no certificate".to_owned()),
@@ -100,16 +100,16 @@ fn certificates(pem: &[u8]) -> Result<Vec<CertificateDer<'static>>, String> {
     }
 }
 
-fn unreadable_authority(why: &str) -> ConnectError {
+fn ca_error(cause: &str) -> ConnectError {
     ConnectError::new(
-        format!("the authority for TLS cannot be read: {why}"),
+        format!("the authority for TLS cannot be read: {cause}"),
         "give its certificate in PEM: -----BEGIN CERTIFICATE-----…",
     )
 }
 
-fn unreadable_identity(why: &str) -> ConnectError {
+fn identity_error(cause: &str) -> ConnectError {
     ConnectError::new(
-        format!("the certificate for TLS cannot be read: {why}"),
+        format!("the certificate for TLS cannot be read: {cause}"),
         "give both in PEM: -----BEGIN CERTIFICATE-----… and -----BEGIN PRIVATE KEY-----…",
     )
 }
@@ -130,7 +130,7 @@ pub(crate) async fn connect(
 struct Verifier {
     chains: Arc<WebPkiServerVerifier>,
     trusted: Vec<CertificateDer<'static>>,
-    host_names: HostNames,
+    hostname_check: HostnameCheck,
 }
 
 impl ServerCertVerifier for Verifier {
@@ -142,7 +142,7 @@ impl ServerCertVerifier for Verifier {
         ocsp: &[u8],
         now: UnixTime,
     ) -> Result<ServerCertVerified, Error> {
-        let skips = self.host_names == HostNames::Skip;
+        let skips = self.hostname_check == HostnameCheck::Skip;
         match self.chains.verify_server_cert(server, others, name, ocsp, now) {
             // The name is looked at last: whose it is has been found to be right.
             Err(Error::InvalidCertificate(

@@ -15,7 +15,7 @@ tokio::task_local! {
 /// ```
 /// use tidegate_rule::Facts;
 ///
-/// # tokio::runtime::Builder::new_current_thread().build().unwrap().block_on(async {
+/// # tokio::runtime::RedisServerBuilder::new_current_thread().build().unwrap().block_on(async {
 /// let facts = Facts::default().with_user("alice").with("tenant", "acme");
 /// let told = facts.scope(async {
 ///     Facts::with_current(|facts| format!("{:?} of {:?}", facts.user(), facts.get("tenant")))

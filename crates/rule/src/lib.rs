@@ -3,7 +3,7 @@
 //! ```
 //! use tidegate_rule::{Declaration, Rules, Settings};
 //!
-//! # tokio::runtime::Builder::new_current_thread().enable_time().build().unwrap().block_on(async {
+//! # tokio::runtime::RedisServerBuilder::new_current_thread().enable_time().build().unwrap().block_on(async {
 //! let rules = Rules::new();
 //! let login = rules.rule(Declaration::of("login").quota("2/min")?)?;
 //! assert!(login.admit("alice", 2).await.is_ok());

@@ -1,12 +1,12 @@
 //! What several quotas admit at most, and whether callers were admitted more often than that.
 
-use crate::{Plain, strategy::Sample};
+use crate::{CoreModel, strategy::Sample};
 use proptest::{prelude::*, test_runner::TestCaseResult};
 use tidegate_core::{AlgorithmKind, Decision, Demand, Micros, Quota, Rate};
 
 /// A caller was admitted.
 #[derive(Clone, Copy, Debug)]
-pub struct Admission {
+pub struct AdmittedCall {
     /// When.
     pub at: Micros,
     /// For how much.
@@ -17,7 +17,7 @@ pub struct Admission {
 ///
 /// A stretch holds its start and not its end, so the shortest one with both is a microsecond longer than the time
 /// between them.
-pub fn check(mut admissions: Vec<Admission>, most: impl Fn(Micros) -> u64) -> TestCaseResult {
+pub fn check_windows(mut admissions: Vec<AdmittedCall>, most: impl Fn(Micros) -> u64) -> TestCaseResult {
     admissions.sort_by_key(|admission| admission.at);
     if admissions.last().is_some_and(|last| last.at == Micros::MAX) {
         return Ok(()); // all who wait for the end of time go then
@@ -44,7 +44,7 @@ pub fn check(mut admissions: Vec<Admission>, most: impl Fn(Micros) -> u64) -> Te
 
 /// The largest burst and, on top, the fastest rate, over one microsecond more: waits are whole microseconds under each quota. The
 /// counts of windows mean the same under each, so there it is the largest bound.
-pub fn largest(samples: &[Sample], length: Micros) -> u64 {
+pub fn largest_bound(samples: &[Sample], length: Micros) -> u64 {
     let instant = Micros::new(1);
     let bounds = |length: Micros| samples.iter().map(move |it| it.quota.bound().max_in_window(length)).max();
     let is_envelope = samples.iter().any(|it| is_level(&it.quota) || is_shaper(&it.quota));
@@ -63,13 +63,13 @@ pub fn largest(samples: &[Sample], length: Micros) -> u64 {
 }
 
 /// The bounds of all that share no state, added up.
-pub fn sum_of_largest(samples: &[Sample], length: Micros) -> u64 {
+pub fn sum_of_group_bounds(samples: &[Sample], length: Micros) -> u64 {
     let mut rest = samples.to_vec();
     let mut sum: u64 = 0;
     while let Some(first) = rest.first().copied() {
         let (shared, others): (Vec<_>, Vec<_>) =
             rest.into_iter().partition(|other| first.quota.shares_state(&other.quota));
-        sum = sum.saturating_add(largest(&shared, length));
+        sum = sum.saturating_add(largest_bound(&shared, length));
         rest = others;
     }
     sum
@@ -81,17 +81,17 @@ pub fn is_level(quota: &Quota) -> bool {
 }
 
 /// The bounds of all quotas, added up.
-pub fn sum_of_all(samples: &[Sample], length: Micros) -> u64 {
+pub fn sum_of_bounds(samples: &[Sample], length: Micros) -> u64 {
     let is_first =
         |(index, it): &(usize, &Sample)| samples[..*index].iter().all(|other| other.quota != it.quota);
     let all = samples.iter().enumerate().filter(is_first);
-    all.fold(0, |sum, (_, it)| sum.saturating_add(largest(&[*it], length)))
+    all.fold(0, |sum, (_, it)| sum.saturating_add(largest_bound(&[*it], length)))
 }
 
 /// The longest that a denial may ask to wait for: as long as the slowest of the quotas needs to forget what was admitted. `alone` are
 /// keys that count all of it, one for each quota.
-pub fn longest_retry(samples: &[Sample], alone: &[Plain], now: Micros) -> Micros {
-    let forgets = alone.iter().map(|key| key.would(now, Demand::probe(0)).decision.reset_after()).max();
+pub fn max_retry(samples: &[Sample], alone: &[CoreModel], now: Micros) -> Micros {
+    let forgets = alone.iter().map(|key| key.peek(now, Demand::probe(0)).decision.reset_after()).max();
     // An empty key still waits for one token or window, and units of one quota are rounded up to those of another.
     let one = |it: &Sample| {
         let tokens = it.quota.rate().filter(|_| is_level(&it.quota) || is_shaper(&it.quota));
@@ -104,11 +104,11 @@ pub fn longest_retry(samples: &[Sample], alone: &[Plain], now: Micros) -> Micros
 }
 
 /// The most that a level counts: 71 years of drain, at one unit in a microsecond.
-const LONGEST_DEBT: u64 = 1 << 51;
+const MAX_DEBT: u64 = 1 << 51;
 
 /// Whether a state is so full that a change of quota may have forgiven a part of it: more than the quota that wrote it can count.
-pub fn may_be_forgiven(writer: &Quota, words: impl IntoIterator<Item = u64>) -> bool {
-    is_level(writer) && words.into_iter().any(|word| word >= LONGEST_DEBT)
+pub fn can_be_truncated(writer: &Quota, words: impl IntoIterator<Item = u64>) -> bool {
+    is_level(writer) && words.into_iter().any(|word| word >= MAX_DEBT)
 }
 
 /// Checks that a change of quota that was taken back at once has restored what a key has: rounded by less than a token, and not in favour

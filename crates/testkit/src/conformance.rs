@@ -4,17 +4,20 @@
 //! does, and the laws must hold for it by themselves: they know nothing of how it counts.
 
 use crate::{
-    Plain, Subject,
-    strategy::{Moment, Move, Sample, costs, every_algorithm, leases, patient_moves, pauses, runner_of},
+    CoreModel, Subject,
+    strategy::{
+        CallClock, CallStep, Sample, costs, every_algorithm, leases, pauses, runner_with_cases,
+        waiting_call_steps,
+    },
 };
 use proptest::{prelude::*, test_runner::TestCaseResult};
 use tidegate_core::{AlgorithmKind, Decision, Demand, Effect, Micros, Outcome, Quota, Receipt};
 
 /// How a store counts permits.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Permits {
+pub enum PermitLifetime {
     /// They are held until they are given back.
-    Held,
+    UntilReleased,
     /// They expire: whoever holds them may be gone.
     Leased,
 }
@@ -24,114 +27,125 @@ pub enum Permits {
 /// # Panics
 ///
 /// When a law is broken, with the shortest story that breaks it.
-pub fn check<S: Subject>(stories: u32, permits: Permits, new: impl Fn(Quota) -> S) {
-    let stories = Stories { count: stories, permits };
-    stories.hold("it answers as the core does", patient_moves(), |sample, story| {
-        as_the_core(&sample, &story, new(sample.quota))
+pub fn check<S: Subject>(cases: u32, permits: PermitLifetime, new: impl Fn(Quota) -> S) {
+    let cases = ConformanceRuns { count: cases, permits };
+    cases.check_property("it answers as the core does", waiting_call_steps(), |sample, steps| {
+        check_matches_core(&sample, &steps, new(sample.quota))
     });
-    stories.hold("no window holds more than the bound", patient_moves(), |sample, story| {
-        within_the_bound(&sample, &story, new(sample.quota))
+    cases.check_property("no window holds more than the bound", waiting_call_steps(), |sample, steps| {
+        check_bound(&sample, &steps, new(sample.quota))
     });
-    let late = (patient_moves(), pauses(), costs());
-    stories.hold("a retry is honest", late, |sample, (story, pause, cost)| {
+    let late = (waiting_call_steps(), pauses(), costs());
+    cases.check_property("a retry is honest", late, |sample, (steps, pause, cost)| {
         let mut key = new(sample.quota);
-        let mut moment = told(&mut key, &sample, &story);
-        moment.pass(pause);
-        honest_retry(&mut key, moment.now, cost.under(sample.quota.limit()))
+        let mut clock = replay(&mut key, &sample, &steps);
+        clock.advance(pause);
+        check_retry(&mut key, clock.now, cost.resolve(sample.quota.limit()))
     });
-    stories.hold("a denial changes nothing", patient_moves(), |sample, story| {
-        unchanged_by_denial(&sample, &story, new(sample.quota))
+    cases.check_property("a denial changes nothing", waiting_call_steps(), |sample, steps| {
+        check_denial(&sample, &steps, new(sample.quota))
     });
-    stories.hold("a refund creates nothing", (patient_moves(), costs()), |sample, (story, cost)| {
-        let mut key = new(sample.quota);
-        let moment = told(&mut key, &sample, &story);
-        refunded(&mut key, moment.now, cost.under(sample.quota.limit()))
-    });
-    stories.hold(
+    cases.check_property(
+        "a refund creates nothing",
+        (waiting_call_steps(), costs()),
+        |sample, (steps, cost)| {
+            let mut key = new(sample.quota);
+            let clock = replay(&mut key, &sample, &steps);
+            check_refund(&mut key, clock.now, cost.resolve(sample.quota.limit()))
+        },
+    );
+    cases.check_property(
         "what is forgotten is as good as new",
-        (patient_moves(), costs()),
-        |sample, (story, cost)| {
+        (waiting_call_steps(), costs()),
+        |sample, (steps, cost)| {
             let (mut key, fresh) = (new(sample.quota), new(sample.quota));
-            let moment = told(&mut key, &sample, &story);
-            forgotten(&sample, key, fresh, moment.now, cost.under(sample.quota.limit()))
+            let clock = replay(&mut key, &sample, &steps);
+            check_reset(&sample, key, fresh, clock.now, cost.resolve(sample.quota.limit()))
         },
     );
 }
 
 /// What to tell.
 #[derive(Clone, Copy)]
-struct Stories {
+struct ConformanceRuns {
     count: u32,
-    permits: Permits,
+    permits: PermitLifetime,
 }
 
-impl Stories {
+impl ConformanceRuns {
     #[allow(clippy::panic, reason = "this is how a test fails")]
-    fn hold<V: Strategy>(self, law: &str, stories: V, check: impl Fn(Sample, V::Value) -> TestCaseResult) {
+    fn check_property<V: Strategy>(
+        self,
+        property: &str,
+        cases: V,
+        check: impl Fn(Sample, V::Value) -> TestCaseResult,
+    ) {
         for (name, samples) in every_algorithm() {
             let samples = match (name, self.permits) {
-                ("concurrency", Permits::Leased) => leases().boxed(),
+                ("concurrency", PermitLifetime::Leased) => leases().boxed(),
                 // Each of them is a thing that a caller holds.
-                ("concurrency", Permits::Held) => samples.prop_filter("few", is_few).boxed(),
+                ("concurrency", PermitLifetime::UntilReleased) => {
+                    samples.prop_filter("few", is_small).boxed()
+                }
                 _ => samples,
             };
-            let told =
-                runner_of(self.count).run(&(samples, &stories), |(sample, story)| check(sample, story));
-            if let Err(broken) = told {
-                panic!("{name}: not so that {law}: {broken}");
+            let result =
+                runner_with_cases(self.count).run(&(samples, &cases), |(sample, steps)| check(sample, steps));
+            if let Err(broken) = result {
+                panic!("{name}: not so that {property}: {broken}");
             }
         }
     }
 }
 
 /// Tells a story; where it ends.
-fn told(key: &mut impl Subject, sample: &Sample, story: &[Move]) -> Moment {
-    let mut moment = Moment::start_of(sample);
-    for caller in story {
-        moment.pass(caller.pause);
-        moment.hear(&key.decide(moment.now, caller.demand(sample)).decision);
+fn replay(key: &mut impl Subject, sample: &Sample, steps: &[CallStep]) -> CallClock {
+    let mut clock = CallClock::new(sample);
+    for caller in steps {
+        clock.advance(caller.pause);
+        clock.record(&key.decide(clock.now, caller.demand(sample)).decision);
     }
-    moment
+    clock
 }
 
-fn as_the_core(sample: &Sample, story: &[Move], mut key: impl Subject) -> TestCaseResult {
-    let (mut model, mut moment) = (Plain::new(sample.quota), Moment::start_of(sample));
-    let mut held: Option<(Receipt, Receipt)> = None;
-    for (index, caller) in story.iter().enumerate() {
-        moment.pass(caller.pause);
+fn check_matches_core(sample: &Sample, steps: &[CallStep], mut key: impl Subject) -> TestCaseResult {
+    let (mut model, mut clock) = (CoreModel::new(sample.quota), CallClock::new(sample));
+    let mut receipts: Option<(Receipt, Receipt)> = None;
+    for (index, caller) in steps.iter().enumerate() {
+        clock.advance(caller.pause);
         let demand = caller.demand(sample);
         // Every third caller gives back half of what the one before took.
-        if let (2, Some((ours, theirs))) = (index % 3, held.take()) {
+        if let (2, Some((ours, theirs))) = (index % 3, receipts.take()) {
             let half = theirs.cost.div_ceil(2);
-            key.refund(moment.now, ours, half);
-            model.refund(moment.now, theirs, half);
+            key.refund(clock.now, ours, half);
+            model.refund(clock.now, theirs, half);
         }
-        let (ours, theirs) = (key.decide(moment.now, demand), model.decide(moment.now, demand));
-        prop_assert_eq!(ours.decision, theirs.decision, "{:?} at {}", demand, moment.now);
-        held = (theirs.receipt.cost > 0).then_some((ours.receipt, theirs.receipt));
-        moment.hear(&theirs.decision);
+        let (ours, theirs) = (key.decide(clock.now, demand), model.decide(clock.now, demand));
+        prop_assert_eq!(ours.decision, theirs.decision, "{:?} at {}", demand, clock.now);
+        receipts = (theirs.receipt.cost > 0).then_some((ours.receipt, theirs.receipt));
+        clock.record(&theirs.decision);
     }
     Ok(())
 }
 
-fn within_the_bound(sample: &Sample, story: &[Move], mut key: impl Subject) -> TestCaseResult {
+fn check_bound(sample: &Sample, steps: &[CallStep], mut key: impl Subject) -> TestCaseResult {
     // What is in flight comes and goes by itself where it is leased: that is no window.
     if matches!(sample.quota.kind(), AlgorithmKind::Concurrency(it) if it.lease().is_some()) {
         return Ok(());
     }
-    let mut moment = Moment::start_of(sample);
+    let mut clock = CallClock::new(sample);
     let mut admitted: Vec<(Micros, u64)> = Vec::new();
-    for caller in story {
-        moment.pass(caller.pause);
+    for caller in steps {
+        clock.advance(caller.pause);
         let demand = caller.demand(sample);
         // The bound of a shaper is about single calls.
         let demand =
             if is_shaper(&sample.quota) { Demand { cost: demand.cost.min(1), ..demand } } else { demand };
-        let decision = key.decide(moment.now, demand).decision;
-        moment.hear(&decision);
+        let decision = key.decide(clock.now, demand).decision;
+        clock.record(&decision);
         if decision.is_granted() {
             let wait = if decision.is_allowed() { Micros::ZERO } else { decision.wait() };
-            admitted.push((moment.now.plus(wait), demand.cost));
+            admitted.push((clock.now.plus(wait), demand.cost));
         }
     }
     admitted.sort_unstable();
@@ -149,7 +163,7 @@ fn within_the_bound(sample: &Sample, story: &[Move], mut key: impl Subject) -> T
     Ok(())
 }
 
-fn honest_retry(key: &mut impl Subject, now: Micros, cost: u64) -> TestCaseResult {
+fn check_retry(key: &mut impl Subject, now: Micros, cost: u64) -> TestCaseResult {
     let demand = Demand::new(cost);
     let probe = Demand { effect: Effect::Probe, ..demand };
     let Some(wait) = key.decide(now, probe).decision.retry_after() else { return Ok(()) };
@@ -162,34 +176,34 @@ fn honest_retry(key: &mut impl Subject, now: Micros, cost: u64) -> TestCaseResul
     Ok(())
 }
 
-fn unchanged_by_denial(sample: &Sample, story: &[Move], mut key: impl Subject) -> TestCaseResult {
-    let mut moment = Moment::start_of(sample);
-    for caller in story {
-        moment.pass(caller.pause);
-        let before = key.decide(moment.now, Demand::probe(0)).decision;
-        let decision = key.decide(moment.now, caller.demand(sample)).decision;
+fn check_denial(sample: &Sample, steps: &[CallStep], mut key: impl Subject) -> TestCaseResult {
+    let mut clock = CallClock::new(sample);
+    for caller in steps {
+        clock.advance(caller.pause);
+        let before = key.decide(clock.now, Demand::probe(0)).decision;
+        let decision = key.decide(clock.now, caller.demand(sample)).decision;
         if !decision.is_granted() {
-            prop_assert_eq!(key.decide(moment.now, Demand::probe(0)).decision, before);
+            prop_assert_eq!(key.decide(clock.now, Demand::probe(0)).decision, before);
         }
-        moment.hear(&decision);
+        clock.record(&decision);
     }
     Ok(())
 }
 
-fn refunded(key: &mut impl Subject, now: Micros, cost: u64) -> TestCaseResult {
+fn check_refund(key: &mut impl Subject, now: Micros, cost: u64) -> TestCaseResult {
     let left = |key: &mut dyn Subject| key.decide(now, Demand::probe(0)).decision.remaining();
     let before = left(key);
-    let taken = key.decide(now, Demand::new(cost));
-    if taken.receipt.cost > 0 {
-        key.refund(now, taken.receipt, cost);
+    let step = key.decide(now, Demand::new(cost));
+    if step.receipt.cost > 0 {
+        key.refund(now, step.receipt, cost);
         prop_assert!(left(key) <= before, "{} from {}", left(key), before);
-        key.refund(now, taken.receipt, 0);
+        key.refund(now, step.receipt, 0);
         prop_assert!(left(key) <= before, "giving back nothing gave {}", left(key));
     }
     Ok(())
 }
 
-fn forgotten(
+fn check_reset(
     sample: &Sample,
     mut key: impl Subject,
     mut fresh: impl Subject,
@@ -211,7 +225,7 @@ fn forgotten(
     Ok(())
 }
 
-fn is_few(sample: &Sample) -> bool {
+fn is_small(sample: &Sample) -> bool {
     sample.quota.limit() <= 1_000
 }
 

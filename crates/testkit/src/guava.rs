@@ -5,7 +5,7 @@ use std::io::Read;
 
 /// One operation on a Guava limiter: what was called, what it answered, and its variables afterwards.
 #[derive(Clone, Debug, PartialEq)]
-pub struct Row {
+pub struct GuavaRow {
     /// Which limiter this is; rows of one scenario follow each other.
     pub scenario: String,
     /// Which limiter it is.
@@ -25,7 +25,7 @@ pub struct Row {
     /// Stored permits afterwards.
     pub stored: f64,
     /// The most permits that can be stored.
-    pub most: f64,
+    pub max_permits: f64,
     /// When the next caller is free to go.
     pub next_free_us: u64,
 }
@@ -64,15 +64,16 @@ pub enum Operation {
 }
 
 /// All recorded rows.
-pub fn rows() -> Result<Vec<Row>, String> {
+pub fn rows() -> Result<Vec<GuavaRow>, String> {
     let packed: &[u8] = include_bytes!("../vectors/guava-traces.csv.gz");
     let mut text = String::new();
     GzDecoder::new(packed).read_to_string(&mut text).map_err(|error| error.to_string())?;
     let rows = text.lines().enumerate().skip(1);
-    rows.map(|(index, line)| row(line).map_err(|problem| format!("line {}: {problem}", index + 1))).collect()
+    rows.map(|(index, line)| parse_row(line).map_err(|problem| format!("line {}: {problem}", index + 1)))
+        .collect()
 }
 
-fn row(line: &str) -> Result<Row, String> {
+fn parse_row(line: &str) -> Result<GuavaRow, String> {
     let columns: Vec<_> = line.split(',').collect();
     let [
         scenario,
@@ -97,42 +98,42 @@ fn row(line: &str) -> Result<Row, String> {
     let kind = match kind {
         "bursty" => GuavaKind::Bursty,
         "warm" | "warmingup" => {
-            GuavaKind::WarmingUp { warm_up_ms: whole(warm_up_ms)?, cold_factor: cold_factor.to_owned() }
+            GuavaKind::WarmingUp { warm_up_ms: parse_u64(warm_up_ms)?, cold_factor: cold_factor.to_owned() }
         }
         other => return Err(format!("unknown kind `{other}`")),
     };
-    Ok(Row {
+    Ok(GuavaRow {
         scenario: scenario.to_owned(),
         kind,
         rate: rate.to_owned(),
-        operation: read_operation(operation)?,
-        at_us: whole(at)?,
-        permits: whole(permits)?,
+        operation: parse_operation(operation)?,
+        at_us: parse_u64(at)?,
+        permits: parse_u64(permits)?,
         granted: result != "false",
-        wait_us: whole(wait)?,
-        stored: real(stored)?,
-        most: real(most)?,
-        next_free_us: whole(free)?,
+        wait_us: parse_u64(wait)?,
+        stored: parse_f64(stored)?,
+        max_permits: parse_f64(most)?,
+        next_free_us: parse_u64(free)?,
     })
 }
 
-fn read_operation(text: &str) -> Result<Operation, String> {
+fn parse_operation(text: &str) -> Result<Operation, String> {
     match text.split_once('/') {
         None if text == "create" => Ok(Operation::Create),
         None if text == "reserve" => Ok(Operation::Reserve),
         None if text == "tryAcquire" => Ok(Operation::TryAcquire { timeout_us: 0 }),
         Some(("tryAcquire", timeout)) => {
-            Ok(Operation::TryAcquire { timeout_us: whole(timeout.trim_end_matches("us"))? })
+            Ok(Operation::TryAcquire { timeout_us: parse_u64(timeout.trim_end_matches("us"))? })
         }
         Some(("setRate", rate)) => Ok(Operation::SetRate { rate: rate.to_owned() }),
         _ => Err(format!("unknown operation `{text}`")),
     }
 }
 
-fn whole(text: &str) -> Result<u64, String> {
+fn parse_u64(text: &str) -> Result<u64, String> {
     text.parse().map_err(|error| format!("`{text}`: {error}"))
 }
 
-fn real(text: &str) -> Result<f64, String> {
+fn parse_f64(text: &str) -> Result<f64, String> {
     text.parse().map_err(|error| format!("`{text}`: {error}"))
 }

@@ -30,13 +30,13 @@ pub struct Sample {
 
 /// One caller: how long after the one before, for how much, and how patient.
 #[derive(Clone, Copy)]
-pub struct Move {
+pub struct CallStep {
     /// How long after the caller before.
-    pub pause: Pause,
+    pub pause: CallPause,
     /// For how much.
-    pub cost: Cost,
+    pub cost: CallCost,
     /// How patient.
-    pub patience: Patience,
+    pub max_wait: MaxWait,
 }
 
 /// Short, because it is read when a law is broken.
@@ -46,26 +46,26 @@ impl fmt::Debug for Sample {
     }
 }
 
-impl fmt::Debug for Move {
+impl fmt::Debug for CallStep {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let Self { pause, cost, patience } = self;
-        f.write_fmt(format_args!("{pause:?}, {cost:?}, patience {patience:?}"))
+        let Self { pause, cost, max_wait } = self;
+        f.write_fmt(format_args!("{pause:?}, {cost:?}, max_wait {max_wait:?}"))
     }
 }
 
 /// Time between two callers.
 #[derive(Clone, Copy, Debug)]
-pub enum Pause {
+pub enum CallPause {
     /// At the same moment.
     None,
     /// One microsecond.
-    Tick,
+    OneMicro,
     /// So many twelfths of the period.
-    Twelfths(u64),
+    PeriodTwelfths(u64),
     /// Exactly as long as the last answer said to wait.
-    AsTold,
+    LastWait,
     /// One microsecond less than that.
-    JustUnder,
+    JustUnderLastWait,
     /// Until a whole multiple of the period.
     ToBoundary,
     /// Exactly until the last answer said the key is forgotten.
@@ -76,26 +76,26 @@ pub enum Pause {
 
 /// How much a caller asks for.
 #[derive(Clone, Copy, Debug)]
-pub enum Cost {
+pub enum CallCost {
     /// Nothing: a peek.
-    Nothing,
+    Zero,
     /// Exactly this.
-    Exactly(u64),
+    Exact(u64),
     /// So many eighths of the limit, at least one.
-    Eighths(u64),
+    LimitEighths(u64),
     /// More than is ever granted at once, by this.
-    Over(u64),
+    OverLimit(u64),
 }
 
 /// How long a caller is willing to wait.
 #[derive(Clone, Copy, Debug)]
-pub enum Patience {
+pub enum MaxWait {
     /// Not at all.
     None,
     /// So many halves of the period.
-    Halves(u64),
+    HalfPeriods(u64),
     /// As long as it takes.
-    Endless,
+    Unlimited,
 }
 
 /// A strategy for each algorithm, in the order of [`AlgorithmKind::names`].
@@ -105,34 +105,38 @@ pub fn every_algorithm() -> Vec<(&'static str, BoxedStrategy<Sample>)> {
     let starts =
         prop_oneof![Just(WindowStart::Calendar), Just(WindowStart::Epoch), Just(WindowStart::FirstHit)];
     let algorithms = [
-        of((rates(), burst()), |(rate, burst)| {
+        sample_strategy((rates(), burst()), |(rate, burst)| {
             Some(AlgorithmKind::TokenBucket(TokenBucket::new(rate, burst).ok()?))
         }),
-        of((rates(), queue(), queue()), |(rate, a, b)| {
+        sample_strategy((rates(), queue(), queue()), |(rate, a, b)| {
             Some(AlgorithmKind::LeakyBucket(LeakyBucket::new(rate, a.max(b), a.min(b)).ok()?))
         }),
-        of((rates(), starts), |(rate, start)| {
+        sample_strategy((rates(), starts), |(rate, start)| {
             Some(AlgorithmKind::FixedWindow(FixedWindow::new(rate, start).ok()?))
         }),
-        of((rates(),), |(rate,)| Some(AlgorithmKind::SlidingWindow(SlidingWindow::new(rate).ok()?))),
-        of(even_parts(), |(rate, parts)| {
+        sample_strategy((rates(),), |(rate,)| {
+            Some(AlgorithmKind::SlidingWindow(SlidingWindow::new(rate).ok()?))
+        }),
+        sample_strategy(divisible_rates(), |(rate, parts)| {
             Some(AlgorithmKind::SlidingStrict(SlidingStrict::new(rate, parts).ok()?))
         }),
-        of((rates(), 1_u64..=64), |(rate, limit)| {
+        sample_strategy((rates(), 1_u64..=64), |(rate, limit)| {
             let rate = Rate::new(rate.amount().min(limit), rate.period());
             Some(AlgorithmKind::SlidingLog(SlidingLog::new(rate).ok()?))
         }),
-        of((rates(), proptest::option::of(burst())), |(rate, burst)| {
+        sample_strategy((rates(), proptest::option::of(burst())), |(rate, burst)| {
             let smooth = match burst {
                 Some(burst) => Smooth::with_burst(rate, burst),
                 None => Smooth::new(rate),
             };
             Some(AlgorithmKind::Smooth(smooth.ok()?))
         }),
-        of((rates(), lengths(), cold_factors()), |(rate, length, cold)| {
+        sample_strategy((rates(), durations(), cold_factors()), |(rate, length, cold)| {
             Some(AlgorithmKind::WarmUp(WarmUp::new(rate, length, cold).ok()?))
         }),
-        of((rates(), burst()), |(_, limit)| Some(AlgorithmKind::Concurrency(Concurrency::new(limit).ok()?))),
+        sample_strategy((rates(), burst()), |(_, limit)| {
+            Some(AlgorithmKind::Concurrency(Concurrency::new(limit).ok()?))
+        }),
     ];
     AlgorithmKind::names().zip(algorithms).collect()
 }
@@ -141,7 +145,7 @@ pub fn every_algorithm() -> Vec<(&'static str, BoxedStrategy<Sample>)> {
 /// for other permits; they have laws of their own.
 pub fn leases() -> impl Strategy<Value = Sample> {
     let few = prop_oneof![1_u64..=5, 1_u64..=1_000];
-    of((lengths().prop_map(|lease| Rate::new(1, lease)), few), |(rate, limit)| {
+    sample_strategy((durations().prop_map(|lease| Rate::new(1, lease)), few), |(rate, limit)| {
         Some(AlgorithmKind::Concurrency(Concurrency::with_lease(limit, rate.period()).ok()?))
     })
 }
@@ -152,25 +156,25 @@ pub fn any_sample() -> impl Strategy<Value = Sample> {
 }
 
 /// Fleets whose nodes have quotas of one algorithm.
-pub fn alike() -> impl Strategy<Value = Vec<Sample>> {
+pub fn same_algorithm_fleets() -> impl Strategy<Value = Vec<Sample>> {
     Union::new(every_algorithm().into_iter().map(|(_, samples)| {
         // Often of one period, so that windows are shared.
         let samples = (prop::collection::vec(samples, 2..5), any::<bool>());
         samples.prop_map(|(samples, is_one_period)| match is_one_period {
-            true => of_one_period(samples),
+            true => with_same_period(samples),
             false => samples,
         })
     }))
 }
 
-fn of_one_period(samples: Vec<Sample>) -> Vec<Sample> {
-    let like_first = |sample: &Sample| of_limit(&samples[0], sample.quota.limit().min(100_000));
+fn with_same_period(samples: Vec<Sample>) -> Vec<Sample> {
+    let like_first = |sample: &Sample| with_limit(&samples[0], sample.quota.limit().min(100_000));
     let alike: Vec<_> = samples.iter().filter_map(like_first).collect();
     if alike.len() > 1 { alike } else { samples }
 }
 
 /// The same quota with another limit.
-pub fn of_limit(first: &Sample, limit: u64) -> Option<Sample> {
+pub fn with_limit(first: &Sample, limit: u64) -> Option<Sample> {
     let text = first.quota.to_string();
     let (_, rest) = text.split_once(['/', ' '])?;
     let separator = if text.contains('/') { "/" } else { " " };
@@ -179,7 +183,7 @@ pub fn of_limit(first: &Sample, limit: u64) -> Option<Sample> {
 }
 
 /// Fleets whose nodes have any quotas.
-pub fn unlike() -> impl Strategy<Value = Vec<Sample>> {
+pub fn mixed_fleets() -> impl Strategy<Value = Vec<Sample>> {
     prop::collection::vec(any_sample(), 2..5).prop_filter("permits count something else", |all| {
         !all.iter().any(|it| matches!(it.quota.kind(), AlgorithmKind::Concurrency(_)))
     })
@@ -199,31 +203,31 @@ pub fn rates() -> impl Strategy<Value = Rate> {
 }
 
 /// Callers who will not wait.
-pub fn moves() -> impl Strategy<Value = Vec<Move>> {
-    story(pauses().boxed(), Just(Patience::None).boxed(), 1..40)
+pub fn call_steps() -> impl Strategy<Value = Vec<CallStep>> {
+    step_sequence(pauses().boxed(), Just(MaxWait::None).boxed(), 1..40)
 }
 
 /// A few callers, of whom some will wait, close together: what was charged before them is not forgotten yet.
-pub fn few_moves() -> impl Strategy<Value = Vec<Move>> {
-    story(short_pauses().boxed(), patience().boxed(), 0..6)
+pub fn few_call_steps() -> impl Strategy<Value = Vec<CallStep>> {
+    step_sequence(short_pauses().boxed(), max_waits().boxed(), 0..6)
 }
 
 /// Many callers close together, of whom some will wait: most find a queue.
-pub fn crowds() -> impl Strategy<Value = Vec<Move>> {
-    story(short_pauses().boxed(), patience().boxed(), 1..40)
+pub fn crowded_call_steps() -> impl Strategy<Value = Vec<CallStep>> {
+    step_sequence(short_pauses().boxed(), max_waits().boxed(), 1..40)
 }
 
 /// Callers of whom some will wait.
-pub fn patient_moves() -> impl Strategy<Value = Vec<Move>> {
-    story(pauses().boxed(), patience().boxed(), 1..40)
+pub fn waiting_call_steps() -> impl Strategy<Value = Vec<CallStep>> {
+    step_sequence(pauses().boxed(), max_waits().boxed(), 1..40)
 }
 
 /// Any patience.
-pub fn patience() -> impl Strategy<Value = Patience> {
+pub fn max_waits() -> impl Strategy<Value = MaxWait> {
     prop_oneof![
-        2 => Just(Patience::None),
-        2 => (1_u64..=6).prop_map(Patience::Halves),
-        1 => Just(Patience::Endless),
+        2 => Just(MaxWait::None),
+        2 => (1_u64..=6).prop_map(MaxWait::HalfPeriods),
+        1 => Just(MaxWait::Unlimited),
     ]
 }
 
@@ -232,9 +236,9 @@ pub fn patience() -> impl Strategy<Value = Patience> {
 /// # Panics
 ///
 /// When the law is broken, with the shortest story that breaks it.
-pub fn hold<S: Strategy>(stories: S, law: impl Fn(Sample, S::Value) -> TestCaseResult) {
+pub fn check_property<S: Strategy>(inputs: S, property: impl Fn(Sample, S::Value) -> TestCaseResult) {
     for (name, samples) in every_algorithm() {
-        check(name, &(samples, &stories), |(sample, story)| law(sample, story));
+        run_property(name, &(samples, &inputs), |(sample, steps)| property(sample, steps));
     }
 }
 
@@ -243,26 +247,31 @@ pub fn hold<S: Strategy>(stories: S, law: impl Fn(Sample, S::Value) -> TestCaseR
 /// # Panics
 ///
 /// When the law is broken, with the shortest story that breaks it.
-pub fn hold_pairs<S: Strategy>(stories: S, law: impl Fn(Sample, Sample, S::Value) -> TestCaseResult) {
+pub fn check_property_pairs<S: Strategy>(
+    inputs: S,
+    property: impl Fn(Sample, Sample, S::Value) -> TestCaseResult,
+) {
     for (name, samples) in every_algorithm() {
-        check(name, &(samples.clone(), samples, &stories), |(old, new, story)| law(old, new, story));
+        run_property(name, &(samples.clone(), samples, &inputs), |(old, new, steps)| {
+            property(old, new, steps)
+        });
     }
 }
 
 #[allow(clippy::panic, reason = "this is how a test fails")]
-fn check<S: Strategy>(name: &str, stories: &S, law: impl Fn(S::Value) -> TestCaseResult) {
-    if let Err(broken) = runner().run(stories, law) {
-        panic!("{name} breaks the law: {broken}");
+fn run_property<S: Strategy>(name: &str, inputs: &S, property: impl Fn(S::Value) -> TestCaseResult) {
+    if let Err(broken) = runner().run(inputs, property) {
+        panic!("{name} breaks the property: {broken}");
     }
 }
 
 /// A runner whose stories are the same in every run.
 pub fn runner() -> TestRunner {
-    runner_of(Config::default().cases)
+    runner_with_cases(Config::default().cases)
 }
 
 /// The same for so many stories, where each takes longer.
-pub fn runner_of(cases: u32) -> TestRunner {
+pub fn runner_with_cases(cases: u32) -> TestRunner {
     let mut bytes = [7; 32];
     bytes[..8].copy_from_slice(&seed().to_le_bytes());
     let config = Config { failure_persistence: None, cases, ..Config::default() };
@@ -276,7 +285,7 @@ pub fn seed() -> u64 {
 
 /// Where a story stands: the time, and what the last answer said of it.
 #[derive(Clone, Copy, Debug)]
-pub struct Moment {
+pub struct CallClock {
     /// The time.
     pub now: Micros,
     period: Micros,
@@ -285,109 +294,109 @@ pub struct Moment {
 }
 
 /// Stories end before time does.
-const LATEST: u64 = 1 << 52;
+const MAX_TIME: u64 = 1 << 52;
 
-impl Moment {
+impl CallClock {
     /// The start of a story.
-    pub fn start_of(sample: &Sample) -> Self {
+    pub fn new(sample: &Sample) -> Self {
         Self { now: sample.start, period: sample.period, wait: Micros::ZERO, reset: Micros::ZERO }
     }
 
     /// Lets time pass.
-    pub fn pass(&mut self, pause: Pause) {
+    pub fn advance(&mut self, pause: CallPause) {
         let period = self.period.get();
         let length = match pause {
-            Pause::None => 0,
-            Pause::Tick => 1,
-            Pause::Twelfths(count) => period * count / 12,
-            Pause::AsTold => self.wait.get(),
-            Pause::JustUnder => self.wait.get().saturating_sub(1),
-            Pause::ToBoundary => period - self.now.get() % period,
-            Pause::ToReset => self.reset.get(),
-            Pause::Periods(count) => period * count,
+            CallPause::None => 0,
+            CallPause::OneMicro => 1,
+            CallPause::PeriodTwelfths(count) => period * count / 12,
+            CallPause::LastWait => self.wait.get(),
+            CallPause::JustUnderLastWait => self.wait.get().saturating_sub(1),
+            CallPause::ToBoundary => period - self.now.get() % period,
+            CallPause::ToReset => self.reset.get(),
+            CallPause::Periods(count) => period * count,
         };
         self.now =
-            if self.now.get() + length > LATEST { self.now } else { self.now.plus(Micros::new(length)) };
+            if self.now.get() + length > MAX_TIME { self.now } else { self.now.plus(Micros::new(length)) };
     }
 
     /// Remembers what an answer said of the time.
-    pub fn hear(&mut self, decision: &Decision) {
+    pub fn record(&mut self, decision: &Decision) {
         self.wait = decision.wait();
         self.reset = decision.reset_after();
     }
 }
 
-impl Move {
+impl CallStep {
     /// What the caller asks of a quota.
     pub fn demand(&self, sample: &Sample) -> Demand {
-        let patience = match self.patience {
-            Patience::None => Micros::ZERO,
-            Patience::Halves(count) => Micros::new(sample.period.get() * count / 2),
-            Patience::Endless => Micros::MAX,
+        let max_wait = match self.max_wait {
+            MaxWait::None => Micros::ZERO,
+            MaxWait::HalfPeriods(count) => Micros::new(sample.period.get() * count / 2),
+            MaxWait::Unlimited => Micros::MAX,
         };
-        Demand::with_max_wait(self.cost.under(sample.quota.limit()), patience)
+        Demand::with_max_wait(self.cost.resolve(sample.quota.limit()), max_wait)
     }
 }
 
-impl Cost {
+impl CallCost {
     /// The cost under a quota that grants `limit` at once.
-    pub fn under(self, limit: u64) -> u64 {
+    pub fn resolve(self, limit: u64) -> u64 {
         match self {
-            Self::Nothing => 0,
-            Self::Exactly(cost) => cost,
-            Self::Eighths(eighths) => (limit.saturating_mul(eighths) / 8).max(1),
-            Self::Over(more) => limit.saturating_add(more),
+            Self::Zero => 0,
+            Self::Exact(cost) => cost,
+            Self::LimitEighths(eighths) => (limit.saturating_mul(eighths) / 8).max(1),
+            Self::OverLimit(more) => limit.saturating_add(more),
         }
     }
 }
 
 /// Any pause.
-pub fn pauses() -> impl Strategy<Value = Pause> {
+pub fn pauses() -> impl Strategy<Value = CallPause> {
     prop_oneof![
-        4 => Just(Pause::None),
-        1 => Just(Pause::Tick),
-        3 => (1_u64..=14).prop_map(Pause::Twelfths),
-        2 => Just(Pause::AsTold),
-        1 => Just(Pause::JustUnder),
-        1 => Just(Pause::ToBoundary),
-        1 => Just(Pause::ToReset),
-        1 => (1_u64..=20).prop_map(Pause::Periods),
+        4 => Just(CallPause::None),
+        1 => Just(CallPause::OneMicro),
+        3 => (1_u64..=14).prop_map(CallPause::PeriodTwelfths),
+        2 => Just(CallPause::LastWait),
+        1 => Just(CallPause::JustUnderLastWait),
+        1 => Just(CallPause::ToBoundary),
+        1 => Just(CallPause::ToReset),
+        1 => (1_u64..=20).prop_map(CallPause::Periods),
     ]
 }
 
 /// Pauses in which little of what was charged comes back.
-pub fn short_pauses() -> impl Strategy<Value = Pause> {
+pub fn short_pauses() -> impl Strategy<Value = CallPause> {
     prop_oneof![
-        6 => Just(Pause::None),
-        1 => Just(Pause::Tick),
-        2 => (1_u64..=4).prop_map(Pause::Twelfths),
-        1 => Just(Pause::AsTold),
-        1 => Just(Pause::JustUnder),
+        6 => Just(CallPause::None),
+        1 => Just(CallPause::OneMicro),
+        2 => (1_u64..=4).prop_map(CallPause::PeriodTwelfths),
+        1 => Just(CallPause::LastWait),
+        1 => Just(CallPause::JustUnderLastWait),
     ]
 }
 
 /// Any cost.
-pub fn costs() -> impl Strategy<Value = Cost> {
+pub fn costs() -> impl Strategy<Value = CallCost> {
     prop_oneof![
-        1 => Just(Cost::Nothing),
-        5 => (1_u64..=3).prop_map(Cost::Exactly),
-        5 => (1_u64..=8).prop_map(Cost::Eighths),
-        1 => (1_u64..=2).prop_map(Cost::Over),
+        1 => Just(CallCost::Zero),
+        5 => (1_u64..=3).prop_map(CallCost::Exact),
+        5 => (1_u64..=8).prop_map(CallCost::LimitEighths),
+        1 => (1_u64..=2).prop_map(CallCost::OverLimit),
     ]
 }
 
-fn story(
-    pauses: BoxedStrategy<Pause>,
-    patience: BoxedStrategy<Patience>,
+fn step_sequence(
+    pauses: BoxedStrategy<CallPause>,
+    max_wait: BoxedStrategy<MaxWait>,
     callers: Range<usize>,
-) -> impl Strategy<Value = Vec<Move>> {
-    let caller = (pauses, costs(), patience);
-    let caller = caller.prop_map(|(pause, cost, patience)| Move { pause, cost, patience });
+) -> impl Strategy<Value = Vec<CallStep>> {
+    let caller = (pauses, costs(), max_wait);
+    let caller = caller.prop_map(|(pause, cost, max_wait)| CallStep { pause, cost, max_wait });
     proptest::collection::vec(caller, callers)
 }
 
 /// Rates whose period can be cut into so many parts.
-fn even_parts() -> impl Strategy<Value = (Rate, u64)> {
+fn divisible_rates() -> impl Strategy<Value = (Rate, u64)> {
     (rates(), 1_u64..=12).prop_map(|(rate, parts)| {
         let period = rate.period().get().div_ceil(parts) * parts;
         (Rate::new(rate.amount(), Micros::new(period)), parts)
@@ -396,12 +405,12 @@ fn even_parts() -> impl Strategy<Value = (Rate, u64)> {
 
 /// Periods that people write.
 fn periods() -> impl Strategy<Value = Micros> {
-    const WRITTEN: [u64; 8] =
+    const COMMON_PERIODS: [u64; 8] =
         [1_000, 1_000_000, 10_000_000, 60_000_000, 3_600_000_000, 86_400_000_000, 604_800_000_000, 7];
-    proptest::sample::select(WRITTEN.to_vec()).prop_map(Micros::new)
+    proptest::sample::select(COMMON_PERIODS.to_vec()).prop_map(Micros::new)
 }
 
-fn lengths() -> impl Strategy<Value = Micros> {
+fn durations() -> impl Strategy<Value = Micros> {
     prop_oneof![periods(), (1_u64..=10_000_000).prop_map(Micros::new)]
 }
 
@@ -416,7 +425,7 @@ fn starts() -> impl Strategy<Value = Micros> {
 }
 
 /// The samples of one algorithm, whose rate is the first of its numbers.
-fn of<S>(
+fn sample_strategy<S>(
     numbers: S,
     build: impl Fn(S::Value) -> Option<AlgorithmKind> + Clone + 'static,
 ) -> BoxedStrategy<Sample>
@@ -460,9 +469,9 @@ mod tests {
     use super::*;
 
     #[test]
-    fn there_is_a_strategy_for_every_algorithm() {
+    fn every_algorithm_has_a_strategy() {
         assert!(every_algorithm().iter().map(|(name, _)| *name).eq(AlgorithmKind::names()));
-        hold(Just(()), |sample, ()| {
+        check_property(Just(()), |sample, ()| {
             prop_assert!(sample.quota.limit() > 0);
             Ok(())
         });

@@ -20,31 +20,31 @@ pub trait Subject {
 
 /// The core itself: the model that stores are compared with.
 #[derive(Clone, Debug, PartialEq)]
-pub struct Plain {
+pub struct CoreModel {
     /// The quota that counts.
     pub quota: Quota,
     /// The states.
     pub entries: StateEntries,
 }
 
-impl Plain {
+impl CoreModel {
     /// A key that was never seen.
     pub fn new(quota: Quota) -> Self {
         Self { quota, entries: StateEntries::for_quotas(&[quota]) }
     }
 
     /// What `demand` would get at `now`; the state stays as it is, whatever the demand's effect.
-    pub fn would(&self, now: Micros, demand: Demand) -> ChargeResult {
+    pub fn peek(&self, now: Micros, demand: Demand) -> ChargeResult {
         self.clone().decide(now, demand)
     }
 
     /// All words of its states.
-    pub fn words(&self) -> impl Iterator<Item = u64> {
+    pub fn state_words(&self) -> impl Iterator<Item = u64> {
         self.entries.as_slice().iter().flat_map(|entry| entry.state.iter().copied())
     }
 }
 
-impl Subject for Plain {
+impl Subject for CoreModel {
     fn decide(&mut self, now: Micros, demand: Demand) -> ChargeResult {
         let mut steps = self.entries.decide(&[self.quota], CarryOver::Keep, now, demand);
         // One quota gives one step.

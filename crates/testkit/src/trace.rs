@@ -2,16 +2,16 @@
 //!
 //! ```text
 //! # Acquire comment runs to the end of its line.
-//! quota 10/s burst 3
+//! parse_quota 10/s burst 3
 //! at 0ms    cost 2                   allow  remaining 1
 //! at 0ms    cost 2                   deny   retry 100ms
 //! at 100ms  peek 2                   allow
 //! at 100ms  reserve 3 within 1s as a delay 100ms
 //! at 100ms  cancel a
-//! at 100ms  change as-is quota 20/s burst 1
+//! at 100ms  change as-is parse_quota 20/s burst 1
 //! ```
 //!
-//! `quota` starts a new story on a key that was never seen, so a file may tell several. A line says no more than
+//! `parse_quota` starts a new story on a key that was never seen, so a file may tell several. A line says no more than
 //! it wants to check; what it says must match exactly.
 //!
 //! | after `at <time>` | asks |
@@ -21,10 +21,10 @@
 //! | `force <n>` | to charge `n` whatever the state is |
 //! | `peek [<n>]` | what `n` would get |
 //! | `cancel <name> [<n>]` | to give back a reservation, or `n` of it |
-//! | `change [additive, as-is, proportionally, reset] quota <quota>` | to go on under another quota |
+//! | `change [additive, as-is, proportionally, reset] parse_quota <parse_quota>` | to go on under another quota |
 //! | `create` | to start as a new limiter rather than as a new key |
 //!
-//! Answers: `allow`, `delay [<time>]`, `deny [retry <time>, never, until a release]`, and the numbers
+//! Answers: `allow`, `delay [<time>]`, `deny [retry <time>, never, wait_until a release]`, and the numbers
 //! `remaining <n>`, `reset <time>`, `limit <n>`.
 
 mod parse;
@@ -35,20 +35,20 @@ use tidegate_core::{CarryOver, Decision, Demand, Micros, Outcome, Quota, Receipt
 
 /// One line of a story that does something.
 #[derive(Clone, Debug, PartialEq)]
-pub struct Line {
+pub struct TraceLine {
     /// Where it stands in its file, from one.
     pub number: usize,
     /// What it does.
-    pub deed: Deed,
+    pub op: TraceOp,
 }
 
 /// What a line does.
 #[derive(Clone, Debug, PartialEq)]
-pub enum Deed {
+pub enum TraceOp {
     /// Starts a new story.
     Start(Quota),
     /// Asks, and expects an answer.
-    Ask {
+    Check {
         /// When.
         at: Micros,
         /// What.
@@ -56,7 +56,7 @@ pub enum Deed {
         /// The name to remember the receipt by.
         name: Option<String>,
         /// What the line says of the answer.
-        expected: Expected,
+        expected: TraceExpectation,
     },
     /// Gives back a reservation.
     Cancel {
@@ -74,7 +74,7 @@ pub enum Deed {
         /// The new quota.
         quota: Quota,
         /// How tokens carry over.
-        how: CarryOver,
+        carry_over: CarryOver,
     },
     /// Starts as a limiter that is created now.
     Create {
@@ -85,9 +85,9 @@ pub enum Deed {
 
 /// What a line says of the answer; what it does not say may be anything.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Expected {
+pub struct TraceExpectation {
     /// The answer itself.
-    pub outcome: Option<Expectation>,
+    pub outcome: Option<ExpectedOutcome>,
     /// How much could still be granted.
     pub remaining: Option<u64>,
     /// How long until the key is as if it had never been seen.
@@ -98,13 +98,13 @@ pub struct Expected {
 
 /// The answer that a line expects, as exactly as it says it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Expectation {
+pub enum ExpectedOutcome {
     /// Exactly this.
-    Exactly(Outcome),
+    Exact(Outcome),
     /// A grant with some delay.
-    SomeDelay,
+    AnyDelay,
     /// A denial of any kind.
-    SomeDenial,
+    AnyDenial,
 }
 
 /// Why a story failed: where, and what differs.
@@ -119,74 +119,76 @@ pub struct TraceError {
 }
 
 /// Reads a file of stories.
-pub fn read(text: &str) -> Result<Vec<Line>, TraceError> {
-    parse::lines(text)
+pub fn parse(text: &str) -> Result<Vec<TraceLine>, TraceError> {
+    parse::parse_lines(text)
 }
 
 /// Runs a file of stories, each on a subject that `open` makes for its quota.
 pub fn run<S: Subject>(text: &str, mut open: impl FnMut(Quota) -> S) -> Result<(), TraceError> {
-    let mut told: Option<Told<S>> = None;
-    for Line { number, deed } in read(text)? {
+    let mut runner: Option<TraceRunner<S>> = None;
+    for TraceLine { number, op } in parse(text)? {
         let blame = |problem: String| TraceError::new(text, number, problem);
-        match (deed, &mut told) {
-            (Deed::Start(quota), _) => told = Some(Told { subject: open(quota), receipts: HashMap::new() }),
-            (_, None) => return Err(blame("a story starts with `quota`".into())),
-            (deed, Some(told)) => told.tell(deed).map_err(blame)?,
+        match (op, &mut runner) {
+            (TraceOp::Start(quota), _) => {
+                runner = Some(TraceRunner { subject: open(quota), receipts: HashMap::new() })
+            }
+            (_, None) => return Err(blame("a text starts with `quota`".into())),
+            (op, Some(runner)) => runner.apply(op).map_err(blame)?,
         }
     }
     Ok(())
 }
 
 /// A story as far as it has been told.
-struct Told<S> {
+struct TraceRunner<S> {
     subject: S,
     receipts: HashMap<String, Receipt>,
 }
 
-impl<S: Subject> Told<S> {
-    fn tell(&mut self, deed: Deed) -> Result<(), String> {
-        match deed {
-            Deed::Start(_) => {}
-            Deed::Ask { at, demand, name, expected } => {
+impl<S: Subject> TraceRunner<S> {
+    fn apply(&mut self, op: TraceOp) -> Result<(), String> {
+        match op {
+            TraceOp::Start(_) => {}
+            TraceOp::Check { at, demand, name, expected } => {
                 let step = self.subject.decide(at, demand);
                 if let Some(name) = name {
                     self.receipts.insert(name, step.receipt);
                 }
                 expected.check(&step.decision)?;
             }
-            Deed::Cancel { at, name, cost } => {
+            TraceOp::Cancel { at, name, cost } => {
                 let receipt = self.receipts.get_mut(&name).ok_or(format!("nothing is called `{name}`"))?;
                 let cost = cost.unwrap_or(receipt.cost);
                 self.subject.refund(at, *receipt, cost);
                 receipt.cost = receipt.cost.saturating_sub(cost);
             }
-            Deed::Change { at, quota, how } => self.subject.change(at, quota, how),
-            Deed::Create { at } => self.subject.create(at),
+            TraceOp::Change { at, quota, carry_over: how } => self.subject.change(at, quota, how),
+            TraceOp::Create { at } => self.subject.create(at),
         }
         Ok(())
     }
 }
 
-impl Expected {
+impl TraceExpectation {
     /// Says what differs, if anything.
     pub fn check(&self, decision: &Decision) -> Result<(), String> {
         let outcome = decision.outcome();
         let as_expected = match self.outcome {
             None => true,
-            Some(Expectation::Exactly(expected)) => expected == outcome,
-            Some(Expectation::SomeDelay) => matches!(outcome, Outcome::Delay(_)),
-            Some(Expectation::SomeDenial) => matches!(outcome, Outcome::Deny(_)),
+            Some(ExpectedOutcome::Exact(expected)) => expected == outcome,
+            Some(ExpectedOutcome::AnyDelay) => matches!(outcome, Outcome::Delay(_)),
+            Some(ExpectedOutcome::AnyDenial) => matches!(outcome, Outcome::Deny(_)),
         };
         if let (false, Some(expected)) = (as_expected, self.outcome) {
-            return Err(format!("expected {expected}, got {}", Expectation::Exactly(outcome)));
+            return Err(format!("expected {expected}, got {}", ExpectedOutcome::Exact(outcome)));
         }
-        differs("remaining", self.remaining, decision.remaining())?;
-        differs("reset", self.reset, decision.reset_after())?;
-        differs("limit", self.limit, decision.limit())
+        check_field("remaining", self.remaining, decision.remaining())?;
+        check_field("reset", self.reset, decision.reset_after())?;
+        check_field("limit", self.limit, decision.limit())
     }
 }
 
-fn differs<T: Copy + PartialEq + fmt::Display>(
+fn check_field<T: Copy + PartialEq + fmt::Display>(
     what: &str,
     expected: Option<T>,
     got: T,
@@ -197,16 +199,16 @@ fn differs<T: Copy + PartialEq + fmt::Display>(
     }
 }
 
-impl fmt::Display for Expectation {
+impl fmt::Display for ExpectedOutcome {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
-            Self::SomeDelay => f.write_str("delay"),
-            Self::SomeDenial => f.write_str("deny"),
-            Self::Exactly(Outcome::Allow) => f.write_str("allow"),
-            Self::Exactly(Outcome::Delay(wait)) => write!(f, "delay {wait}"),
-            Self::Exactly(Outcome::Deny(Retry::After(wait))) => write!(f, "deny retry {wait}"),
-            Self::Exactly(Outcome::Deny(Retry::Never)) => f.write_str("deny never"),
-            Self::Exactly(Outcome::Deny(Retry::WhenReleased)) => f.write_str("deny until a release"),
+            Self::AnyDelay => f.write_str("delay"),
+            Self::AnyDenial => f.write_str("deny"),
+            Self::Exact(Outcome::Allow) => f.write_str("allow"),
+            Self::Exact(Outcome::Delay(wait)) => write!(f, "delay {wait}"),
+            Self::Exact(Outcome::Deny(Retry::After(wait))) => write!(f, "deny retry {wait}"),
+            Self::Exact(Outcome::Deny(Retry::Never)) => f.write_str("deny never"),
+            Self::Exact(Outcome::Deny(Retry::WhenReleased)) => f.write_str("deny until a release"),
         }
     }
 }
@@ -229,11 +231,11 @@ impl error::Error for TraceError {}
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::subject::Plain;
+    use crate::subject::CoreModel;
 
     #[test]
-    fn a_story_that_is_true_runs() {
-        let story = "
+    fn matching_trace_passes() {
+        let text = "
             quota 10/s burst 3                              # starts full
             at 0ms    cost 2                   allow  remaining 1  limit 3
             at 0ms    cost 2                   deny   retry 100ms  reset 200ms
@@ -253,13 +255,13 @@ mod tests {
             at 0s     cancel a 1
             at 0s     peek                     remaining 1
         ";
-        assert_eq!(run(story, Plain::new), Ok(()));
+        assert_eq!(run(text, CoreModel::new), Ok(()));
     }
 
     #[test]
     fn errors_name_the_line_and_what_differs() {
-        for (story, error) in [
-            ("at 0s cost 1", "line 1: a story starts with `quota`\n  at 0s cost 1"),
+        for (text, error) in [
+            ("at 0s cost 1", "line 1: a text starts with `quota`\n  at 0s cost 1"),
             ("quota 1/s\nat 0s cost 1 deny", "line 2: expected deny, got allow\n  at 0s cost 1 deny"),
             (
                 "quota 1/s\nat 0s cost 1 allow remaining 3",
@@ -269,9 +271,9 @@ mod tests {
             ("quota 1/s\nat 0s cancel a", "line 2: nothing is called `a`\n  at 0s cancel a"),
             ("quota 1/s\nat 0s cost 1 alow", "line 2: `alow` is no answer\n  at 0s cost 1 alow"),
             ("quota 1/s\nat 0x cost 1", "line 2: `0x` is no time\n  at 0x cost 1"),
-            ("quota 1/s\nat 0s dance", "line 2: `dance` is no deed\n  at 0s dance"),
+            ("quota 1/s\nat 0s dance", "line 2: `dance` is no op\n  at 0s dance"),
         ] {
-            assert_eq!(run(story, Plain::new).unwrap_err().to_string(), error);
+            assert_eq!(run(text, CoreModel::new).unwrap_err().to_string(), error);
         }
     }
 }

@@ -11,35 +11,35 @@ use std::{
     time::Duration,
 };
 use tidegate_testkit::servers::{
-    Connection, Fault, NginxServer, Proxy, RedisCluster, RedisSentinel, RedisServer, State, Value, Version,
-    until,
+    NetworkFault, NginxServer, Proxy, RedisCluster, RedisSentinel, RedisServer, RedisServerState,
+    RespConnection, RespValue, ServerVersion, wait_until,
 };
 
 #[test]
-fn a_server_answers_and_leaves_nothing_behind() {
+fn server_answers_and_cleans_up() {
     let server = RedisServer::start().unwrap();
     assert_eq!(server.url(), format!("redis://127.0.0.1:{}", server.port()));
     assert_eq!(server.command(&["SET", "a", "b"]).unwrap(), "OK");
     assert_eq!(server.command(&["GET", "a"]).unwrap(), "b");
-    assert_eq!(server.command(&["GET", "c"]).unwrap(), Value::Nil);
-    assert_eq!(server.command(&["INCR", "n"]).unwrap(), Value::Integer(1));
+    assert_eq!(server.command(&["GET", "c"]).unwrap(), RespValue::Nil);
+    assert_eq!(server.command(&["INCR", "n"]).unwrap(), RespValue::Integer(1));
     assert_eq!(server.command(&["MGET", "a", "c"]).unwrap().items().len(), 2);
     assert!(server.command(&["INCR", "a"]).unwrap_err().starts_with("ERR"));
     assert!(server.directory().exists());
 
     let (address, directory) = (server.address(), server.directory().to_owned());
     drop(server);
-    assert_eq!(gone(address, &directory), Ok(()));
+    assert_eq!(check_removed(address, &directory), Ok(()));
 }
 
 #[test]
-fn an_nginx_answers_and_leaves_nothing_behind() {
+fn nginx_answers_and_cleans_up() {
     let nginx = NginxServer::start("server { listen 127.0.0.1:PORT; location /gif { empty_gif; } }").unwrap();
     assert_eq!(nginx.get("/gif").unwrap().status().unwrap(), Some(200));
     assert_eq!(nginx.get("/none").unwrap().wait().unwrap(), 404);
     let (address, directory) = (nginx.address(), nginx.config().parent().unwrap().to_owned());
     drop(nginx);
-    assert_eq!(gone(address, &directory), Ok(()));
+    assert_eq!(check_removed(address, &directory), Ok(()));
 
     let refusal = NginxServer::start("no_such_directive;").unwrap_err();
     assert!(refusal.contains("no_such_directive"), "{refusal}");
@@ -47,27 +47,27 @@ fn an_nginx_answers_and_leaves_nothing_behind() {
 
 /// Who has to wait waits until the clock is moved, and not a millisecond longer.
 #[test]
-fn an_nginx_can_have_a_clock_that_is_moved_by_hand() {
+fn nginx_clock_is_set_manually() {
     let limited = "limit_req_zone $host zone=one:1m rate=10r/s;
         server { listen 127.0.0.1:PORT; location / { limit_req zone=one burst=1; empty_gif; } }";
-    let Some(nginx) = NginxServer::start_by_hand(limited).unwrap() else {
+    let Some(nginx) = NginxServer::start_with_manual_clock(limited).unwrap() else {
         tidegate_testkit::servers::skip_without("faketime");
         return;
     };
     assert_eq!(nginx.get("/").unwrap().status().unwrap(), Some(200));
-    let mut waits = nginx.get("/").unwrap();
-    assert_eq!(waits.poll().unwrap(), None);
+    let mut pending = nginx.get("/").unwrap();
+    assert_eq!(pending.poll().unwrap(), None);
     nginx.set_clock(Duration::from_millis(99)).unwrap();
-    assert_eq!(waits.poll().unwrap(), None);
+    assert_eq!(pending.poll().unwrap(), None);
     nginx.set_clock(Duration::from_millis(100)).unwrap();
-    assert_eq!(waits.poll().unwrap(), Some(200));
+    assert_eq!(pending.poll().unwrap(), Some(200));
 }
 
 #[test]
-fn a_configuration_is_what_was_asked_for() {
+fn config_is_applied() {
     let server = RedisServer::builder().config("maxmemory", "2mb").start().unwrap();
-    let told = server.command(&["CONFIG", "GET", "maxmemory"]).unwrap();
-    assert_eq!(told.items()[1], "2097152");
+    let reply = server.command(&["CONFIG", "GET", "maxmemory"]).unwrap();
+    assert_eq!(reply.items()[1], "2097152");
     if server.version().major >= 7 {
         assert_eq!(server.command(&["DEBUG", "SLEEP", "0"]).unwrap(), "OK");
     }
@@ -79,30 +79,30 @@ fn a_configuration_is_what_was_asked_for() {
 }
 
 #[test]
-fn passwords_and_users_are_asked_for() {
+fn passwords_and_users_are_required() {
     let server = RedisServer::builder().password("s3cret/@").start().unwrap();
     assert_eq!(server.url(), format!("redis://:s3cret%2F%40@127.0.0.1:{}", server.port()));
     assert_eq!(server.command(&["PING"]).unwrap(), "PONG");
-    let mut stranger = Connection::tcp(server.address()).unwrap();
-    assert!(stranger.command(&["PING"]).unwrap_err().starts_with("NOAUTH"));
+    let mut other = RespConnection::connect_tcp(server.address()).unwrap();
+    assert!(other.command(&["PING"]).unwrap_err().starts_with("NOAUTH"));
 
     let server = RedisServer::builder().user("reader", "pass", "~* +@read").start().unwrap();
     assert_eq!(server.url(), format!("redis://reader:pass@127.0.0.1:{}", server.port()));
-    let mut reader = Connection::tcp(server.address()).unwrap();
+    let mut reader = RespConnection::connect_tcp(server.address()).unwrap();
     reader.command(&["AUTH", "reader", "pass"]).unwrap();
-    assert_eq!(reader.command(&["GET", "a"]).unwrap(), Value::Nil);
+    assert_eq!(reader.command(&["GET", "a"]).unwrap(), RespValue::Nil);
     assert!(reader.command(&["SET", "a", "b"]).unwrap_err().starts_with("NOPERM"));
 }
 
 #[test]
-fn a_socket_file_leads_to_the_server() {
+fn unix_socket_reaches_server() {
     let server = RedisServer::builder().unix_socket().start().unwrap();
-    let mut connection = Connection::unix(server.socket().unwrap()).unwrap();
+    let mut connection = RespConnection::connect_unix(server.socket().unwrap()).unwrap();
     assert_eq!(connection.command(&["PING"]).unwrap(), "PONG");
 }
 
 #[test]
-fn tls_is_signed_by_the_authority_alone() {
+fn tls_certificate_is_signed_by_own_ca() {
     let server = RedisServer::builder().tls().start().unwrap();
     let url = server.tls_url().unwrap();
     let ping = |authority: &Path| {
@@ -120,30 +120,30 @@ fn tls_is_signed_by_the_authority_alone() {
         String::from_utf8(client.wait_with_output().unwrap().stdout).unwrap()
     };
 
-    let stranger = RedisServer::builder().tls().start().unwrap();
+    let other = RedisServer::builder().tls().start().unwrap();
     assert_eq!(ping(&server.certificates().unwrap().authority), "+PONG\r\n+OK\r\n");
-    assert_eq!(ping(&stranger.certificates().unwrap().authority), "");
+    assert_eq!(ping(&other.certificates().unwrap().authority), "");
 }
 
 #[test]
-fn a_server_comes_back_where_it_was() {
+fn restarted_server_keeps_port_and_data() {
     let server = RedisServer::builder().append_only().start().unwrap();
     let (port, pid) = (server.port(), server.pid());
     server.command(&["SET", "a", "1"]).unwrap();
     server.kill();
-    assert_eq!((server.state(), server.pid()), (State::Down, None));
+    assert_eq!((server.state(), server.pid()), (RedisServerState::Down, None));
     assert!(server.command(&["GET", "a"]).unwrap_err().contains("refused"));
 
     server.restart().unwrap();
-    assert_eq!((server.state(), server.port()), (State::Running, port));
+    assert_eq!((server.state(), server.port()), (RedisServerState::Running, port));
     assert_ne!(server.pid(), pid);
     assert_eq!(server.command(&["GET", "a"]).unwrap(), "1");
     server.stop().unwrap();
     server.stop().unwrap();
     server.restart().unwrap();
     assert!(server.command(&["SHUTDOWN"]).is_err());
-    until("the server has ended by itself", || match server.state() {
-        State::Down => Ok(()),
+    wait_until("the server has ended by itself", || match server.state() {
+        RedisServerState::Down => Ok(()),
         state => Err(format!("{state:?}")),
     })
     .unwrap();
@@ -153,20 +153,20 @@ fn a_server_comes_back_where_it_was() {
     let forgetful = RedisServer::start().unwrap();
     forgetful.command(&["SET", "a", "1"]).unwrap();
     forgetful.restart().unwrap();
-    assert_eq!(forgetful.command(&["GET", "a"]).unwrap(), Value::Nil);
+    assert_eq!(forgetful.command(&["GET", "a"]).unwrap(), RespValue::Nil);
 }
 
 #[test]
-fn a_paused_server_takes_connections_and_says_nothing() {
+fn paused_server_accepts_but_does_not_answer() {
     let server = RedisServer::start().unwrap();
     server.pause().unwrap();
-    assert_eq!(server.state(), State::Paused);
-    let wire = TcpStream::connect(server.address()).unwrap();
-    say(&wire, "PING\r\n");
-    assert_silent(&wire);
+    assert_eq!(server.state(), RedisServerState::Paused);
+    let stream = TcpStream::connect(server.address()).unwrap();
+    send(&stream, "PING\r\n");
+    assert_silent(&stream);
 
     server.resume().unwrap();
-    assert_eq!(hear(&wire), pong());
+    assert_eq!(receive(&stream), pong_reply());
     server.pause().unwrap();
     server.stop().unwrap();
     assert!(server.pause().unwrap_err().ends_with("is down"));
@@ -174,44 +174,45 @@ fn a_paused_server_takes_connections_and_says_nothing() {
 
 /// A server that is never dropped: the process of this test aborts, as one that is killed by a time limit does.
 #[test]
-fn a_test_that_dies_leaves_nothing_behind() {
-    const STORY: &str = "a_test_that_dies_leaves_nothing_behind";
-    if std::env::var_os(STORY).is_some() {
+fn aborted_test_cleans_up() {
+    const TEST_NAME: &str = "aborted_test_cleans_up";
+    if std::env::var_os(TEST_NAME).is_some() {
         let server = RedisServer::start().unwrap();
         println!("\nstarted {} {}", server.address(), server.directory().display());
         process::abort();
     }
     let output = Command::new(std::env::current_exe().unwrap())
-        .args(["--exact", STORY, "--nocapture"])
-        .env(STORY, "")
+        .args(["--exact", TEST_NAME, "--nocapture"])
+        .env(TEST_NAME, "")
         .output()
         .unwrap();
     let text = String::from_utf8(output.stdout).unwrap();
     let line = text.lines().find_map(|line| line.strip_prefix("started ")).unwrap();
     let (address, directory) = line.split_once(' ').unwrap();
-    until("the guard has done its work", || gone(address.parse().unwrap(), directory.as_ref())).unwrap();
+    wait_until("the guard has done its work", || check_removed(address.parse().unwrap(), directory.as_ref()))
+        .unwrap();
 }
 
 #[test]
-fn valkey_is_a_server_too() {
-    let Some(version) = Version::of("valkey-server") else {
+fn valkey_is_supported() {
+    let Some(version) = ServerVersion::detect("valkey-server") else {
         tidegate_testkit::servers::skip_without("valkey-server");
         return;
     };
     let server = RedisServer::builder().binary("valkey-server").password("secret").start().unwrap();
     assert_eq!(server.version(), version);
-    let told = server.command(&["INFO", "server"]).unwrap();
-    assert!(told.text().unwrap().contains(&format!("valkey_version:{version}")), "{told}");
+    let reply = server.command(&["INFO", "server"]).unwrap();
+    assert!(reply.text().unwrap().contains(&format!("valkey_version:{version}")), "{reply}");
 }
 
 #[test]
-fn a_cluster_redirects_and_moves_slots() {
+fn cluster_redirects_and_migrates_slots() {
     let cluster = RedisCluster::start().unwrap();
     assert_eq!((cluster.nodes().len(), cluster.urls().len()), (6, 6));
     let slot = RedisCluster::slot_of("{user}.a");
     assert_eq!(slot, RedisCluster::slot_of("{user}.b"));
-    let told = cluster.nodes()[0].command(&["CLUSTER", "KEYSLOT", "{user}.a"]).unwrap();
-    assert_eq!(told, Value::Integer(slot.into()));
+    let reply = cluster.nodes()[0].command(&["CLUSTER", "KEYSLOT", "{user}.a"]).unwrap();
+    assert_eq!(reply, RespValue::Integer(slot.into()));
 
     let from = cluster.primary_of(slot).unwrap();
     let [to, other] = cluster.primaries_without(slot).unwrap()[..] else { panic!("not three primaries") };
@@ -221,7 +222,7 @@ fn a_cluster_redirects_and_moves_slots() {
     assert_eq!(other.command(&["GET", "{user}.a"]), Err(moved));
 
     let migration = cluster.begin_migration(slot, to).unwrap();
-    assert_eq!((migration.from().port(), migration.to().port()), (from.port(), to.port()));
+    assert_eq!((migration.source().port(), migration.target().port()), (from.port(), to.port()));
     migration.move_key("{user}.a").unwrap();
     let ask = format!("ASK {slot} {}", to.address());
     assert_eq!(from.command(&["GET", "{user}.a"]), Err(ask));
@@ -240,7 +241,7 @@ fn a_cluster_redirects_and_moves_slots() {
 }
 
 #[test]
-fn a_cluster_outlives_a_primary_and_a_restart() {
+fn cluster_survives_primary_loss_and_restart() {
     let cluster = RedisCluster::start_with(&RedisServer::builder().password("secret").append_only()).unwrap();
     let slot = RedisCluster::slot_of("a");
     let before = cluster.primary_of(slot).unwrap();
@@ -261,7 +262,7 @@ fn a_cluster_outlives_a_primary_and_a_restart() {
 }
 
 #[test]
-fn sentinels_change_the_primary_when_told_and_when_it_dies() {
+fn sentinels_fail_over_on_request_and_on_crash() {
     let sentinel = RedisSentinel::start_with(&RedisServer::builder().password("secret")).unwrap();
     assert_eq!(sentinel.sentinel_urls().len(), 3);
     let first = sentinel.primary().unwrap();
@@ -280,111 +281,115 @@ fn sentinels_change_the_primary_when_told_and_when_it_dies() {
 }
 
 #[test]
-fn a_good_wire_changes_nothing() {
+fn proxy_without_fault_is_transparent() {
     let server = RedisServer::builder().password("secret").start().unwrap();
-    let proxy = Proxy::before(&server).unwrap();
+    let proxy = Proxy::for_server(&server).unwrap();
     assert_eq!(proxy.url(), format!("redis://:secret@{}", proxy.address()));
-    let mut connection = Connection::tcp(proxy.address()).unwrap();
+    let mut connection = RespConnection::connect_tcp(proxy.address()).unwrap();
     connection.command(&["AUTH", "secret"]).unwrap();
     let long = "x".repeat(1_000_000);
     connection.command(&["SET", "long", &long]).unwrap();
     assert_eq!(connection.command(&["GET", "long"]).unwrap(), long.as_str());
-    assert_eq!((proxy.accepted(), proxy.open()), (1, 1));
+    assert_eq!((proxy.accepted_count(), proxy.open_connections()), (1, 1));
 
     drop(connection);
-    until("the connection is closed", || (proxy.open() == 0).then_some(()).ok_or("it is open".into()))
-        .unwrap();
+    wait_until("the connection is closed", || {
+        (proxy.open_connections() == 0).then_some(()).ok_or("it is open".into())
+    })
+    .unwrap();
     server.kill();
-    assert!(Connection::tcp(proxy.address()).unwrap().command(&["PING"]).is_err());
-    assert_eq!((proxy.accepted(), proxy.open()), (2, 0));
+    assert!(RespConnection::connect_tcp(proxy.address()).unwrap().command(&["PING"]).is_err());
+    assert_eq!((proxy.accepted_count(), proxy.open_connections()), (2, 0));
 }
 
 #[test]
-fn faults_come_and_go_while_a_wire_is_in_use() {
+fn proxy_faults_apply_to_open_connections() {
     let server = RedisServer::start().unwrap();
-    let proxy = Proxy::before(&server).unwrap();
+    let proxy = Proxy::for_server(&server).unwrap();
     let old = TcpStream::connect(proxy.address()).unwrap();
-    assert_eq!(ping(&old), pong());
+    assert_eq!(ping(&old), pong_reply());
 
-    proxy.inject(Fault::Stall);
+    proxy.inject(NetworkFault::Stall);
     let new = TcpStream::connect(proxy.address()).unwrap();
-    for wire in [&old, &new] {
-        say(wire, "PING\r\n");
-        assert_silent(wire);
+    for stream in [&old, &new] {
+        send(stream, "PING\r\n");
+        assert_silent(stream);
     }
     proxy.heal();
-    assert_eq!((hear(&old), hear(&new)), (pong(), pong()));
+    assert_eq!((receive(&old), receive(&new)), (pong_reply(), pong_reply()));
 
-    proxy.inject(Fault::LoseRequests);
-    say(&old, "ECHO lost\r\n");
-    until("the request is lost", || (proxy.lost() == 11).then_some(()).ok_or("it is on its way".into()))
-        .unwrap();
+    proxy.inject(NetworkFault::DropRequests);
+    send(&old, "ECHO lost\r\n");
+    wait_until("the request is lost", || {
+        (proxy.lost_bytes() == 11).then_some(()).ok_or("it is on its way".into())
+    })
+    .unwrap();
     proxy.heal();
-    assert_eq!(ping(&old), pong());
+    assert_eq!(ping(&old), pong_reply());
 
-    proxy.inject(Fault::Delay(Duration::from_secs(600)));
-    say(&old, "PING\r\n");
+    proxy.inject(NetworkFault::Delay(Duration::from_secs(600)));
+    send(&old, "PING\r\n");
     assert_silent(&old);
-    proxy.inject(Fault::Delay(Duration::from_millis(1)));
-    assert_eq!(hear(&old), pong());
+    proxy.inject(NetworkFault::Delay(Duration::from_millis(1)));
+    assert_eq!(receive(&old), pong_reply());
 
-    proxy.inject(Fault::CutReplies { after: 9 });
-    assert_eq!(ping(&old), pong());
-    assert_eq!(ping(&old), Heard::Text("+P".into()));
-    assert_eq!(hear(&old), Heard::End);
+    proxy.inject(NetworkFault::CutReplies { after: 9 });
+    assert_eq!(ping(&old), pong_reply());
+    assert_eq!(ping(&old), ReadEvent::Text("+P".into()));
+    assert_eq!(receive(&old), ReadEvent::Eof);
     proxy.heal();
-    assert_eq!(ping(&new), pong());
+    assert_eq!(ping(&new), pong_reply());
 
-    proxy.inject(Fault::Refuse);
+    proxy.inject(NetworkFault::Refuse);
     let refused = TcpStream::connect(proxy.address()).unwrap_err();
     assert_eq!(refused.kind(), ErrorKind::ConnectionRefused);
-    assert_eq!(ping(&new), pong());
+    assert_eq!(ping(&new), pong_reply());
     proxy.heal();
     let newest = TcpStream::connect(proxy.address()).unwrap();
-    assert_eq!(ping(&newest), pong());
+    assert_eq!(ping(&newest), pong_reply());
 
-    proxy.inject(Fault::Reset);
-    assert_eq!((hear(&new), hear(&newest)), (Heard::Reset, Heard::Reset));
-    assert_eq!(hear(&TcpStream::connect(proxy.address()).unwrap()), Heard::Reset);
-    assert_eq!((proxy.accepted(), proxy.open()), (4, 0));
+    proxy.inject(NetworkFault::Reset);
+    assert_eq!((receive(&new), receive(&newest)), (ReadEvent::Reset, ReadEvent::Reset));
+    assert_eq!(receive(&TcpStream::connect(proxy.address()).unwrap()), ReadEvent::Reset);
+    assert_eq!((proxy.accepted_count(), proxy.open_connections()), (4, 0));
 }
 
 /// What comes over a wire next.
 #[derive(Debug, PartialEq)]
-enum Heard {
+enum ReadEvent {
     Text(String),
-    End,
+    Eof,
     Reset,
 }
 
-fn say(mut wire: &TcpStream, text: &str) {
-    wire.write_all(text.as_bytes()).unwrap();
+fn send(mut stream: &TcpStream, text: &str) {
+    stream.write_all(text.as_bytes()).unwrap();
 }
 
-fn hear(mut wire: &TcpStream) -> Heard {
+fn receive(mut stream: &TcpStream) -> ReadEvent {
     let mut bytes = [0; 64];
-    wire.set_read_timeout(Some(Duration::from_secs(10))).unwrap();
-    match wire.read(&mut bytes) {
-        Ok(0) => Heard::End,
-        Ok(length) => Heard::Text(String::from_utf8(bytes[..length].to_vec()).unwrap()),
-        Err(error) if error.kind() == ErrorKind::ConnectionReset => Heard::Reset,
+    stream.set_read_timeout(Some(Duration::from_secs(10))).unwrap();
+    match stream.read(&mut bytes) {
+        Ok(0) => ReadEvent::Eof,
+        Ok(length) => ReadEvent::Text(String::from_utf8(bytes[..length].to_vec()).unwrap()),
+        Err(error) if error.kind() == ErrorKind::ConnectionReset => ReadEvent::Reset,
         Err(error) => panic!("nothing was heard: {error}"),
     }
 }
 
-fn ping(wire: &TcpStream) -> Heard {
-    say(wire, "PING\r\n");
-    hear(wire)
+fn ping(stream: &TcpStream) -> ReadEvent {
+    send(stream, "PING\r\n");
+    receive(stream)
 }
 
-fn pong() -> Heard {
-    Heard::Text("+PONG\r\n".into())
+fn pong_reply() -> ReadEvent {
+    ReadEvent::Text("+PONG\r\n".into())
 }
 
 /// Silence for a moment: on a slow machine this may miss a sound, and never hears one that is not there.
-fn assert_silent(mut wire: &TcpStream) {
-    wire.set_read_timeout(Some(Duration::from_millis(30))).unwrap();
-    let error = wire.read(&mut [0; 64]).unwrap_err();
+fn assert_silent(mut stream: &TcpStream) {
+    stream.set_read_timeout(Some(Duration::from_millis(30))).unwrap();
+    let error = stream.read(&mut [0; 64]).unwrap_err();
     assert!(matches!(error.kind(), ErrorKind::WouldBlock | ErrorKind::TimedOut), "{error}");
 }
 
@@ -392,10 +397,10 @@ fn assert_silent(mut wire: &TcpStream) {
 fn set_and_replicate(primary: &RedisServer, key: &str, value: &str) {
     let mut connection = primary.connect().unwrap();
     connection.command(&["SET", key, value]).unwrap();
-    assert_eq!(connection.command(&["WAIT", "1", "5000"]).unwrap(), Value::Integer(1));
+    assert_eq!(connection.command(&["WAIT", "1", "5000"]).unwrap(), RespValue::Integer(1));
 }
 
-fn gone(address: SocketAddr, directory: &Path) -> Result<(), String> {
+fn check_removed(address: SocketAddr, directory: &Path) -> Result<(), String> {
     match (TcpStream::connect(address), directory.exists()) {
         (Err(_), false) => Ok(()),
         (connected, exists) => Err(format!("{address}: {connected:?}, directory: {exists}")),

@@ -165,7 +165,7 @@ const CONNECT: Option<Connect> = None;
 #[cfg(feature = "redis")]
 const CONNECT: Option<Connect> = Some(|connection| {
     // The thread of stores ends with the process.
-    let mut builder = tidegate_redis::RedisStore::builder().resident();
+    let mut builder = tidegate_redis::RedisStore::builder().bind_to_runtime();
     if let Some(prefix) = connection.prefix {
         builder = builder.prefix(prefix);
     }

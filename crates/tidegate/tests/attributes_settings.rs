@@ -25,7 +25,7 @@ use tidegate::{
     },
     rule::{Facts, Mode, RuleSettings, Settings, StoreAddress},
 };
-use tidegate_testkit::servers::until;
+use tidegate_testkit::servers::wait_until;
 
 static ONE_AT_A_TIME: Mutex<()> = Mutex::new(());
 
@@ -242,7 +242,7 @@ impl Ledger {
             taken if taken == kept => Ok(()),
             taken => Err(format!("{taken} are taken")),
         };
-        until("it is given back", ask).unwrap();
+        wait_until("it is given back", ask).unwrap();
     }
 
     fn keys(&self) -> Vec<String> {

@@ -10,7 +10,7 @@ use std::{
 };
 use tempfile::TempDir;
 use tidegate::{Declaration, Limited, Rules, breaker, concurrency, limit, rule::Mode};
-use tidegate_testkit::servers::until;
+use tidegate_testkit::servers::wait_until;
 
 static ONE_AT_A_TIME: Mutex<()> = Mutex::new(());
 
@@ -74,8 +74,10 @@ fn file_replaces_the_code_and_is_read_again() {
     // Without a call.
     file.init("rules: [{ name: login, mode: off }]").unwrap();
     file.write("rules: [{ name: login, quota: 8 per 52w }]");
-    until("the change is noticed", || (login.mode() == Mode::Enforce).then_some(()).ok_or_else(String::new))
-        .unwrap();
+    wait_until("the change is noticed", || {
+        (login.mode() == Mode::Enforce).then_some(()).ok_or_else(String::new)
+    })
+    .unwrap();
     assert_eq!(admitted(), 2);
 }
 

@@ -7,7 +7,7 @@ use std::{collections::BTreeMap, net::IpAddr, sync::Barrier, thread, time::Durat
 use tidegate_access::{AccessControl, AccessDecision, BanOutcome, BanRule, Bans, BansBuilder};
 use tidegate_core::Micros;
 use tidegate_limiter::{BuildError, Capacity, Clock, ManualClock};
-use tidegate_testkit::strategy::runner_of;
+use tidegate_testkit::strategy::runner_with_cases;
 
 const MINUTE: Duration = Duration::from_secs(60);
 const HOUR: Duration = Duration::from_secs(3_600);
@@ -220,7 +220,7 @@ fn a_ban_ends_on_time_unless_lifted_or_displaced() {
         }
         Ok(())
     };
-    if let Err(broken) = runner_of(500).run(&(1_usize..12, ban_ops()), law) {
+    if let Err(broken) = runner_with_cases(500).run(&(1_usize..12, ban_ops()), law) {
         panic!("{broken}");
     }
 }

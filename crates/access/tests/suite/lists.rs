@@ -8,7 +8,7 @@ use std::{
     net::{IpAddr, Ipv4Addr, Ipv6Addr},
 };
 use tidegate_access::{AccessList, AccessListBuilder, AccessMatch, ListAction, Prefix};
-use tidegate_testkit::strategy::runner_of;
+use tidegate_testkit::strategy::runner_with_cases;
 
 /// Looks at every entry: the longest around the address decides.
 fn linear_scan(entries: &[(Prefix, ListAction)], address: IpAddr) -> Option<(ListAction, Prefix)> {
@@ -122,7 +122,7 @@ fn longest_prefix_wins_like_linear_scan() {
             }
             Ok(())
         };
-        if let Err(broken) = runner_of(cases).run(&stories, law) {
+        if let Err(broken) = runner_with_cases(cases).run(&stories, law) {
             panic!("up to {most} entries: {broken}");
         }
     }

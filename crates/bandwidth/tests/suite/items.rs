@@ -16,7 +16,7 @@ use std::{
 };
 use tidegate_bandwidth::{Bandwidth, ByteLen, ShapedStream};
 use tidegate_limiter::{Clock, ManualClock};
-use tidegate_testkit::sleeper::Sleeper;
+use tidegate_testkit::test_task::TestTask;
 
 /// Items, as a stream and as a body; what is empty stands for trailers.
 struct ItemSource(VecDeque<Vec<u8>>);
@@ -77,12 +77,12 @@ fn arrival_times<T>(
 ) -> Vec<(u64, T)> {
     let mut moments = Vec::new();
     for _ in 0..30_000 {
-        let mut waiting = Sleeper::new(poll_fn(&mut next));
-        while waiting.end().is_none() {
+        let mut waiting = TestTask::new(poll_fn(&mut next));
+        while waiting.output().is_none() {
             hand.advance(Duration::from_millis(1));
-            waiting.stir();
+            waiting.poll_if_woken();
         }
-        match waiting.take().unwrap() {
+        match waiting.take_output().unwrap() {
             Some(item) => moments.push((clock.now().get() / 1_000, item)),
             None => return moments,
         }

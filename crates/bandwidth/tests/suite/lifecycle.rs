@@ -17,7 +17,7 @@ use std::{
 };
 use tidegate_bandwidth::{Bandwidth, KeyedBandwidth};
 use tidegate_limiter::Clock;
-use tidegate_testkit::{sleeper::Sleeper, strategy::runner_of};
+use tidegate_testkit::{strategy::runner_with_cases, test_task::TestTask};
 use tokio::io::{AsyncRead, AsyncReadExt, AsyncWrite, AsyncWriteExt, ReadBuf};
 
 /// Of two that wait, the first gives up without a word.
@@ -26,13 +26,13 @@ fn abandoned_read_is_skipped() {
     let (bandwidth, clock, hand) = manual_bandwidth("100kB/s");
     let mut fickle = bandwidth.limit_reads(EndlessStream { chunk: 1 << 16 });
     let mut buffer = vec![0; 1 << 16];
-    while Sleeper::new(async { fickle.read(&mut buffer).await.unwrap() }).end().is_some() {}
+    while TestTask::new(async { fickle.read(&mut buffer).await.unwrap() }).output().is_some() {}
     let mut movers = [Transfer::read_from(bandwidth.limit_reads(EndlessStream { chunk: 1 << 16 }), 1 << 16)];
     let log = run_transfers(&mut movers, &hand, &clock, EVEN_STEPS, 2);
     assert_rate(&log, 100_000, "alone after all");
     // It is welcome when it comes back.
     hand.advance(Duration::from_millis(4));
-    assert!(Sleeper::new(async { fickle.read(&mut buffer).await.unwrap() }).end().is_some());
+    assert!(TestTask::new(async { fickle.read(&mut buffer).await.unwrap() }).output().is_some());
 }
 
 /// Many wait and all give up without a word but the last: it must not look after them one by one for minutes.
@@ -43,7 +43,7 @@ async fn many_abandoned_reads_are_skipped_within_seconds() {
         (0..200).map(|_| bandwidth.limit_reads(EndlessStream { chunk: 1 << 16 })).collect();
     let mut buffer = vec![0; 1 << 16];
     for stream in &mut crowd {
-        while Sleeper::new(async { stream.read(&mut buffer).await.unwrap() }).end().is_some() {}
+        while TestTask::new(async { stream.read(&mut buffer).await.unwrap() }).output().is_some() {}
     }
     let mut last = bandwidth.limit_reads(EndlessStream { chunk: 1 << 16 });
     let first_bytes = tokio::time::timeout(Duration::from_secs(2), last.read(&mut buffer)).await;
@@ -68,7 +68,7 @@ fn closed_stream_returns_its_bytes() {
     // Bytes that were granted and not moved are there for others: all of the burst, less what was moved.
     for _ in 0..100 {
         let mut stream = bandwidth.limit_reads(endless);
-        assert_eq!(Sleeper::new(async { stream.read(&mut [0; 5]).await.unwrap() }).take(), Some(5));
+        assert_eq!(TestTask::new(async { stream.read(&mut [0; 5]).await.unwrap() }).take_output(), Some(5));
     }
     let mut movers = [Transfer::read_from(bandwidth.limit_reads(endless), 1 << 16)];
     assert_eq!(run_transfers(&mut movers, &hand, &clock, EVEN_STEPS, 0), [(0, 400)]);
@@ -175,11 +175,11 @@ async fn waiting_stream_is_woken_by_changes() {
     // The task that asked last is woken, not the one that asked before.
     let bandwidth = slow();
     let mut stream = bandwidth.limit_reads(EndlessStream { chunk: 1 << 16 });
-    while Sleeper::new(async { stream.read(&mut buffer).await.unwrap() }).end().is_some() {}
-    let mut other = Sleeper::new(async { stream.read(&mut buffer).await.unwrap() });
-    assert!(!other.stir());
+    while TestTask::new(async { stream.read(&mut buffer).await.unwrap() }).output().is_some() {}
+    let mut other = TestTask::new(async { stream.read(&mut buffer).await.unwrap() });
+    assert!(!other.poll_if_woken());
     bandwidth.change("100kB/s").unwrap();
-    assert!(other.stir());
+    assert!(other.poll_if_woken());
 }
 
 /// Whoever holds a key's bandwidth, and may have given it a rate of its own, shares it with those who ask later.
@@ -218,7 +218,7 @@ fn key_is_retained_while_in_debt() {
     let per_user: KeyedBandwidth = Bandwidth::builder().clock(clock).build_keyed("100kB/s").unwrap();
     let read_once = |user: u32| {
         let mut stream = per_user.key(&user).limit_reads(EndlessStream { chunk: 1 << 16 });
-        Sleeper::new(async { stream.read(&mut [0; 400]).await.unwrap() }).take()
+        TestTask::new(async { stream.read(&mut [0; 400]).await.unwrap() }).take_output()
     };
     for user in 0..10_000 {
         assert_eq!(read_once(user), Some(400));
@@ -281,7 +281,7 @@ fn stream_events() -> impl Strategy<Value = Vec<StreamEvent>> {
 /// Whatever happens: never more than the bound, and all of the rate as soon as somebody wants it.
 #[test]
 fn random_events_keep_bound_and_full_rate() {
-    let result = runner_of(300).run(&stream_events(), |story| {
+    let result = runner_with_cases(300).run(&stream_events(), |story| {
         let (bandwidth, clock, hand) = manual_bandwidth("200kB/s");
         let (mut here, mut away): (Vec<Transfer>, Vec<Transfer>) = (Vec::new(), Vec::new());
         let (mut gone, mut log) = (0, Vec::new());
@@ -367,15 +367,15 @@ fn concurrent_streams_keep_the_bound() {
                 for _ in 0..30 {
                     let mut stream = bandwidth.limit_reads(EndlessStream { chunk: 97 * thread });
                     let mut left = 1_000;
-                    let mut reading = Sleeper::new(async {
+                    let mut reading = TestTask::new(async {
                         while left > 0 {
                             let bytes = stream.read(&mut [0; 1024]).await.unwrap();
                             moved.fetch_add(bytes as u64, Ordering::SeqCst);
                             left -= bytes.min(left);
                         }
                     });
-                    while reading.end().is_none() {
-                        reading.stir();
+                    while reading.output().is_none() {
+                        reading.poll_if_woken();
                         thread::yield_now();
                     }
                 }

@@ -9,7 +9,7 @@ use std::{future::Future, time::Duration};
 use tidegate_bandwidth::Bandwidth;
 use tidegate_core::Micros;
 use tidegate_limiter::Clock;
-use tidegate_testkit::sleeper::Sleeper;
+use tidegate_testkit::test_task::TestTask;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 
 #[test]
@@ -86,13 +86,13 @@ fn small_writes_are_not_queued_behind_bulk_streams() {
     // A letter now and then: 10 bytes every 10 ms, a fiftieth of the share.
     let mut writer = bandwidth.limit_writes(EndlessStream { chunk: 1 << 16 });
     for number in 0..100 {
-        let mut letter = Sleeper::new(async { writer.write_all(&[0; 10]).await.unwrap() });
+        let mut letter = TestTask::new(async { writer.write_all(&[0; 10]).await.unwrap() });
         let mut waited = 0;
-        while letter.end().is_none() {
+        while letter.output().is_none() {
             for mover in &mut movers {
-                mover.task.stir();
+                mover.task.poll_if_woken();
             }
-            letter.stir();
+            letter.poll_if_woken();
             hand.advance(Duration::from_millis(1));
             waited += 1;
             // Who is new waits once for those who are there: a piece of each.

@@ -11,7 +11,7 @@ use std::{
 use tidegate_bandwidth::Bandwidth;
 use tidegate_core::Micros;
 use tidegate_limiter::{Clock, ManualClock};
-use tidegate_testkit::sleeper::Sleeper;
+use tidegate_testkit::test_task::TestTask;
 use tokio::io::{AsyncRead, AsyncReadExt, AsyncWrite, AsyncWriteExt, ReadBuf};
 
 /// A stream without an end, that moves at most so many bytes at a time.
@@ -45,7 +45,7 @@ impl AsyncWrite for EndlessStream {
 
 /// A task that moves bytes for ever, and how many it has moved.
 pub(crate) struct Transfer {
-    pub(crate) task: Sleeper<'static, ()>,
+    pub(crate) task: TestTask<'static, ()>,
     bytes_moved: Rc<Cell<u64>>,
 }
 
@@ -74,7 +74,7 @@ impl Transfer {
         let moved = Rc::new(Cell::new(0));
         let counter = moved.clone();
         // Boxed first: it is polled at once, and again only when it is woken.
-        Self { task: Sleeper::new(async move { run(counter).await }), bytes_moved: moved }
+        Self { task: TestTask::new(async move { run(counter).await }), bytes_moved: moved }
     }
 
     pub(crate) fn bytes_moved(&self) -> u64 {
@@ -100,8 +100,11 @@ pub(crate) fn run_transfers(
     let start = clock.now();
     let mut log = Vec::new();
     for step in 0.. {
-        while transfers.iter_mut().filter(|mover| mover.task.end().is_none()).any(|mover| mover.task.stir()) {
-        }
+        while transfers
+            .iter_mut()
+            .filter(|mover| mover.task.output().is_none())
+            .any(|mover| mover.task.poll_if_woken())
+        {}
         let elapsed = clock.now().since(start).get();
         log.push((elapsed, transfers.iter().map(Transfer::bytes_moved).sum()));
         if elapsed >= seconds * 1_000_000 {

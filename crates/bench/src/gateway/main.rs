@@ -10,27 +10,29 @@ mod throughput;
 
 use std::{env, process::ExitCode};
 use tidegate_bench::{
-    Result, proxy,
+    BenchResult,
+    interleaved::median,
+    proxy,
     suite::{
-        Bar::{AtLeast, AtMost},
-        Case, Measured, Others, Suite, ended,
+        BenchCase, Measurement, OtherProcesses, Suite,
+        SuiteTarget::{AtLeast, AtMost},
+        exit_code,
     },
-    turns::median,
 };
 
 #[rustfmt::skip]
 const SUITE: Suite = Suite {
     name: "gateway",
     peers: &["hyper", "tokio"],
-    others: Others::TakePart,
+    other_processes: OtherProcesses::Participate,
     cases: &[
-        Case { name: "plain", about: throughput::PLAIN, bar: AtLeast(0.95), measure: throughput::plain },
-        Case { name: "limit-allowed", about: throughput::ALLOWED, bar: AtLeast(1.0), measure: throughput::limit_allowed },
-        Case { name: "limit-rejected", about: throughput::REJECTED, bar: AtLeast(0.95), measure: throughput::limit_rejected },
-        Case { name: "rules-1000", about: throughput::RULES, bar: AtLeast(0.95), measure: throughput::rules_1000 },
-        Case { name: "redis-three", about: throughput::REDIS, bar: AtLeast(0.5), measure: throughput::redis_three },
-        Case { name: "idle-memory", about: idle_memory::ABOUT, bar: AtMost(2.0), measure: idle_memory::measure },
-        Case { name: "p99", about: p99::ABOUT, bar: AtMost(1.3), measure: p99::measure },
+        BenchCase { name: "plain", about: throughput::PLAIN_ABOUT, target: AtLeast(0.95), measure: throughput::measure_plain },
+        BenchCase { name: "limit-allowed", about: throughput::ALLOWED_ABOUT, target: AtLeast(1.0), measure: throughput::measure_limit_allowed },
+        BenchCase { name: "limit-rejected", about: throughput::REJECTED_ABOUT, target: AtLeast(0.95), measure: throughput::measure_limit_rejected },
+        BenchCase { name: "rules-1000", about: throughput::RULES_ABOUT, target: AtLeast(0.95), measure: throughput::measure_rules_1000 },
+        BenchCase { name: "redis-three", about: throughput::REDIS_ABOUT, target: AtLeast(0.5), measure: throughput::measure_redis_three },
+        BenchCase { name: "idle-memory", about: idle_memory::ABOUT, target: AtMost(2.0), measure: idle_memory::measure },
+        BenchCase { name: "p99", about: p99::ABOUT, target: AtMost(1.3), measure: p99::measure },
     ],
 };
 
@@ -39,9 +41,9 @@ fn main() -> ExitCode {
     let args: Vec<&str> = args.iter().map(String::as_str).collect();
     match args[..] {
         // Processes that this program starts for itself.
-        ["serve", policy] => ended(proxy::serve(policy)),
-        ["paced", address, rate] => ended(paced::send(address, rate)),
-        ["crowd", address, count] => ended(idle_memory::crowd(address, count)),
+        ["serve", policy] => exit_code(proxy::serve(policy)),
+        ["paced", address, rate] => exit_code(paced::send(address, rate)),
+        ["client", address, count] => exit_code(idle_memory::hold_connections(address, count)),
         _ => SUITE.main(),
     }
 }

@@ -1,7 +1,7 @@
 //! The latency of the slowest of a hundred, beside nginx, at a rate that both can take.
 
-use crate::{Measured, Result, median, paced};
-use tidegate_bench::proxy::{Answers, Server, load};
+use crate::{BenchResult, Measurement, median, paced};
+use tidegate_bench::proxy::{BenchServer, ExpectedStatus, run_wrk};
 
 pub(crate) const ABOUT: &str =
     "p99 latency at 70 % of nginx's throughput, 64 keep-alive connections, over nginx's";
@@ -9,15 +9,16 @@ pub(crate) const ABOUT: &str =
 /// Rounds, each of about one second for each of them.
 const ROUNDS: usize = 11;
 /// Of the throughput of nginx.
-const SHARE: f64 = 0.7;
+const LOAD_FRACTION: f64 = 0.7;
 
-pub(crate) fn measure() -> Result<Measured> {
-    let backend = Server::backend()?;
-    let nginx = Server::nginx_before(&backend, Default::default())?;
-    let gateway = Server::gateway_before(&backend, "")?;
-    load(&gateway, Answers::Ok)?;
-    let throughput: Vec<f64> = (0..5).map(|_| load(&nginx, Answers::Ok)).collect::<Result<_>>()?;
-    let rate = median(&throughput) * SHARE;
+pub(crate) fn measure() -> BenchResult<Measurement> {
+    let backend = BenchServer::start_backend()?;
+    let nginx = BenchServer::start_nginx(&backend, Default::default())?;
+    let gateway = BenchServer::start_gateway(&backend, "")?;
+    run_wrk(&gateway, ExpectedStatus::Ok)?;
+    let throughput: Vec<f64> =
+        (0..5).map(|_| run_wrk(&nginx, ExpectedStatus::Ok)).collect::<BenchResult<_>>()?;
+    let rate = median(&throughput) * LOAD_FRACTION;
     let (mut ratios, mut ours, mut theirs) = (Vec::new(), Vec::new(), Vec::new());
     for _ in 0..ROUNDS {
         let before = paced::p99(nginx.address, rate)?;
@@ -28,5 +29,5 @@ pub(crate) fn measure() -> Result<Measured> {
         theirs.extend([before, after]);
     }
     let figures = format!("{:.0} over {:.0} us at {rate:.0} requests/s", median(&ours), median(&theirs));
-    Ok(Measured { value: median(&ratios), figures })
+    Ok(Measurement { value: median(&ratios), figures })
 }

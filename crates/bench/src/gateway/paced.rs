@@ -1,14 +1,14 @@
 //! A load that comes by the clock, whatever the server does, and what its answers take.
 //!
 //! ```text
-//!   due:   |   |   |   |   |   |        one request each, evenly
+//!   due:   |   |   |   |   |   |        one random_request each, evenly
 //!   sent:  |   |   |       ||| |        late where all connections wait
-//!          └── latency ──┘              from when it was due, so that waiting for a connection counts
+//!          └── latency ──┘              from when it was due, so that requests for a connection counts
 //! ```
 //!
 //! A load that sends the next request when the last one is answered would ask less of a slow server, and would not see it.
 
-use crate::Result;
+use crate::BenchResult;
 use rustix::{
     buffer::spare_capacity,
     event::{Timespec, epoll},
@@ -24,38 +24,38 @@ use std::{
     time::{Duration, Instant},
 };
 use tidegate_bench::{
-    process::OTHERS,
-    proxy::{OK, REQUEST},
+    process::LOAD_CORE,
+    proxy::{REQUEST, RESPONSE_END},
 };
 
-const CONNECTIONS: usize = 64;
-const WARM_UP: Duration = Duration::from_millis(250);
-const MEASURED: Duration = Duration::from_secs(1);
+const CONNECTION_COUNT: usize = 64;
+const WARM_UP_DURATION: Duration = Duration::from_millis(250);
+const MEASURE_DURATION: Duration = Duration::from_secs(1);
 /// Requests that are not answered by then are not counted on.
-const PATIENCE: Duration = Duration::from_secs(5);
+const ANSWER_TIMEOUT: Duration = Duration::from_secs(5);
 
 /// The latency that 99 of 100 requests do not exceed, in microseconds, at so many requests per second.
-pub(crate) fn p99(address: SocketAddr, rate: f64) -> Result<f64> {
+pub(crate) fn p99(address: SocketAddr, rate: f64) -> BenchResult<f64> {
     let program = env::current_exe()?;
     let output = Command::new("taskset")
-        .args(["-c", OTHERS])
+        .args(["-c", LOAD_CORE])
         .arg(program)
         .args(["paced", &address.to_string(), &rate.to_string()])
         .output()?;
-    let said = String::from_utf8_lossy(&output.stdout).into_owned();
-    match said.trim().parse() {
+    let text = String::from_utf8_lossy(&output.stdout).into_owned();
+    match text.trim().parse() {
         Ok(micros) if output.status.success() => Ok(micros),
         _ => Err(format!("the load failed: {}", String::from_utf8_lossy(&output.stderr)).into()),
     }
 }
 
 /// The load itself, in a process of its own; prints what [`p99`] returns.
-pub(crate) fn send(address: &str, rate: &str) -> Result<()> {
+pub(crate) fn send(address: &str, rate: &str) -> BenchResult<()> {
     set_current_timer_slack(NonZeroU64::new(1))?;
     let gap = Duration::from_secs_f64(1.0 / rate.parse::<f64>()?);
-    let mut load = Load::new(address.parse()?, gap)?;
-    let mut events = Vec::with_capacity(CONNECTIONS);
-    while load.goes_on()? {
+    let mut load = PacedLoad::new(address.parse()?, gap)?;
+    let mut events = Vec::with_capacity(CONNECTION_COUNT);
+    while load.is_running()? {
         let wait = Timespec::try_from(load.send_due()?)?;
         epoll::wait(&load.epoll, spare_capacity(&mut events), Some(&wait))?;
         for event in events.drain(..) {
@@ -66,80 +66,80 @@ pub(crate) fn send(address: &str, rate: &str) -> Result<()> {
     Ok(())
 }
 
-struct Load {
+struct PacedLoad {
     epoll: rustix::fd::OwnedFd,
-    connections: Vec<Connection>,
+    connections: Vec<PacedConnection>,
     /// Those that wait for nothing, the one that has done so longest first.
     idle: VecDeque<usize>,
     start: Instant,
     /// When the next request is due.
     next: Instant,
-    gap: Duration,
+    interval: Duration,
     latencies: Vec<Duration>,
 }
 
-struct Connection {
+struct PacedConnection {
     stream: TcpStream,
     /// When the request that it has sent was due.
     due: Instant,
     answer: Vec<u8>,
 }
 
-impl Load {
-    fn new(address: SocketAddr, gap: Duration) -> Result<Self> {
+impl PacedLoad {
+    fn new(address: SocketAddr, gap: Duration) -> BenchResult<Self> {
         let epoll = epoll::create(epoll::CreateFlags::CLOEXEC)?;
         let start = Instant::now();
         let mut connections = Vec::new();
-        for number in 0..CONNECTIONS {
+        for number in 0..CONNECTION_COUNT {
             let stream = TcpStream::connect(address)?;
             stream.set_nodelay(true)?;
             stream.set_nonblocking(true)?;
             epoll::add(&epoll, &stream, epoll::EventData::new_u64(number as u64), epoll::EventFlags::IN)?;
-            connections.push(Connection { stream, due: start, answer: Vec::new() });
+            connections.push(PacedConnection { stream, due: start, answer: Vec::new() });
         }
         let start = Instant::now();
-        let idle = (0..CONNECTIONS).collect();
-        Ok(Self { epoll, connections, idle, start, next: start, gap, latencies: Vec::new() })
+        let idle = (0..CONNECTION_COUNT).collect();
+        Ok(Self { epoll, connections, idle, start, next: start, interval: gap, latencies: Vec::new() })
     }
 
     /// Whether there is something left to send or to wait for.
-    fn goes_on(&self) -> Result<bool> {
-        let is_answered = self.idle.len() == CONNECTIONS;
-        match self.start.elapsed().checked_sub(WARM_UP + MEASURED) {
-            Some(over) if over > PATIENCE && !is_answered => Err("the server does not answer".into()),
+    fn is_running(&self) -> BenchResult<bool> {
+        let is_answered = self.idle.len() == CONNECTION_COUNT;
+        match self.start.elapsed().checked_sub(WARM_UP_DURATION + MEASURE_DURATION) {
+            Some(over) if over > ANSWER_TIMEOUT && !is_answered => Err("the server does not answer".into()),
             Some(_) => Ok(!is_answered),
             None => Ok(true),
         }
     }
 
     /// Sends what is due; how long to wait for what is due next, or for an answer.
-    fn send_due(&mut self) -> Result<Duration> {
+    fn send_due(&mut self) -> BenchResult<Duration> {
         let now = Instant::now();
-        let end = self.start + WARM_UP + MEASURED;
+        let end = self.start + WARM_UP_DURATION + MEASURE_DURATION;
         while self.next <= now && self.next < end {
-            let Some(number) = self.idle.pop_front() else { return Ok(PATIENCE) };
+            let Some(number) = self.idle.pop_front() else { return Ok(ANSWER_TIMEOUT) };
             let connection = &mut self.connections[number];
             connection.due = self.next;
             connection.stream.write_all(REQUEST)?;
-            self.next += self.gap;
+            self.next += self.interval;
         }
-        Ok(if self.next < end { self.next.saturating_duration_since(Instant::now()) } else { PATIENCE })
+        Ok(if self.next < end { self.next.saturating_duration_since(Instant::now()) } else { ANSWER_TIMEOUT })
     }
 
-    fn read(&mut self, number: usize) -> Result<()> {
+    fn read(&mut self, number: usize) -> BenchResult<()> {
         let connection = &mut self.connections[number];
         let mut piece = [0; 1_024];
         match connection.stream.read(&mut piece)? {
             0 => return Err("the server closed a connection".into()),
             length => connection.answer.extend_from_slice(&piece[..length]),
         }
-        if connection.answer.ends_with(OK) {
+        if connection.answer.ends_with(RESPONSE_END) {
             if !connection.answer.starts_with(b"HTTP/1.1 200 ") {
                 return Err("the server refused a request".into());
             }
             connection.answer.clear();
             self.idle.push_back(number);
-            if connection.due >= self.start + WARM_UP {
+            if connection.due >= self.start + WARM_UP_DURATION {
                 self.latencies.push(connection.due.elapsed());
             }
         }

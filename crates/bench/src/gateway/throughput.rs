@@ -1,51 +1,51 @@
 //! Requests per second: without rules, with a limit, with many rules, with quotas in Redis.
 
-use crate::{Measured, Result};
-use tidegate_bench::proxy::{Answers, Server, compare};
+use crate::{BenchResult, Measurement};
+use tidegate_bench::proxy::{BenchServer, ExpectedStatus, compare_throughput};
 
-pub(crate) const PLAIN: &str = "requests/s of plain proxying, 64 keep-alive connections, over nginx";
+pub(crate) const PLAIN_ABOUT: &str = "requests/s of plain proxying, 64 keep-alive connections, over nginx";
 
-pub(crate) fn plain() -> Result<Measured> {
-    let backend = Server::backend()?;
-    let nginx = Server::nginx_before(&backend, Default::default())?;
-    compare(&Server::gateway_before(&backend, "")?, &nginx, Answers::Ok)
+pub(crate) fn measure_plain() -> BenchResult<Measurement> {
+    let backend = BenchServer::start_backend()?;
+    let nginx = BenchServer::start_nginx(&backend, Default::default())?;
+    compare_throughput(&BenchServer::start_gateway(&backend, "")?, &nginx, ExpectedStatus::Ok)
 }
 
-pub(crate) const ALLOWED: &str = "one limit per client IP, all allowed, over nginx with limit_req";
+pub(crate) const ALLOWED_ABOUT: &str = "one limit per client IP, all allowed, over nginx with limit_req";
 
-pub(crate) fn limit_allowed() -> Result<Measured> {
-    let backend = Server::backend()?;
-    let nginx = Server::nginx_before(&backend, limit_req("1000000r/s", "burst=100000 nodelay"))?;
-    let gateway = Server::gateway_before(&backend, &one_rule("1000000/s burst 100000"))?;
-    compare(&gateway, &nginx, Answers::Ok)
+pub(crate) fn measure_limit_allowed() -> BenchResult<Measurement> {
+    let backend = BenchServer::start_backend()?;
+    let nginx = BenchServer::start_nginx(&backend, limit_req("1000000r/s", "burst=100000 nodelay"))?;
+    let gateway = BenchServer::start_gateway(&backend, &one_rule("1000000/s burst 100000"))?;
+    compare_throughput(&gateway, &nginx, ExpectedStatus::Ok)
 }
 
-pub(crate) const REJECTED: &str = "one limit per client IP, most rejected, over nginx with limit_req";
+pub(crate) const REJECTED_ABOUT: &str = "one limit per client IP, most rejected, over nginx with limit_req";
 
-pub(crate) fn limit_rejected() -> Result<Measured> {
-    let backend = Server::backend()?;
-    let nginx = Server::nginx_before(&backend, limit_req("1r/m", ""))?;
-    let gateway = Server::gateway_before(&backend, &one_rule("1/min burst 1"))?;
-    compare(&gateway, &nginx, Answers::Refusals)
+pub(crate) fn measure_limit_rejected() -> BenchResult<Measurement> {
+    let backend = BenchServer::start_backend()?;
+    let nginx = BenchServer::start_nginx(&backend, limit_req("1r/m", ""))?;
+    let gateway = BenchServer::start_gateway(&backend, &one_rule("1/min burst 1"))?;
+    compare_throughput(&gateway, &nginx, ExpectedStatus::TooManyRequests)
 }
 
-pub(crate) const RULES: &str = "1,000 rules loaded, one matches, over 10 rules";
+pub(crate) const RULES_ABOUT: &str = "1,000 rules loaded, one matches, over 10 rules";
 
-pub(crate) fn rules_1000() -> Result<Measured> {
-    let backend = Server::backend()?;
-    let few = Server::gateway_before(&backend, &many_rules(10))?;
-    compare(&Server::gateway_before(&backend, &many_rules(1_000))?, &few, Answers::Ok)
+pub(crate) fn measure_rules_1000() -> BenchResult<Measurement> {
+    let backend = BenchServer::start_backend()?;
+    let few = BenchServer::start_gateway(&backend, &many_rules(10))?;
+    compare_throughput(&BenchServer::start_gateway(&backend, &many_rules(1_000))?, &few, ExpectedStatus::Ok)
 }
 
-pub(crate) const REDIS: &str = "three quotas in Redis, strict, all allowed, over the same in memory";
+pub(crate) const REDIS_ABOUT: &str = "three quotas in Redis, strict, all allowed, over the same in memory";
 
-pub(crate) fn redis_three() -> Result<Measured> {
-    let (backend, redis) = (Server::backend()?, Server::redis()?);
+pub(crate) fn measure_redis_three() -> BenchResult<Measurement> {
+    let (backend, redis) = (BenchServer::start_backend()?, BenchServer::start_redis()?);
     let rule = "rules: { name: each, key: ip, quotas: [1000000/s, 50000000/min, 2000000000/h] }";
-    let memory = Server::gateway_before(&backend, &format!("headers: none\n{rule}"))?;
+    let memory = BenchServer::start_gateway(&backend, &format!("headers: none\n{rule}"))?;
     let store =
         format!("store: redis://{}\ndeadline: 20ms\non-outage: closed\nheaders: none\n{rule}", redis.address);
-    compare(&Server::gateway_before(&backend, &store)?, &memory, Answers::MostlyOk)
+    compare_throughput(&BenchServer::start_gateway(&backend, &store)?, &memory, ExpectedStatus::MostlyOk)
 }
 
 /// What nginx says of its zone, and where it applies it.

@@ -2,7 +2,7 @@
 
 use std::hint::black_box;
 use tidegate::{Limited, Limiter, limit};
-use tidegate_bench::{Result, suite::Measured, turns::compare};
+use tidegate_bench::{BenchResult, interleaved::compare, suite::Measurement};
 
 pub(crate) const ABOUT: &str =
     "the attribute on an empty function, u64 key, allowed, over a direct call of the limiter";
@@ -11,17 +11,17 @@ pub(crate) const ABOUT: &str =
 const QUOTA: &str = "1000000000/s";
 
 #[limit("1000000000/s", key = key)]
-fn attributed(key: u64) -> std::result::Result<(), Limited> {
+fn limited_call(key: u64) -> std::result::Result<(), Limited> {
     Ok(())
 }
 
 /// Beside it, in the figures, a future instead of a function.
 #[limit("1000000000/s", key = key)]
-async fn awaited(key: u64) -> std::result::Result<(), Limited> {
+async fn limited_async_call(key: u64) -> std::result::Result<(), Limited> {
     Ok(())
 }
 
-pub(crate) fn measure() -> Result<Measured> {
+pub(crate) fn measure() -> BenchResult<Measurement> {
     let limiter = Limiter::new(QUOTA)?;
     let direct = || {
         let decision = black_box(&limiter).check(&black_box(7_u64));
@@ -30,12 +30,12 @@ pub(crate) fn measure() -> Result<Measured> {
     let mut context = std::task::Context::from_waker(std::task::Waker::noop());
     let future = compare(
         ("future", || {
-            let answer = std::pin::pin!(awaited(black_box(7))).poll(&mut context);
+            let answer = std::pin::pin!(limited_async_call(black_box(7))).poll(&mut context);
             assert!(answer.map(|answer| answer.is_ok()).is_ready());
         }),
         ("direct", direct),
     );
-    let function = compare(("attribute", || assert!(attributed(black_box(7)).is_ok())), ("direct", direct));
+    let function = compare(("attribute", || assert!(limited_call(black_box(7)).is_ok())), ("direct", direct));
     let figures = format!("{}; an async function {:.2} of direct", function.figures, future.value);
-    Ok(Measured { figures, ..function })
+    Ok(Measurement { figures, ..function })
 }

@@ -12,7 +12,7 @@ use tidegate::{
     rule::{Fields, request::key},
     tower::LimitLayer,
 };
-use tidegate_bench::{Result, suite::Measured, turns::median};
+use tidegate_bench::{BenchResult, interleaved::median, suite::Measurement};
 use tokio::{net::TcpListener, runtime::Builder};
 use tower::{Layer as _, Service, util::MapResponseLayer};
 
@@ -21,7 +21,7 @@ pub(crate) const ABOUT: &str = "requests per second of an axum server under wrk 
 /// All are measured in turns, each for a second at a time, so that a slow moment of the machine hits none in particular.
 const ROUNDS: usize = 9;
 
-pub(crate) fn measure() -> Result<Measured> {
+pub(crate) fn measure() -> BenchResult<Measurement> {
     // One core for the servers, the other for the load.
     let pid = process::id().to_string();
     let _ = Command::new("taskset").args(["-cp", "0", &pid]).stdout(Stdio::null()).status();
@@ -31,21 +31,21 @@ pub(crate) fn measure() -> Result<Measured> {
     let body = || MapResponseLayer::new(|response: Response<_>| response.map(Body::new));
     let servers = [
         serve(app())?,
-        serve(body().layer(layer(Fields::None)?.layer(app())))?,
-        serve(body().layer(layer(Fields::Ietf)?.layer(app())))?,
-        serve(app().layer(layer(Fields::Ietf)?))?,
+        serve(body().layer(limit_layer(Fields::None)?.layer(app())))?,
+        serve(body().layer(limit_layer(Fields::Ietf)?.layer(app())))?,
+        serve(app().layer(limit_layer(Fields::Ietf)?))?,
         serve(app().layer(nothing))?,
     ];
     for server in servers {
-        wrk(server)?;
+        run_wrk(server)?;
     }
     let mut ratios: [Vec<f64>; 5] = Default::default();
     let (mut with, mut without) = (Vec::new(), Vec::new());
     for round in 0..ROUNDS {
         let mut rates = [0.0; 5];
-        for turn in 0..servers.len() {
-            let place = (turn + round) % servers.len();
-            rates[place] = wrk(servers[place])?;
+        for offset in 0..servers.len() {
+            let place = (offset + round) % servers.len();
+            rates[place] = run_wrk(servers[place])?;
         }
         without.push(rates[0]);
         with.push(rates[1]);
@@ -58,16 +58,16 @@ pub(crate) fn measure() -> Result<Measured> {
         median(&with),
         median(&without),
     );
-    Ok(Measured { value, figures })
+    Ok(Measurement { value, figures })
 }
 
-fn layer(fields: Fields) -> Result<LimitLayer> {
+fn limit_layer(fields: Fields) -> BenchResult<LimitLayer> {
     let rule = Rules::new().rule(Declaration::of("api").quota("1000000000/s")?)?;
     Ok(LimitLayer::new(Gate::new([RequestLimit::new(rule).key(key::peer())]).fields(fields)))
 }
 
 /// A server on a thread of its own, until the program ends.
-fn serve<S>(app: S) -> Result<SocketAddr>
+fn serve<S>(app: S) -> BenchResult<SocketAddr>
 where
     S: Service<Request, Response = Response, Error = Infallible, Future: Send> + Clone + Send + 'static,
 {
@@ -80,7 +80,7 @@ where
 }
 
 /// Requests per second, all of which must be answered well.
-fn wrk(address: SocketAddr) -> Result<f64> {
+fn run_wrk(address: SocketAddr) -> BenchResult<f64> {
     let url = format!("http://{address}/");
     let output = Command::new("taskset")
         .args(["-c", "1", "wrk", "-t1", "-c32", "-d1s", &url])

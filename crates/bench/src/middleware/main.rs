@@ -12,20 +12,20 @@ mod tower_plain;
 
 use std::process::ExitCode;
 use tidegate_bench::suite::{
-    Bar::{AtLeast, AtMost},
-    Case, Others, Suite,
+    BenchCase, OtherProcesses, Suite,
+    SuiteTarget::{AtLeast, AtMost},
 };
 
 #[rustfmt::skip]
 const SUITE: Suite = Suite {
     name: "middleware",
     peers: &["tower_governor", "governor", "axum"],
-    others: Others::Disturb,
+    other_processes: OtherProcesses::Disturb,
     cases: &[
-        Case { name: "attribute", about: attribute::ABOUT, bar: AtMost(1.15), measure: attribute::measure },
-        Case { name: "tower-plain", about: tower_plain::ABOUT, bar: AtMost(0.6), measure: tower_plain::measure },
-        Case { name: "tower-headers", about: tower_headers::ABOUT, bar: AtMost(1.0), measure: tower_headers::measure },
-        Case { name: "axum", about: axum_server::ABOUT, bar: AtLeast(0.97), measure: axum_server::measure },
+        BenchCase { name: "attribute", about: attribute::ABOUT, target: AtMost(1.15), measure: attribute::measure },
+        BenchCase { name: "tower-plain", about: tower_plain::ABOUT, target: AtMost(0.6), measure: tower_plain::measure },
+        BenchCase { name: "tower-headers", about: tower_headers::ABOUT, target: AtMost(1.0), measure: tower_headers::measure },
+        BenchCase { name: "axum", about: axum_server::ABOUT, target: AtLeast(0.97), measure: axum_server::measure },
     ],
 };
 

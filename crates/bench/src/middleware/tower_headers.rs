@@ -2,11 +2,11 @@
 
 use crate::tower_plain;
 use tidegate::rule::Fields;
-use tidegate_bench::{Result, suite::Measured};
+use tidegate_bench::{BenchResult, suite::Measurement};
 
 pub(crate) const ABOUT: &str =
     "the same with the headers of the IETF's draft, over tower_governor's time without headers";
 
-pub(crate) fn measure() -> Result<Measured> {
-    tower_plain::against_governor("layer with headers", Fields::Ietf)
+pub(crate) fn measure() -> BenchResult<Measurement> {
+    tower_plain::compare_with_governor("layer with headers", Fields::Ietf)
 }

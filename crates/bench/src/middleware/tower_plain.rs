@@ -17,7 +17,7 @@ use tidegate::{
     rule::{Fields, request::key},
     tower::LimitLayer,
 };
-use tidegate_bench::{Result, suite::Measured, turns::compare};
+use tidegate_bench::{BenchResult, interleaved::compare, suite::Measurement};
 use tower::{Layer, Service};
 use tower_governor::{GovernorLayer, governor::GovernorConfigBuilder, key_extractor::PeerIpKeyExtractor};
 
@@ -27,13 +27,13 @@ pub(crate) const ABOUT: &str =
 /// Clients that take turns.
 const CLIENTS: u16 = 100;
 
-pub(crate) fn measure() -> Result<Measured> {
-    against_governor("layer", Fields::None)
+pub(crate) fn measure() -> BenchResult<Measurement> {
+    compare_with_governor("layer", Fields::None)
 }
 
 /// Our layer with these fields, beside theirs without any. Requests are made before and used again, so that only the way
 /// through the layer and the service is timed.
-pub(crate) fn against_governor(name: &str, fields: Fields) -> Result<Measured> {
+pub(crate) fn compare_with_governor(name: &str, fields: Fields) -> BenchResult<Measurement> {
     let rule = Rules::new().rule(Declaration::of("api").quota("1000000000/s")?)?;
     let layer = LimitLayer::new(Gate::new([RequestLimit::new(rule).key(key::peer())]).fields(fields));
     let governor = GovernorConfigBuilder::default()
@@ -43,27 +43,29 @@ pub(crate) fn against_governor(name: &str, fields: Fields) -> Result<Measured> {
         .finish()
         .ok_or("tower_governor takes no such quota")?;
 
-    let pool = Pool::default();
+    let pool = RequestPool::default();
     let (mut ours, mut theirs) =
         (layer.layer(pool.clone()), GovernorLayer::new(governor).layer(pool.clone()));
     let mut measured =
-        compare((name, || pool.pass(&mut ours)), ("tower_governor", || pool.pass(&mut theirs)));
+        compare((name, || pool.send_next(&mut ours)), ("tower_governor", || pool.send_next(&mut theirs)));
     let (mut one, mut other) = (pool.clone(), pool.clone());
-    let bare = compare(("the bare service", || pool.pass(&mut one)), ("", || pool.pass(&mut other))).figures;
+    let bare =
+        compare(("the bare service", || pool.send_next(&mut one)), ("", || pool.send_next(&mut other)))
+            .figures;
     measured.figures = format!("{}, {}", measured.figures, bare.split(',').next().unwrap_or_default());
     Ok(measured)
 }
 
 /// Requests, and a service that does nothing but put them back.
 #[derive(Clone)]
-struct Pool(Rc<RefCell<Requests>>);
+struct RequestPool(Rc<RefCell<PooledRequests>>);
 
-struct Requests {
-    waiting: Vec<Option<Request<()>>>,
+struct PooledRequests {
+    requests: Vec<Option<Request<()>>>,
     next: usize,
 }
 
-impl Default for Pool {
+impl Default for RequestPool {
     fn default() -> Self {
         let request = |client: u16| {
             let [high, low] = client.to_be_bytes();
@@ -71,11 +73,11 @@ impl Default for Pool {
             request.extensions_mut().insert(ConnectInfo(SocketAddr::from(([10, 0, high, low], 4_000))));
             Some(request)
         };
-        Self(Rc::new(RefCell::new(Requests { waiting: (0..CLIENTS).map(request).collect(), next: 0 })))
+        Self(Rc::new(RefCell::new(PooledRequests { requests: (0..CLIENTS).map(request).collect(), next: 0 })))
     }
 }
 
-impl Service<Request<()>> for Pool {
+impl Service<Request<()>> for RequestPool {
     type Response = Response<Body>;
     type Error = Infallible;
     type Future = Ready<std::result::Result<Response<Body>, Infallible>>;
@@ -87,22 +89,22 @@ impl Service<Request<()>> for Pool {
     fn call(&mut self, request: Request<()>) -> Self::Future {
         let mut requests = self.0.borrow_mut();
         let place = requests.next;
-        requests.waiting[place] = Some(request);
+        requests.requests[place] = Some(request);
         requests.next = (place + 1) % usize::from(CLIENTS);
         ready(Ok(Response::new(Body::empty())))
     }
 }
 
-impl Pool {
+impl RequestPool {
     /// One request on its way.
-    fn pass<S, R>(&self, service: &mut S)
+    fn send_next<S, R>(&self, service: &mut S)
     where
         S: Service<Request<()>, Response = Response<R>, Error = Infallible>,
     {
         let request = {
             let mut requests = self.0.borrow_mut();
             let place = requests.next;
-            requests.waiting[place].take()
+            requests.requests[place].take()
         };
         let Some(request) = request else { return };
         let mut context = Context::from_waker(Waker::noop());

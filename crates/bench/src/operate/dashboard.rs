@@ -7,32 +7,33 @@ use std::{
     time::Duration,
 };
 use tidegate_bench::{
-    Result,
+    BenchResult,
+    interleaved::median,
     process::free_address,
-    proxy::{Answers, Server, load},
-    suite::Measured,
-    turns::median,
+    proxy::{BenchServer, ExpectedStatus, run_wrk},
+    suite::Measurement,
 };
 
 pub(crate) const ABOUT: &str =
     "requests/s of a gateway with the dashboard open in ten clients, over the same with nobody looking";
 
-const CLIENTS: usize = 10;
+const CLIENT_COUNT: usize = 10;
 /// Rounds, of one second for each load.
 const ROUNDS: usize = 13;
 
-pub(crate) fn measure() -> Result<Measured> {
-    let (backend, admin) = (Server::backend()?, free_address()?);
+pub(crate) fn measure() -> BenchResult<Measurement> {
+    let (backend, admin) = (BenchServer::start_backend()?, free_address()?);
     let rule = "rules: { name: each, key: ip, quota: 1000000/s burst 100000 }";
     let policy = format!("headers: none\nadmin: {admin}\nobserve: {{ denials: 10000 }}\n{rule}");
-    let gateway = Server::gateway_before(&backend, &policy)?;
+    let gateway = BenchServer::start_gateway(&backend, &policy)?;
     let (mut ratios, mut watched, mut alone) = (Vec::new(), Vec::new(), Vec::new());
     for round in 0..=ROUNDS {
-        let before = load(&gateway, Answers::Ok)?;
-        let watchers = (0..CLIENTS).map(|_| Watcher::open(admin)).collect::<Result<Vec<_>>>()?;
-        let own = load(&gateway, Answers::Ok)?;
-        watchers.into_iter().try_for_each(Watcher::close)?;
-        let after = load(&gateway, Answers::Ok)?;
+        let before = run_wrk(&gateway, ExpectedStatus::Ok)?;
+        let watchers =
+            (0..CLIENT_COUNT).map(|_| DashboardClient::open(admin)).collect::<BenchResult<Vec<_>>>()?;
+        let own = run_wrk(&gateway, ExpectedStatus::Ok)?;
+        watchers.into_iter().try_for_each(DashboardClient::close)?;
+        let after = run_wrk(&gateway, ExpectedStatus::Ok)?;
         // The first one is for warming up.
         if round > 0 {
             ratios.push(own * 2.0 / (before + after));
@@ -41,18 +42,18 @@ pub(crate) fn measure() -> Result<Measured> {
         }
     }
     let figures = format!("{:.0} over {:.0} requests/s", median(&watched), median(&alone));
-    Ok(Measured { value: median(&ratios), figures })
+    Ok(Measurement { value: median(&ratios), figures })
 }
 
 /// One who looks: all that comes is read.
-struct Watcher {
+struct DashboardClient {
     stream: TcpStream,
-    reading: JoinHandle<usize>,
+    reader: JoinHandle<usize>,
 }
 
-impl Watcher {
+impl DashboardClient {
     /// Opens the stream that a dashboard lives on, and waits for the first numbers.
-    fn open(admin: SocketAddr) -> Result<Self> {
+    fn open(admin: SocketAddr) -> BenchResult<Self> {
         let mut stream = TcpStream::connect(admin)?;
         stream.set_read_timeout(Some(Duration::from_secs(10)))?;
         stream.write_all(format!("GET /api/v1/live HTTP/1.1\r\nhost: {admin}\r\n\r\n").as_bytes())?;
@@ -62,13 +63,13 @@ impl Watcher {
         let reading = thread::spawn(move || {
             lines.map_while(std::result::Result::ok).filter(|line| is_snapshot(line)).count()
         });
-        Ok(Self { stream, reading })
+        Ok(Self { stream, reader: reading })
     }
 
     /// Looks away; whoever saw nothing new meanwhile did not look.
-    fn close(self) -> Result<()> {
+    fn close(self) -> BenchResult<()> {
         self.stream.shutdown(std::net::Shutdown::Both)?;
-        match self.reading.join() {
+        match self.reader.join() {
             Ok(1..) => Ok(()),
             _ => Err("the dashboard stood still".into()),
         }

@@ -11,8 +11,9 @@ use std::{env, process::ExitCode};
 use tidegate_bench::{
     proxy,
     suite::{
-        Bar::{AtLeast, AtMost},
-        Case, Others, Suite, ended,
+        BenchCase, OtherProcesses, Suite,
+        SuiteTarget::{AtLeast, AtMost},
+        exit_code,
     },
 };
 
@@ -20,11 +21,11 @@ use tidegate_bench::{
 const SUITE: Suite = Suite {
     name: "operate",
     peers: &["memchr"],
-    others: Others::TakePart,
+    other_processes: OtherProcesses::Participate,
     cases: &[
-        Case { name: "replay", about: replay::ABOUT, bar: AtLeast(0.5), measure: replay::measure },
-        Case { name: "replay-memory", about: replay_memory::ABOUT, bar: AtMost(1.5), measure: replay_memory::measure },
-        Case { name: "dashboard", about: dashboard::ABOUT, bar: AtLeast(0.98), measure: dashboard::measure },
+        BenchCase { name: "replay", about: replay::ABOUT, target: AtLeast(0.5), measure: replay::measure },
+        BenchCase { name: "replay-memory", about: replay_memory::ABOUT, target: AtMost(1.5), measure: replay_memory::measure },
+        BenchCase { name: "dashboard", about: dashboard::ABOUT, target: AtLeast(0.98), measure: dashboard::measure },
     ],
 };
 
@@ -33,8 +34,8 @@ fn main() -> ExitCode {
     let args: Vec<&str> = args.iter().map(String::as_str).collect();
     match args[..] {
         // Processes that this program starts for itself.
-        ["peak", megabytes] => ended(replay_memory::peak(megabytes)),
-        ["serve", policy] => ended(proxy::serve(policy)),
+        ["peak", megabytes] => exit_code(replay_memory::print_peak_memory(megabytes)),
+        ["serve", policy] => exit_code(proxy::serve(policy)),
         _ => SUITE.main(),
     }
 }

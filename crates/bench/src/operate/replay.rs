@@ -1,8 +1,8 @@
 //! A replay beside reading the same log with the same parser, and nothing else.
 
-use crate::traffic::{POLICY, Traffic};
+use crate::traffic::{GeneratedLog, POLICY};
 use std::{hint::black_box, io::Read as _, path::Path, sync::Arc, time::Instant};
-use tidegate_bench::{Result, suite::Measured, turns::median};
+use tidegate_bench::{BenchResult, interleaved::median, suite::Measurement};
 use tidegate_policy::Policy;
 use tidegate_replay::{
     log::{Formats, Input, Log},
@@ -13,33 +13,33 @@ use tidegate_rule::request::Head as _;
 pub(crate) const ABOUT: &str =
     "lines/s of a replay under a policy of 10 rules over reading the same log with the same parser";
 
-const BYTES: u64 = 300 << 20;
-const TURNS: usize = 11;
+const LOG_BYTES: u64 = 300 << 20;
+const ROUNDS: usize = 11;
 
-pub(crate) fn measure() -> Result<Measured> {
+pub(crate) fn measure() -> BenchResult<Measurement> {
     let mut log = Vec::new();
-    Traffic::new(BYTES).read_to_end(&mut log)?;
+    GeneratedLog::new(LOG_BYTES).read_to_end(&mut log)?;
     let log: Arc<[u8]> = log.into();
     let policy: Policy = POLICY.parse()?;
     let (mut alone, mut replayed) = (Vec::new(), Vec::new());
-    for _ in 0..TURNS {
+    for _ in 0..ROUNDS {
         alone.push(parse(&log)?);
         replayed.push(replay(&log, &policy)?);
     }
     let (alone, replayed) = (median(&alone), median(&replayed));
     let million = |rate: f64| rate / 1e6;
     let figures = format!("{:.2} over {:.2} million lines/s", million(replayed), million(alone));
-    Ok(Measured { value: replayed / alone, figures })
+    Ok(Measurement { value: replayed / alone, figures })
 }
 
-fn open(log: &Arc<[u8]>) -> Result<Log> {
+fn open_log(log: &Arc<[u8]>) -> BenchResult<Log> {
     Ok(Log::open(vec![Input::bytes("log", log.clone())], Formats::known(&[])?, None)?)
 }
 
 /// Lines per second of reading alone.
-fn parse(log: &Arc<[u8]>) -> Result<f64> {
+fn parse(log: &Arc<[u8]>) -> BenchResult<f64> {
     let start = Instant::now();
-    let mut log = open(log)?;
+    let mut log = open_log(log)?;
     let mut lines = 0_u64;
     while let Some((line, now)) = log.next_line()? {
         black_box((line.path(), now));
@@ -49,9 +49,9 @@ fn parse(log: &Arc<[u8]>) -> Result<f64> {
 }
 
 /// Lines per second of a replay.
-fn replay(log: &Arc<[u8]>, policy: &Policy) -> Result<f64> {
+fn replay(log: &Arc<[u8]>, policy: &Policy) -> BenchResult<f64> {
     let start = Instant::now();
-    let played = play(open(log)?, (policy, Path::new("")), None, |_| {})?;
+    let played = play(open_log(log)?, (policy, Path::new("")), None, |_| {})?;
     let seconds = start.elapsed().as_secs_f64();
     if played.log.broken > 0 || played.tally.denied == 0 || played.tally.admitted == 0 {
         return Err("the replay did not do what it should".into());

@@ -1,13 +1,13 @@
 //! Memory that a replay takes, whatever the length of the log.
 
-use crate::traffic::{POLICY, Traffic};
+use crate::traffic::{GeneratedLog, POLICY};
 use std::{
     env, fs,
     io::{self, Write as _},
     path::Path,
     process::{Command, Stdio},
 };
-use tidegate_bench::{Result, suite::Measured};
+use tidegate_bench::{BenchResult, suite::Measurement};
 use tidegate_policy::Policy;
 use tidegate_replay::{
     Progress,
@@ -18,31 +18,31 @@ use tidegate_replay::{
 pub(crate) const ABOUT: &str =
     "peak memory of a replay of 10 GB of log, made up on the fly, over that of 100 MB";
 
-const SMALL: u64 = 100;
-const LARGE: u64 = 10_000;
+const SMALL_LOG_MEGABYTES: u64 = 100;
+const LARGE_LOG_MEGABYTES: u64 = 10_000;
 
-pub(crate) fn measure() -> Result<Measured> {
-    let (small, large) = (in_process(SMALL)?, in_process(LARGE)?);
+pub(crate) fn measure() -> BenchResult<Measurement> {
+    let (small, large) = (peak_of_child(SMALL_LOG_MEGABYTES)?, peak_of_child(LARGE_LOG_MEGABYTES)?);
     let megabytes = |bytes: u64| bytes as f64 / (1 << 20) as f64;
     let figures = format!("{:.1} over {:.1} MB", megabytes(large), megabytes(small));
-    Ok(Measured { value: large as f64 / small as f64, figures })
+    Ok(Measurement { value: large as f64 / small as f64, figures })
 }
 
 /// The peak of a process of its own.
-fn in_process(megabytes: u64) -> Result<u64> {
+fn peak_of_child(megabytes: u64) -> BenchResult<u64> {
     let mut command = Command::new(env::current_exe()?);
     let output = command.arg("peak").arg(megabytes.to_string()).stderr(Stdio::inherit()).output()?;
-    let said = String::from_utf8(output.stdout)?;
-    Ok(said.trim().parse().map_err(|_| format!("a replay of {megabytes} MB said `{}`", said.trim()))?)
+    let text = String::from_utf8(output.stdout)?;
+    Ok(text.trim().parse().map_err(|_| format!("a replay of {megabytes} MB text `{}`", text.trim()))?)
 }
 
 /// Replays a log of so many megabytes, and prints the most memory that this process ever had.
-pub(crate) fn peak(megabytes: &str) -> Result<()> {
+pub(crate) fn print_peak_memory(megabytes: &str) -> BenchResult<()> {
     let bytes = megabytes.parse::<u64>()? * 1_000_000;
     let policy: Policy = POLICY.parse()?;
-    let log = Log::open(vec![Input::stream("log", Traffic::new(bytes))], Formats::known(&[])?, None)?;
+    let log = Log::open(vec![Input::stream("log", GeneratedLog::new(bytes))], Formats::known(&[])?, None)?;
     let mut next = 0;
-    let told = |progress: Progress| {
+    let on_progress = |progress: Progress| {
         if progress.read >= next && bytes > 1_000_000_000 {
             next += 1_000_000_000;
             // Nobody is left to tell when standard error is closed.
@@ -50,7 +50,7 @@ pub(crate) fn peak(megabytes: &str) -> Result<()> {
                 writeln!(io::stderr(), "  {} of {} GB", progress.read / 1_000_000_000, bytes / 1_000_000_000);
         }
     };
-    let played = play(log, (&policy, Path::new("")), None, told)?;
+    let played = play(log, (&policy, Path::new("")), None, on_progress)?;
     if played.log.broken > 0 || played.tally.denied == 0 {
         return Err("the replay did not do what it should".into());
     }

@@ -3,17 +3,17 @@
 use std::io::{self, Read};
 
 /// A log of so many bytes in the combined format, made up as it is read.
-pub(crate) struct Traffic {
+pub(crate) struct GeneratedLog {
     random: fastrand::Rng,
-    left: u64,
+    bytes_left: u64,
     /// Lines so far; a thousand are one second.
     lines: u64,
-    piece: Vec<u8>,
-    given: usize,
+    chunk: Vec<u8>,
+    position: usize,
 }
 
 /// How many clients there are. All of them come within the first megabytes.
-const CLIENTS: u32 = 50_000;
+const CLIENT_COUNT: u32 = 50_000;
 
 const PATHS: [&str; 8] =
     ["/", "/login", "/api/users/", "/api/orders/", "/search?q=", "/static/app.js", "/blog/", "/images/"];
@@ -35,16 +35,22 @@ rules:
   - { name: writes, match: { method: [POST, PUT, DELETE] }, key: ip, quota: 10/min }
 ";
 
-impl Traffic {
+impl GeneratedLog {
     pub(crate) fn new(bytes: u64) -> Self {
-        Self { random: fastrand::Rng::with_seed(7), left: bytes, lines: 0, piece: Vec::new(), given: 0 }
+        Self {
+            random: fastrand::Rng::with_seed(7),
+            bytes_left: bytes,
+            lines: 0,
+            chunk: Vec::new(),
+            position: 0,
+        }
     }
 
-    fn line(&mut self) {
+    fn write_line(&mut self) {
         let random = &mut self.random;
         // Some come far more often than others.
-        let (a, b) = (random.u32(0..CLIENTS), random.u32(0..CLIENTS));
-        let client = (u64::from(a) * u64::from(b) / u64::from(CLIENTS)) as u32;
+        let (a, b) = (random.u32(0..CLIENT_COUNT), random.u32(0..CLIENT_COUNT));
+        let client = (u64::from(a) * u64::from(b) / u64::from(CLIENT_COUNT)) as u32;
         let path = PATHS[random.usize(0..PATHS.len())];
         let method = if random.u8(0..10) == 0 { "POST" } else { "GET" };
         let number = random.u32(0..100_000);
@@ -53,7 +59,7 @@ impl Traffic {
         let tail = if path.ends_with(['/', '=']) && path != "/" { number.to_string() } else { String::new() };
         // Writing to a vector does not fail.
         let _ = io::Write::write_fmt(
-            &mut self.piece,
+            &mut self.chunk,
             format_args!(
                 "10.{}.{}.{} - - [{day:02}/Feb/2024:{:02}:{:02}:{:02} +0000] \"{method} {path}{tail} HTTP/1.1\" 200 {number} \
                  \"https://example.com/\" \"{AGENT}\"\n",
@@ -69,19 +75,19 @@ impl Traffic {
     }
 }
 
-impl Read for Traffic {
+impl Read for GeneratedLog {
     fn read(&mut self, into: &mut [u8]) -> io::Result<usize> {
-        if self.given == self.piece.len() {
-            self.piece.clear();
-            self.given = 0;
-            while self.piece.len() < 1 << 16 && (self.piece.len() as u64) < self.left {
-                self.line();
+        if self.position == self.chunk.len() {
+            self.chunk.clear();
+            self.position = 0;
+            while self.chunk.len() < 1 << 16 && (self.chunk.len() as u64) < self.bytes_left {
+                self.write_line();
             }
-            self.left = self.left.saturating_sub(self.piece.len() as u64);
+            self.bytes_left = self.bytes_left.saturating_sub(self.chunk.len() as u64);
         }
-        let count = into.len().min(self.piece.len() - self.given);
-        into[..count].copy_from_slice(&self.piece[self.given..self.given + count]);
-        self.given += count;
+        let count = into.len().min(self.chunk.len() - self.position);
+        into[..count].copy_from_slice(&self.chunk[self.position..self.position + count]);
+        self.position += count;
         Ok(count)
     }
 }

@@ -12,7 +12,7 @@ use std::{
     time::Duration,
 };
 use tidegate_bandwidth::Bandwidth;
-use tidegate_bench::{Result, suite::Measured, turns::median};
+use tidegate_bench::{BenchResult, interleaved::median, suite::Measurement};
 use tokio::{
     io::{AsyncRead, AsyncWrite, BufReader, ReadBuf, copy_buf},
     runtime::{Builder, Runtime},
@@ -20,30 +20,30 @@ use tokio::{
 };
 
 /// Bytes of one copy, the memory that they come from and go to, and the buffer between.
-const BYTES: u64 = 200_000_000;
-const MEMORY: usize = 64 << 20;
-const BUFFER: usize = 64 << 10;
+const COPY_BYTES: u64 = 200_000_000;
+const MEMORY_BYTES: usize = 64 << 20;
+const BUFFER_BYTES: usize = 64 << 10;
 /// Many short rounds: the machine's memory is not equally fast all the time.
 const ROUNDS: usize = 61;
 /// What the paced copy moves between two pauses.
-const PIECE: u64 = 4_000_000;
+const CHUNK_BYTES: u64 = 4_000_000;
 
-pub(crate) fn cpu() -> Result<Measured> {
+pub(crate) fn measure_cpu() -> BenchResult<Measurement> {
     let runtime = Builder::new_current_thread().enable_time().build()?;
-    let mut memory = (vec![7; MEMORY], vec![1; MEMORY]);
+    let mut memory = (vec![7; MEMORY_BYTES], vec![1; MEMORY_BYTES]);
     copy(&runtime, &mut memory, |source| source)?;
     let (mut limited, mut paced, mut bare) = (Vec::new(), Vec::new(), Vec::new());
     for _ in 0..ROUNDS {
         bare.push(copy(&runtime, &mut memory, |source| source)?);
         let bandwidth = Bandwidth::new("1GB/s")?;
         limited.push(copy(&runtime, &mut memory, |source| bandwidth.limit_reads(source))?);
-        paced.push(copy(&runtime, &mut memory, Paced::new)?);
+        paced.push(copy(&runtime, &mut memory, SleepPaced::new)?);
     }
     let ratio = |theirs: &[f64]| {
         let ratios: Vec<f64> = limited.iter().zip(theirs).map(|(ours, theirs)| ours / theirs).collect();
         median(&ratios)
     };
-    let per_gb = |times: &[f64]| median(times) * 1e3 / (BYTES as f64 / 1e9);
+    let per_gb = |times: &[f64]| median(times) * 1e3 / (COPY_BYTES as f64 / 1e9);
     let figures = format!(
         "limited {:.0} ms of processor time a GB, paced by sleeps {:.0} ms; {:.3} of a bare copy that never pauses, {:.0} ms",
         per_gb(&limited),
@@ -51,23 +51,25 @@ pub(crate) fn cpu() -> Result<Measured> {
         ratio(&bare),
         per_gb(&bare)
     );
-    Ok(Measured { value: ratio(&paced), figures })
+    Ok(Measurement { value: ratio(&paced), figures })
 }
 
 /// Copies once, and says how much processor time this process took for it, in seconds.
 fn copy<'a, R: AsyncRead + Unpin>(
     runtime: &Runtime,
     memory: &'a mut (Vec<u8>, Vec<u8>),
-    limit: impl FnOnce(Source<'a>) -> R,
-) -> Result<f64> {
+    limit: impl FnOnce(MemorySource<'a>) -> R,
+) -> BenchResult<f64> {
     let (from, to) = memory;
     let before = processor_time();
     let moved = runtime.block_on(async {
-        let mut source =
-            BufReader::with_capacity(BUFFER, limit(Source { memory: from, place: 0, left: BYTES }));
-        copy_buf(&mut source, &mut Sink { memory: to, place: 0 }).await
+        let mut source = BufReader::with_capacity(
+            BUFFER_BYTES,
+            limit(MemorySource { memory: from, position: 0, left: COPY_BYTES }),
+        );
+        copy_buf(&mut source, &mut MemorySink { memory: to, position: 0 }).await
     })?;
-    assert_eq!(moved, BYTES);
+    assert_eq!(moved, COPY_BYTES);
     Ok(processor_time() - before)
 }
 
@@ -77,7 +79,7 @@ fn processor_time() -> f64 {
 }
 
 /// Sleeps after every piece until it is time for the next, at 1 GB/s.
-struct Paced<T> {
+struct SleepPaced<T> {
     inner: T,
     start: Instant,
     moved: u64,
@@ -85,13 +87,19 @@ struct Paced<T> {
     pause: Pin<Box<Sleep>>,
 }
 
-impl<T> Paced<T> {
+impl<T> SleepPaced<T> {
     fn new(inner: T) -> Self {
-        Self { inner, start: Instant::now(), moved: 0, left: PIECE, pause: Box::pin(sleep(Duration::ZERO)) }
+        Self {
+            inner,
+            start: Instant::now(),
+            moved: 0,
+            left: CHUNK_BYTES,
+            pause: Box::pin(sleep(Duration::ZERO)),
+        }
     }
 }
 
-impl<T: AsyncRead + Unpin> AsyncRead for Paced<T> {
+impl<T: AsyncRead + Unpin> AsyncRead for SleepPaced<T> {
     fn poll_read(
         mut self: Pin<&mut Self>,
         context: &mut Context<'_>,
@@ -100,7 +108,7 @@ impl<T: AsyncRead + Unpin> AsyncRead for Paced<T> {
         let this = &mut *self;
         if this.left == 0 {
             ready!(this.pause.as_mut().poll(context));
-            this.left = PIECE;
+            this.left = CHUNK_BYTES;
         }
         let before = buffer.filled().len();
         ready!(Pin::new(&mut this.inner).poll_read(context, buffer))?;
@@ -115,43 +123,43 @@ impl<T: AsyncRead + Unpin> AsyncRead for Paced<T> {
 }
 
 /// Reads memory round and round.
-struct Source<'a> {
+struct MemorySource<'a> {
     memory: &'a [u8],
-    place: usize,
+    position: usize,
     left: u64,
 }
 
-impl AsyncRead for Source<'_> {
+impl AsyncRead for MemorySource<'_> {
     fn poll_read(
         mut self: Pin<&mut Self>,
         _context: &mut Context<'_>,
         buffer: &mut ReadBuf<'_>,
     ) -> Poll<io::Result<()>> {
-        let room = buffer.remaining().min(self.memory.len() - self.place);
+        let room = buffer.remaining().min(self.memory.len() - self.position);
         let length = usize::try_from(self.left).unwrap_or(usize::MAX).min(room);
-        buffer.put_slice(&self.memory[self.place..self.place + length]);
-        self.place = (self.place + length) % self.memory.len();
+        buffer.put_slice(&self.memory[self.position..self.position + length]);
+        self.position = (self.position + length) % self.memory.len();
         self.left -= length as u64;
         Poll::Ready(Ok(()))
     }
 }
 
 /// Writes memory round and round.
-struct Sink<'a> {
+struct MemorySink<'a> {
     memory: &'a mut [u8],
-    place: usize,
+    position: usize,
 }
 
-impl AsyncWrite for Sink<'_> {
+impl AsyncWrite for MemorySink<'_> {
     fn poll_write(
         mut self: Pin<&mut Self>,
         _context: &mut Context<'_>,
         bytes: &[u8],
     ) -> Poll<io::Result<usize>> {
-        let place = self.place;
+        let place = self.position;
         let length = bytes.len().min(self.memory.len() - place);
         self.memory[place..place + length].copy_from_slice(&bytes[..length]);
-        self.place = (place + length) % self.memory.len();
+        self.position = (place + length) % self.memory.len();
         Poll::Ready(Ok(length))
     }
 

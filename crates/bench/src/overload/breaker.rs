@@ -9,42 +9,43 @@ use std::{
     task::{Context, Poll, Waker},
     time::Duration,
 };
-use tidegate_bench::{Result, suite::Measured, turns::compare};
+use tidegate_bench::{BenchResult, interleaved::compare, suite::Measurement};
 use tidegate_overload::{Breaker, BreakerSettings, Guard};
 use tower::{Layer, Service, service_fn};
 use tower_resilience_circuitbreaker::CircuitBreakerLayer;
 
 /// Calls in the window of all of them.
-const WINDOW: u32 = 100;
+const WINDOW_CALLS: u32 = 100;
 
 /// Asynchronous calls; both measure how long a call takes, because theirs always does.
-pub(crate) fn beside_tower_resilience() -> Result<Measured> {
-    let slow =
-        BreakerSettings::builder().over_calls(WINDOW).slow_calls("50%".parse()?, Duration::from_secs(1));
+pub(crate) fn compare_with_tower_resilience() -> BenchResult<Measurement> {
+    let slow = BreakerSettings::builder()
+        .over_calls(WINDOW_CALLS)
+        .slow_calls("50%".parse()?, Duration::from_secs(1));
     let breaker = Breaker::new(slow.build()?);
-    let plain = Breaker::new(BreakerSettings::builder().over_calls(WINDOW).build()?);
-    let layer = CircuitBreakerLayer::builder().sliding_window_size(WINDOW as usize).build()?;
-    let mut service = layer.layer(service_fn(|(): ()| well()));
+    let plain = Breaker::new(BreakerSettings::builder().over_calls(WINDOW_CALLS).build()?);
+    let layer = CircuitBreakerLayer::builder().sliding_window_size(WINDOW_CALLS as usize).build()?;
+    let mut service = layer.layer(service_fn(|(): ()| succeed()));
     let mut theirs = || {
         let _ = black_box(&mut service).poll_ready(&mut Context::from_waker(Waker::noop()));
-        assert!(is_well(service.call(())));
+        assert!(is_ready_ok(service.call(())));
     };
     let without_time = compare(
-        ("closed breaker", || assert!(is_well(black_box(&plain).call_async(well)))),
+        ("closed breaker", || assert!(is_ready_ok(black_box(&plain).call_async(succeed)))),
         ("tower-resilience", &mut theirs),
     );
     let measured = compare(
-        ("closed breaker that times calls", || assert!(is_well(black_box(&breaker).call_async(well)))),
+        ("closed breaker that times calls", || assert!(is_ready_ok(black_box(&breaker).call_async(succeed)))),
         ("tower-resilience", theirs),
     );
     let figures = format!("{}; {:.3} without timing", measured.figures, without_time.value);
-    Ok(Measured { figures, ..measured })
+    Ok(Measurement { figures, ..measured })
 }
 
 /// Plain calls; theirs measures no time.
-pub(crate) fn beside_recloser() -> Result<Measured> {
-    let breaker = Breaker::new(BreakerSettings::builder().over_calls(WINDOW).build()?);
-    let recloser = Recloser::custom().closed_len(WINDOW as usize).build();
+pub(crate) fn compare_with_recloser() -> BenchResult<Measurement> {
+    let breaker = Breaker::new(BreakerSettings::builder().over_calls(WINDOW_CALLS).build()?);
+    let recloser = Recloser::custom().closed_len(WINDOW_CALLS as usize).build();
     let call = || -> std::result::Result<(), Infallible> { black_box(Ok(())) };
     Ok(compare(
         ("closed breaker", || assert!(black_box(&breaker).call(call).is_ok())),
@@ -52,12 +53,12 @@ pub(crate) fn beside_recloser() -> Result<Measured> {
     ))
 }
 
-fn well() -> Ready<std::result::Result<(), Infallible>> {
+fn succeed() -> Ready<std::result::Result<(), Infallible>> {
     ready(Ok(()))
 }
 
 /// Polls a call that has nothing to wait for.
-fn is_well<T, E>(call: impl Future<Output = std::result::Result<T, E>>) -> bool {
+fn is_ready_ok<T, E>(call: impl Future<Output = std::result::Result<T, E>>) -> bool {
     match pin!(call).poll(&mut Context::from_waker(Waker::noop())) {
         Poll::Ready(end) => end.is_ok(),
         Poll::Pending => false,

@@ -8,41 +8,41 @@ use std::{
     time::Instant,
 };
 use tidegate_access::{AccessList, AccessMatch, Prefix};
-use tidegate_bench::{Result, suite::Measured, turns::median};
+use tidegate_bench::{BenchResult, interleaved::median, suite::Measurement};
 
-const ENTRIES: usize = 1_000_000;
-const QUESTIONS: usize = 1_000_000;
+const ENTRY_COUNT: usize = 1_000_000;
+const LOOKUP_COUNT: usize = 1_000_000;
 const ROUNDS: usize = 15;
 
 /// One in five prefixes is of IPv6. Half of the questions hit, in the list as in the map.
-pub(crate) fn deny() -> Result<Measured> {
+pub(crate) fn measure_deny() -> BenchResult<Measurement> {
     let mixed = compare(20)?;
     let (four, six) = (compare(0)?.value, compare(100)?.value);
     let figures = format!("{}; IPv4 only {four:.2}, IPv6 only {six:.2}", mixed.figures);
-    Ok(Measured { figures, ..mixed })
+    Ok(Measurement { figures, ..mixed })
 }
 
-fn compare(percent_v6: u32) -> Result<Measured> {
-    let mut world = World::new(percent_v6);
+fn compare(percent_v6: u32) -> BenchResult<Measurement> {
+    let mut world = AddressGenerator::new(percent_v6);
     let mut prefixes = HashSet::new();
-    while prefixes.len() < ENTRIES {
-        prefixes.insert(world.prefix()?);
+    while prefixes.len() < ENTRY_COUNT {
+        prefixes.insert(world.next_prefix()?);
     }
     let prefixes: Vec<Prefix> = prefixes.into_iter().collect();
     let list = prefixes.iter().fold(AccessList::builder(), |list, prefix| list.deny(*prefix)).build()?;
     let mut map = HashMap::new();
-    while map.len() < ENTRIES {
-        map.insert(world.address(), ());
+    while map.len() < ENTRY_COUNT {
+        map.insert(world.next_address(), ());
     }
     let members: Vec<IpAddr> = map.keys().copied().collect();
 
-    let listed = |world: &mut World| {
-        let prefix = prefixes[world.rng.usize(..ENTRIES)];
-        world.inside(prefix)
+    let listed = |world: &mut AddressGenerator| {
+        let prefix = prefixes[world.rng.usize(..ENTRY_COUNT)];
+        world.address_in(prefix)
     };
-    let list_questions = world.questions(listed, |address| list.check(address) == AccessMatch::Unlisted);
-    let member = |world: &mut World| members[world.rng.usize(..ENTRIES)];
-    let map_questions = world.questions(member, |address| !map.contains_key(&address));
+    let list_questions = world.lookups(listed, |address| list.check(address) == AccessMatch::Unlisted);
+    let member = |world: &mut AddressGenerator| members[world.rng.usize(..ENTRY_COUNT)];
+    let map_questions = world.lookups(member, |address| !map.contains_key(&address));
 
     let (mut ours, mut theirs, mut ratios) = (Vec::new(), Vec::new(), Vec::new());
     for _ in 0..ROUNDS {
@@ -53,7 +53,7 @@ fn compare(percent_v6: u32) -> Result<Measured> {
         ratios.push(list_time / map_time);
     }
     let figures = format!("list {:.0} ns, HashMap {:.0} ns", median(&ours), median(&theirs));
-    Ok(Measured { value: median(&ratios), figures })
+    Ok(Measurement { value: median(&ratios), figures })
 }
 
 /// Nanoseconds for each question; half of them must hit.
@@ -66,13 +66,13 @@ fn time(questions: &[IpAddr], is_hit: impl Fn(IpAddr) -> bool) -> f64 {
 }
 
 /// Addresses as they are in the world: IPv4 from 1.0.0.0 on, IPv6 below 65,536 providers of five registries.
-struct World {
+struct AddressGenerator {
     rng: Rng,
     percent_v6: u32,
     providers: Vec<u128>,
 }
 
-impl World {
+impl AddressGenerator {
     fn new(percent_v6: u32) -> Self {
         let mut rng = Rng::with_seed(42);
         let registries = [0x2400_u128, 0x2600, 0x2800, 0x2a00, 0x2c00];
@@ -81,7 +81,7 @@ impl World {
         Self { rng, percent_v6, providers }
     }
 
-    fn address(&mut self) -> IpAddr {
+    fn next_address(&mut self) -> IpAddr {
         if self.rng.u32(..100) < self.percent_v6 {
             let provider = self.providers[self.rng.usize(..self.providers.len())];
             return Ipv6Addr::from(provider | self.rng.u128(..) >> 32).into();
@@ -90,8 +90,8 @@ impl World {
     }
 
     /// Mostly whole networks and single hosts.
-    fn prefix(&mut self) -> Result<Prefix> {
-        let address = self.address();
+    fn next_prefix(&mut self) -> BenchResult<Prefix> {
+        let address = self.next_address();
         let bits = match (address, self.rng.u32(..10_000)) {
             (IpAddr::V4(_), 0) => self.rng.u8(8..16),
             (IpAddr::V4(_), 1..200) => self.rng.u8(16..24),
@@ -112,7 +112,7 @@ impl World {
     }
 
     /// Any address of a prefix.
-    fn inside(&mut self, prefix: Prefix) -> IpAddr {
+    fn address_in(&mut self, prefix: Prefix) -> IpAddr {
         match prefix.first() {
             IpAddr::V4(first) => {
                 let rest = self.rng.u32(..).checked_shr(prefix.bits().into()).unwrap_or(0);
@@ -126,14 +126,14 @@ impl World {
     }
 
     /// Half of them hit, in no order.
-    fn questions(
+    fn lookups(
         &mut self,
         hit: impl Fn(&mut Self) -> IpAddr,
         is_miss: impl Fn(IpAddr) -> bool,
     ) -> Vec<IpAddr> {
-        let mut questions: Vec<IpAddr> = (0..QUESTIONS / 2).map(|_| hit(self)).collect();
-        while questions.len() < QUESTIONS {
-            let address = self.address();
+        let mut questions: Vec<IpAddr> = (0..LOOKUP_COUNT / 2).map(|_| hit(self)).collect();
+        while questions.len() < LOOKUP_COUNT {
+            let address = self.next_address();
             if is_miss(address) {
                 questions.push(address);
             }

@@ -11,48 +11,48 @@ mod permit;
 mod surge;
 
 use std::process::ExitCode;
-use tidegate_bench::suite::{Bar, Case, Others, Suite};
+use tidegate_bench::suite::{BenchCase, OtherProcesses, Suite, SuiteTarget};
 
 const SUITE: Suite = Suite {
     name: "overload",
     peers: &["tokio", "tower-resilience-circuitbreaker", "recloser"],
-    others: Others::Disturb,
+    other_processes: OtherProcesses::Disturb,
     cases: &[
-        Case {
+        BenchCase {
             name: "permit",
             about: "a permit of one key acquired and released, 1 thread, over tokio's Semaphore::try_acquire_owned",
-            bar: Bar::AtMost(1.2),
-            measure: permit::keyed,
+            target: SuiteTarget::AtMost(1.2),
+            measure: permit::measure_keyed,
         },
-        Case {
+        BenchCase {
             name: "breaker-tower-resilience",
             about: "a closed breaker, one call recorded, over tower-resilience's",
-            bar: Bar::AtMost(0.25),
-            measure: breaker::beside_tower_resilience,
+            target: SuiteTarget::AtMost(0.25),
+            measure: breaker::compare_with_tower_resilience,
         },
-        Case {
+        BenchCase {
             name: "breaker-recloser",
             about: "the same over recloser's",
-            bar: Bar::AtMost(1.0),
-            measure: breaker::beside_recloser,
+            target: SuiteTarget::AtMost(1.0),
+            measure: breaker::compare_with_recloser,
         },
-        Case {
+        BenchCase {
             name: "deny-1m",
             about: "lookup in a deny list of one million CIDRs over one in a std HashMap of one million addresses",
-            bar: Bar::AtMost(2.0),
-            measure: lists::deny,
+            target: SuiteTarget::AtMost(2.0),
+            measure: lists::measure_deny,
         },
-        Case {
+        BenchCase {
             name: "bandwidth-cpu",
             about: "processor time of a copy at 1 GB/s through the limit over that of a bare copy paced by sleeps",
-            bar: Bar::AtMost(1.03),
-            measure: bandwidth::cpu,
+            target: SuiteTarget::AtMost(1.03),
+            measure: bandwidth::measure_cpu,
         },
-        Case {
+        BenchCase {
             name: "surge-goodput",
             about: "goodput without control over goodput with the default controller, 10 × surge in the simulation",
-            bar: Bar::AtMost(0.5),
-            measure: surge::goodput,
+            target: SuiteTarget::AtMost(0.5),
+            measure: surge::measure_goodput,
         },
     ],
 };

@@ -1,13 +1,13 @@
 //! Permits beside tokio's semaphore.
 
 use std::{hint::black_box, sync::Arc};
-use tidegate_bench::{Result, suite::Measured, turns::compare};
+use tidegate_bench::{BenchResult, interleaved::compare, suite::Measurement};
 use tidegate_limiter::{Limiter, Semaphore};
 use tokio::sync;
 
 /// One key of a limiter, looked up anew each time, beside tokio's owned permit: both can move to another task. In the figures: the same
 /// beside tokio's borrowed permit, and slots without keys.
-pub(crate) fn keyed() -> Result<Measured> {
+pub(crate) fn measure_keyed() -> BenchResult<Measurement> {
     let limiter = Limiter::new("100 at once")?;
     let slots = Semaphore::new(100)?;
     let semaphore = Arc::new(sync::Semaphore::new(100));
@@ -36,5 +36,5 @@ pub(crate) fn keyed() -> Result<Measured> {
         "{}; {:.2} of tokio's borrowed permit; without keys {:.2} of it",
         keyed.figures, beside_borrowed.value, unkeyed.value
     );
-    Ok(Measured { figures, ..keyed })
+    Ok(Measurement { figures, ..keyed })
 }

@@ -2,11 +2,11 @@
 //! time, and one compare-and-swap; no hashing, no lookup, no eviction. It is no product: nobody has keys that count
 //! from zero.
 
-use super::{Decide, Peer, Setup};
-use crate::Result;
+use super::{Decide, Peer, PeerSetup};
+use crate::BenchResult;
 use std::sync::atomic::{AtomicU64, Ordering};
 
-struct Array {
+struct AtomicArray {
     cells: Vec<AtomicU64>,
     clock: quanta::Clock,
     start: u64,
@@ -16,12 +16,12 @@ struct Array {
 }
 
 /// One word per key, or one word.
-pub(super) fn array<K>(setup: &Setup) -> Result<Box<dyn Peer<K>>> {
+pub(super) fn build<K>(setup: &PeerSetup) -> BenchResult<Box<dyn Peer<K>>> {
     let clock = quanta::Clock::new();
     let ticks_per_second = (1_u128 << 40) * 1_000_000_000 / u128::from(clock.delta_as_nanos(0, 1 << 40));
     let period = u128::from(setup.quota.unit.duration().as_secs()) * ticks_per_second;
     let interval = u64::try_from(period / u128::from(setup.quota.tokens))?;
-    Ok(Box::new(Array {
+    Ok(Box::new(AtomicArray {
         cells: (0..setup.keys.max(1)).map(|_| AtomicU64::new(0)).collect(),
         start: clock.raw(),
         clock,
@@ -30,7 +30,7 @@ pub(super) fn array<K>(setup: &Setup) -> Result<Box<dyn Peer<K>>> {
     }))
 }
 
-impl<K> Decide<K> for Array {
+impl<K> Decide<K> for AtomicArray {
     #[inline(always)]
     fn decide(&self, _key: &K, place: u32) -> bool {
         let now = self.clock.raw() - self.start;

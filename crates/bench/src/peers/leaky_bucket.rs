@@ -1,21 +1,21 @@
 //! leaky-bucket: a queue for waiters with a token count in front. As it comes, each call takes a mutex and reads the
 //! clock; when it is told to be unfair, a call does neither while tokens last.
 
-use super::{Decide, Peer, Setup};
-use crate::Result;
+use super::{Decide, Peer, PeerSetup};
+use crate::BenchResult;
 use ::leaky_bucket::RateLimiter;
 
 /// As it comes.
-pub(super) fn fair(setup: &Setup) -> Result<Box<dyn Peer<()>>> {
+pub(super) fn fair(setup: &PeerSetup) -> BenchResult<Box<dyn Peer<()>>> {
     build(setup, true)
 }
 
 /// With its fast path.
-pub(super) fn unfair(setup: &Setup) -> Result<Box<dyn Peer<()>>> {
+pub(super) fn unfair(setup: &PeerSetup) -> BenchResult<Box<dyn Peer<()>>> {
     build(setup, false)
 }
 
-fn build(setup: &Setup, fair: bool) -> Result<Box<dyn Peer<()>>> {
+fn build(setup: &PeerSetup, fair: bool) -> BenchResult<Box<dyn Peer<()>>> {
     let burst = usize::try_from(setup.quota.burst)?;
     let limiter = RateLimiter::builder()
         .initial(burst)

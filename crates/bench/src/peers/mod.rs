@@ -9,7 +9,7 @@ mod ratelimit;
 mod tidegate;
 mod trypema;
 
-use crate::{Result, keys::Key};
+use crate::{BenchResult, keys::BenchKey};
 use std::{hint::black_box, time::Duration};
 
 /// The peer that every ratio is taken to: governor with its default hasher and its default clock.
@@ -26,7 +26,7 @@ trait Decide<K>: Send + Sync {
     fn decide(&self, key: &K, place: u32) -> bool;
 
     /// How many keys found no room for a state of their own, where a limiter can tell.
-    fn crowded_out(&self) -> u64 {
+    fn overflowed(&self) -> u64 {
         0
     }
 }
@@ -35,14 +35,14 @@ trait Decide<K>: Send + Sync {
 pub(crate) trait Peer<K>: Send + Sync {
     /// Decides one request after the other and counts the allowed ones. This is the loop that is timed: it is
     /// compiled for each limiter by itself, so that a decision costs no virtual call.
-    fn pass(&self, keys: &[K], places: &[u32]) -> u64;
+    fn decide_all(&self, keys: &[K], places: &[u32]) -> u64;
 
-    /// See [`Decide::crowded_out`].
-    fn crowded_out(&self) -> u64;
+    /// See [`Decide::overflowed`].
+    fn overflowed(&self) -> u64;
 }
 
 impl<K, D: Decide<K>> Peer<K> for D {
-    fn pass(&self, keys: &[K], places: &[u32]) -> u64 {
+    fn decide_all(&self, keys: &[K], places: &[u32]) -> u64 {
         let mut allowed = 0;
         for (key, place) in keys.iter().zip(places) {
             allowed += u64::from(black_box(self.decide(key, *place)));
@@ -50,46 +50,46 @@ impl<K, D: Decide<K>> Peer<K> for D {
         allowed
     }
 
-    fn crowded_out(&self) -> u64 {
-        Decide::crowded_out(self)
+    fn overflowed(&self) -> u64 {
+        Decide::overflowed(self)
     }
 }
 
 /// A peer that can be made: several may be too big to stand in memory when only one is asked for.
-pub(crate) struct Entry<K> {
+pub(crate) struct PeerEntry<K> {
     /// What it is called in the tables.
     pub(crate) name: &'static str,
     /// Makes it.
-    pub(crate) make: fn(&Setup) -> Result<Box<dyn Peer<K>>>,
+    pub(crate) make: fn(&PeerSetup) -> BenchResult<Box<dyn Peer<K>>>,
 }
 
 /// What a peer is made for.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct Setup {
+pub(crate) struct PeerSetup {
     /// How many different keys will come.
     pub(crate) keys: u32,
     /// The quota of each.
-    pub(crate) quota: Quota,
+    pub(crate) quota: PeerQuota,
     /// Which clock Tidegate reads; the peers have their own.
-    pub(crate) tick: Tick,
+    pub(crate) clock: ClockKind,
 }
 
-/// A quota in numbers that every peer can translate: `tokens` per `unit`, at most `burst` at once.
+/// A quota in numbers that every peer can translate: `tokens` per `next_f64`, at most `burst` at once.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct Quota {
+pub(crate) struct PeerQuota {
     pub(crate) tokens: u32,
-    pub(crate) unit: Unit,
+    pub(crate) unit: QuotaPeriod,
     pub(crate) burst: u32,
 }
 
 /// The time that a quota counts by.
 #[derive(Clone, Copy, Debug)]
-pub(crate) enum Unit {
+pub(crate) enum QuotaPeriod {
     Second,
     Hour,
 }
 
-impl Unit {
+impl QuotaPeriod {
     /// The same as a duration.
     pub(crate) fn duration(self) -> Duration {
         match self {
@@ -101,39 +101,39 @@ impl Unit {
 
 /// Tidegate's clocks.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Tick {
+pub(crate) enum ClockKind {
     Exact,
     Coarse,
 }
 
 /// All peers that limit by a key of type `K`.
-pub(crate) fn keyed<K: Key>() -> Vec<Entry<K>> {
+pub(crate) fn keyed_peers<K: BenchKey>() -> Vec<PeerEntry<K>> {
     let mut entries = vec![
-        Entry { name: TIDEGATE, make: tidegate::keyed },
-        Entry { name: REFERENCE, make: governor::keyed },
-        Entry { name: "governor, foldhash", make: governor::keyed_foldhash },
-        Entry { name: "pingora-limits", make: pingora::keyed },
-        Entry { name: "Mutex<HashMap>", make: mutex::keyed },
+        PeerEntry { name: TIDEGATE, make: tidegate::keyed },
+        PeerEntry { name: REFERENCE, make: governor::keyed },
+        PeerEntry { name: "governor, foldhash", make: governor::keyed_foldhash },
+        PeerEntry { name: "pingora-limits", make: pingora::keyed },
+        PeerEntry { name: "Mutex<HashMap>", make: mutex::keyed },
     ];
-    entries.extend(K::only_for_these());
-    entries.push(Entry { name: FLOOR, make: floor::array });
+    entries.extend(K::extra_peers());
+    entries.push(PeerEntry { name: FLOOR, make: floor::build });
     entries
 }
 
 /// Peers that take no keys but strings.
-pub(crate) fn only_strings() -> Vec<Entry<String>> {
-    vec![Entry { name: "trypema", make: trypema::keyed }]
+pub(crate) fn string_peers() -> Vec<PeerEntry<String>> {
+    vec![PeerEntry { name: "trypema", make: trypema::keyed }]
 }
 
 /// All peers that have one bucket and no keys.
-pub(crate) fn direct() -> Vec<Entry<()>> {
+pub(crate) fn direct_peers() -> Vec<PeerEntry<()>> {
     vec![
-        Entry { name: TIDEGATE, make: tidegate::direct },
-        Entry { name: REFERENCE, make: governor::direct },
-        Entry { name: "ratelimit", make: ratelimit::direct },
-        Entry { name: "leaky-bucket", make: leaky_bucket::fair },
-        Entry { name: "leaky-bucket, unfair", make: leaky_bucket::unfair },
-        Entry { name: "Mutex", make: mutex::direct },
-        Entry { name: FLOOR, make: floor::array },
+        PeerEntry { name: TIDEGATE, make: tidegate::direct },
+        PeerEntry { name: REFERENCE, make: governor::direct },
+        PeerEntry { name: "ratelimit", make: ratelimit::direct },
+        PeerEntry { name: "leaky-bucket", make: leaky_bucket::fair },
+        PeerEntry { name: "leaky-bucket, unfair", make: leaky_bucket::unfair },
+        PeerEntry { name: "Mutex", make: mutex::direct },
+        PeerEntry { name: FLOOR, make: floor::build },
     ]
 }

@@ -1,7 +1,7 @@
 //! What one writes in an afternoon: a token bucket behind a mutex, in a map for keys.
 
-use super::{Decide, Peer, Setup};
-use crate::{Result, keys::Key};
+use super::{Decide, Peer, PeerSetup};
+use crate::{BenchResult, keys::BenchKey};
 use std::{
     collections::HashMap,
     sync::{Mutex, PoisonError},
@@ -9,14 +9,14 @@ use std::{
 };
 
 /// `Mutex<HashMap>` with the standard hasher.
-struct Map<K> {
-    buckets: Mutex<HashMap<K, Bucket>>,
+struct MutexMap<K> {
+    buckets: Mutex<HashMap<K, FloatBucket>>,
     refill: Refill,
 }
 
-/// `Mutex<Bucket>`.
-struct One {
-    bucket: Mutex<Bucket>,
+/// `Mutex<FloatBucket>`.
+struct MutexBucket {
+    bucket: Mutex<FloatBucket>,
     refill: Refill,
 }
 
@@ -27,37 +27,38 @@ struct Refill {
     burst: f64,
 }
 
-struct Bucket {
+struct FloatBucket {
     tokens: f64,
-    since: Instant,
+    updated_at: Instant,
 }
 
 /// With keys.
-pub(super) fn keyed<K: Key>(setup: &Setup) -> Result<Box<dyn Peer<K>>> {
-    Ok(Box::new(Map { buckets: Mutex::new(HashMap::new()), refill: Refill::of(setup) }))
+pub(super) fn keyed<K: BenchKey>(setup: &PeerSetup) -> BenchResult<Box<dyn Peer<K>>> {
+    Ok(Box::new(MutexMap { buckets: Mutex::new(HashMap::new()), refill: Refill::new(setup) }))
 }
 
 /// Without keys.
-pub(super) fn direct(setup: &Setup) -> Result<Box<dyn Peer<()>>> {
-    let refill = Refill::of(setup);
-    Ok(Box::new(One { bucket: Mutex::new(Bucket::full(refill, now())), refill }))
+pub(super) fn direct(setup: &PeerSetup) -> BenchResult<Box<dyn Peer<()>>> {
+    let refill = Refill::new(setup);
+    Ok(Box::new(MutexBucket { bucket: Mutex::new(FloatBucket::new(refill, now())), refill }))
 }
 
-impl<K: Key> Decide<K> for Map<K> {
+impl<K: BenchKey> Decide<K> for MutexMap<K> {
     #[inline(always)]
     fn decide(&self, key: &K, _place: u32) -> bool {
         let now = now();
         let mut buckets = self.buckets.lock().unwrap_or_else(PoisonError::into_inner);
         match buckets.get_mut(key) {
             Some(bucket) => bucket.take(self.refill, now),
-            None => {
-                buckets.entry(key.clone()).or_insert(Bucket::full(self.refill, now)).take(self.refill, now)
-            }
+            None => buckets
+                .entry(key.clone())
+                .or_insert(FloatBucket::new(self.refill, now))
+                .take(self.refill, now),
         }
     }
 }
 
-impl Decide<()> for One {
+impl Decide<()> for MutexBucket {
     #[inline(always)]
     fn decide(&self, _key: &(), _place: u32) -> bool {
         let now = now();
@@ -66,22 +67,22 @@ impl Decide<()> for One {
 }
 
 impl Refill {
-    fn of(setup: &Setup) -> Self {
+    fn new(setup: &PeerSetup) -> Self {
         let per_second = f64::from(setup.quota.tokens) / setup.quota.unit.duration().as_secs_f64();
         Self { per_second, burst: f64::from(setup.quota.burst) }
     }
 }
 
-impl Bucket {
-    fn full(refill: Refill, now: Instant) -> Self {
-        Self { tokens: refill.burst, since: now }
+impl FloatBucket {
+    fn new(refill: Refill, now: Instant) -> Self {
+        Self { tokens: refill.burst, updated_at: now }
     }
 
     #[inline]
     fn take(&mut self, refill: Refill, now: Instant) -> bool {
-        let elapsed = now.saturating_duration_since(self.since).as_secs_f64();
+        let elapsed = now.saturating_duration_since(self.updated_at).as_secs_f64();
         self.tokens = refill.burst.min(self.tokens + elapsed * refill.per_second);
-        self.since = now;
+        self.updated_at = now;
         let enough = self.tokens >= 1.0;
         if enough {
             self.tokens -= 1.0;

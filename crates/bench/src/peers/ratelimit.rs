@@ -1,11 +1,11 @@
 //! ratelimit: one token bucket of two words.
 
-use super::{Decide, Peer, Setup};
-use crate::Result;
+use super::{Decide, Peer, PeerSetup};
+use crate::BenchResult;
 use ::ratelimit::Ratelimiter;
 
 /// One bucket, full at the start as everyone else's is.
-pub(super) fn direct(setup: &Setup) -> Result<Box<dyn Peer<()>>> {
+pub(super) fn direct(setup: &PeerSetup) -> BenchResult<Box<dyn Peer<()>>> {
     let burst = u64::from(setup.quota.burst);
     let limiter = Ratelimiter::builder(u64::from(setup.quota.tokens))
         .period(setup.quota.unit.duration())

@@ -1,31 +1,32 @@
 //! Tidegate itself, as a user would write it.
 
-use super::{Decide, Peer, Quota, Setup, Tick, Unit};
-use crate::{Result, keys::Key};
+use super::{ClockKind, Decide, Peer, PeerQuota, PeerSetup, QuotaPeriod};
+use crate::{BenchResult, keys::BenchKey};
 use ::tidegate::{Capacity, Clock, DirectLimiter, Limiter};
 
 /// A limiter with room for exactly the keys of the case.
-pub(super) fn keyed<K: Key>(setup: &Setup) -> Result<Box<dyn Peer<K>>> {
+pub(super) fn keyed<K: BenchKey>(setup: &PeerSetup) -> BenchResult<Box<dyn Peer<K>>> {
     let limiter = Limiter::builder()
         .capacity(Capacity::Keys(u64::from(setup.keys)))
-        .clock(clock(setup.tick))
-        .build(text(setup.quota).as_str())?;
+        .clock(clock(setup.clock))
+        .build(quota_text(setup.quota).as_str())?;
     Ok(Box::new(limiter))
 }
 
 /// One bucket.
-pub(super) fn direct(setup: &Setup) -> Result<Box<dyn Peer<()>>> {
-    let throttle = DirectLimiter::builder().clock(clock(setup.tick)).build(text(setup.quota).as_str())?;
+pub(super) fn direct(setup: &PeerSetup) -> BenchResult<Box<dyn Peer<()>>> {
+    let throttle =
+        DirectLimiter::builder().clock(clock(setup.clock)).build(quota_text(setup.quota).as_str())?;
     Ok(Box::new(throttle))
 }
 
-impl<K: Key> Decide<K> for Limiter {
+impl<K: BenchKey> Decide<K> for Limiter {
     #[inline(always)]
     fn decide(&self, key: &K, _place: u32) -> bool {
         self.check(key).is_allowed()
     }
 
-    fn crowded_out(&self) -> u64 {
+    fn overflowed(&self) -> u64 {
         self.stats().map_or(0, |stats| stats.overflowed)
     }
 }
@@ -37,17 +38,17 @@ impl Decide<()> for DirectLimiter {
     }
 }
 
-fn clock(tick: Tick) -> Clock {
+fn clock(tick: ClockKind) -> Clock {
     match tick {
-        Tick::Exact => Clock::system(),
-        Tick::Coarse => Clock::coarse(),
+        ClockKind::Exact => Clock::system(),
+        ClockKind::Coarse => Clock::coarse(),
     }
 }
 
-fn text(Quota { tokens, unit, burst }: Quota) -> String {
+fn quota_text(PeerQuota { tokens, unit, burst }: PeerQuota) -> String {
     let unit = match unit {
-        Unit::Second => "s",
-        Unit::Hour => "h",
+        QuotaPeriod::Second => "s",
+        QuotaPeriod::Hour => "h",
     };
     format!("{tokens}/{unit} burst {burst}")
 }

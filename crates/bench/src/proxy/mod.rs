@@ -1,7 +1,7 @@
 //! Proxies under load: who takes part, and as many requests as they can take.
 
-mod stage;
+mod servers;
 mod wrk;
 
-pub use stage::{OK, REQUEST, Server, serve, speak};
-pub use wrk::{Answers, compare, load};
+pub use servers::{BenchServer, REQUEST, RESPONSE_END, exchange, serve};
+pub use wrk::{ExpectedStatus, compare_throughput, run_wrk};

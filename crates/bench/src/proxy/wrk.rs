@@ -1,29 +1,34 @@
 //! As many requests as a server can take.
 
-use super::Server;
-use crate::{Result, process::OTHERS, suite::Measured, turns::median};
+use super::BenchServer;
+use crate::{BenchResult, interleaved::median, process::LOAD_CORE, suite::Measurement};
 use std::process::Command;
 
 /// What most answers are.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Answers {
+pub enum ExpectedStatus {
     /// 200.
     Ok,
     /// But for one in a hundred, where a store that is slow for a moment is an outage.
     MostlyOk,
     /// 429.
-    Refusals,
+    TooManyRequests,
 }
 
 /// Rounds, of one second for each load.
 const ROUNDS: usize = 13;
 
 /// Requests per second of `ours` over those of `theirs`.
-pub fn compare(ours: &Server, theirs: &Server, answers: Answers) -> Result<Measured> {
+pub fn compare_throughput(
+    ours: &BenchServer,
+    theirs: &BenchServer,
+    answers: ExpectedStatus,
+) -> BenchResult<Measurement> {
     let (mut ratios, mut our_rates, mut their_rates) = (Vec::new(), Vec::new(), Vec::new());
     for round in 0..=ROUNDS {
         // Each of ours between two of theirs, so that a machine that drifts favours nobody.
-        let (before, own, after) = (load(theirs, answers)?, load(ours, answers)?, load(theirs, answers)?);
+        let (before, own, after) =
+            (run_wrk(theirs, answers)?, run_wrk(ours, answers)?, run_wrk(theirs, answers)?);
         // The first one is for warming up.
         if round > 0 {
             ratios.push(own * 2.0 / (before + after));
@@ -32,13 +37,14 @@ pub fn compare(ours: &Server, theirs: &Server, answers: Answers) -> Result<Measu
         }
     }
     let figures = format!("{:.0} over {:.0} requests/s", median(&our_rates), median(&their_rates));
-    Ok(Measured { value: median(&ratios), figures })
+    Ok(Measurement { value: median(&ratios), figures })
 }
 
 /// Requests per second that wrk has answered, over 64 connections, for one second.
-pub fn load(server: &Server, answers: Answers) -> Result<f64> {
+pub fn run_wrk(server: &BenchServer, answers: ExpectedStatus) -> BenchResult<f64> {
     let url = format!("http://{}/", server.address);
-    let output = Command::new("taskset").args(["-c", OTHERS, "wrk", "-t1", "-c64", "-d1s", &url]).output()?;
+    let output =
+        Command::new("taskset").args(["-c", LOAD_CORE, "wrk", "-t1", "-c64", "-d1s", &url]).output()?;
     let text = String::from_utf8_lossy(&output.stdout).into_owned();
     let number = |before: &str, after: &str| {
         let line =
@@ -48,9 +54,9 @@ pub fn load(server: &Server, answers: Answers) -> Result<f64> {
     let all = number("", " requests in ").ok_or_else(|| format!("wrk said {text}"))?;
     let refused = number("Non-2xx or 3xx responses:", "").unwrap_or(0.0);
     let as_expected = match answers {
-        Answers::Ok => refused == 0.0,
-        Answers::MostlyOk => refused < all * 0.01,
-        Answers::Refusals => refused > all * 0.99,
+        ExpectedStatus::Ok => refused == 0.0,
+        ExpectedStatus::MostlyOk => refused < all * 0.01,
+        ExpectedStatus::TooManyRequests => refused > all * 0.99,
     };
     if !as_expected || text.contains("Socket errors") {
         return Err(format!("not what was expected: {text}").into());

@@ -5,23 +5,23 @@ use std::{
     process::{Command, Stdio},
     time::{Duration, Instant},
 };
-use tidegate_bench::{Result, suite::Measured};
+use tidegate_bench::{BenchResult, suite::Measurement};
 use tidegate_limiter::{Limiter, TokenPrefetch};
 use tidegate_redis::RedisStore;
 use tidegate_testkit::servers::RedisServer;
 
 const PROCESSES: usize = 4;
 const TASKS: usize = 16;
-const LENGTH: Duration = Duration::from_secs(6);
+const RUN_DURATION: Duration = Duration::from_secs(6);
 const RATE: u64 = 5_000;
 const BURST: u64 = 1_000;
 
 /// Admissions over the exact quota, by the server's own clock.
-pub(crate) fn admitted_over_quota(server: &RedisServer) -> Result<Measured> {
-    let time = || -> Result<u64> {
-        let told = server.command(&["TIME"])?;
-        let part = |index: usize| -> Result<u64> {
-            let text = told.items().get(index).and_then(|part| part.text()).ok_or("no time")?;
+pub(crate) fn measure_admitted_over_quota(server: &RedisServer) -> BenchResult<Measurement> {
+    let time = || -> BenchResult<u64> {
+        let reply = server.command(&["TIME"])?;
+        let part = |index: usize| -> BenchResult<u64> {
+            let text = reply.items().get(index).and_then(|part| part.text()).ok_or("no time")?;
             Ok(text.parse()?)
         };
         Ok(part(0)? * 1_000_000 + part(1)?)
@@ -45,11 +45,11 @@ pub(crate) fn admitted_over_quota(server: &RedisServer) -> Result<Measured> {
     // The members need a moment to start and to stop; what nobody asked for then is nobody's fault.
     let quota = BURST as f64 + RATE as f64 * elapsed as f64 / 1e6;
     let figures = format!("{admitted} admitted, {quota:.0} allowed in {:.2} s", elapsed as f64 / 1e6);
-    Ok(Measured { value: admitted as f64 / quota, figures })
+    Ok(Measurement { value: admitted as f64 / quota, figures })
 }
 
 /// One process: prints how much it was allowed.
-pub(crate) fn member(url: &str, key: &str) -> Result<()> {
+pub(crate) fn run_member(url: &str, key: &str) -> BenchResult<()> {
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
     runtime.block_on(async {
         let store = RedisStore::builder().deadline(Duration::from_secs(2)).connect(url).await?;
@@ -68,7 +68,7 @@ pub(crate) fn member(url: &str, key: &str) -> Result<()> {
                 // Ten times the quota over all processes and tasks.
                 let pause = Duration::from_secs_f64((PROCESSES * TASKS) as f64 / (10.0 * RATE as f64));
                 let mut next = start;
-                while start.elapsed() < LENGTH {
+                while start.elapsed() < RUN_DURATION {
                     allowed += u64::from(limiter.decide(&key, 1).await.is_allowed());
                     next += pause;
                     tokio::time::sleep_until(next.into()).await;

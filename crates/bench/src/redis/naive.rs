@@ -1,9 +1,9 @@
 //! What most people write: GCRA in a script, one call for each decision.
 
 use redis::{Script, aio::MultiplexedConnection};
-use tidegate_bench::Result;
+use tidegate_bench::BenchResult;
 
-const GCRA: &str = r"
+const GCRA_LUA: &str = r"
 local time = redis.call('TIME')
 local now = time[1] * 1000000 + time[2]
 local interval, tolerance = tonumber(ARGV[1]), tonumber(ARGV[2])
@@ -18,16 +18,17 @@ return {1, math.floor((tolerance - (arrival - now)) / interval) + 1, 0}
 
 /// A client of the naive kind.
 #[derive(Clone)]
-pub(crate) struct Naive {
+pub(crate) struct NaiveClient {
     connection: MultiplexedConnection,
     hash: String,
 }
 
-impl Naive {
-    pub(crate) async fn connect(url: &str) -> Result<Self> {
+impl NaiveClient {
+    pub(crate) async fn connect(url: &str) -> BenchResult<Self> {
         let mut connection = redis::Client::open(url)?.get_multiplexed_async_connection().await?;
-        let hash: String = redis::cmd("SCRIPT").arg("LOAD").arg(GCRA).query_async(&mut connection).await?;
-        debug_assert_eq!(hash, Script::new(GCRA).get_hash());
+        let hash: String =
+            redis::cmd("SCRIPT").arg("LOAD").arg(GCRA_LUA).query_async(&mut connection).await?;
+        debug_assert_eq!(hash, Script::new(GCRA_LUA).get_hash());
         Ok(Self { connection, hash })
     }
 

@@ -8,7 +8,7 @@ use tidegate_limiter::Limiter;
 
 /// What one competitor did in one round.
 #[derive(Clone, Debug, Default)]
-pub(crate) struct Run {
+pub(crate) struct LoadResult {
     /// Decisions per second.
     pub(crate) rate: f64,
     /// The median and the 99th percentile of a decision, in microseconds.
@@ -17,7 +17,7 @@ pub(crate) struct Run {
 }
 
 /// Has `tasks` tasks ask for as long as told. `ask` decides one request by its number, and says whether it was allowed.
-pub(crate) async fn load<A, F>(tasks: u64, length: Duration, ask: A) -> Run
+pub(crate) async fn run_load<A, F>(tasks: u64, length: Duration, ask: A) -> LoadResult
 where
     A: Fn(u64) -> F + Clone + Send + 'static,
     F: Future<Output = bool> + Send,
@@ -28,12 +28,13 @@ where
         let ask = ask.clone();
         handles.push(tokio::spawn(async move {
             let mut times = Vec::with_capacity(1 << 12);
-            let mut dice = task.wrapping_mul(0x9e37_79b9_7f4a_7c15) | 1;
+            let mut random = task.wrapping_mul(0x9e37_79b9_7f4a_7c15) | 1;
             let mut count = 0_u64;
             loop {
-                dice = dice.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
+                random =
+                    random.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
                 let before = Instant::now();
-                assert!(ask(dice >> 33).await, "a benchmark of allowed decisions was denied");
+                assert!(ask(random >> 33).await, "a benchmark of allowed decisions was denied");
                 times.push(before.elapsed());
                 count += 1;
                 // As a server does between requests.
@@ -51,11 +52,16 @@ where
         times.extend(handle.await.unwrap_or_default());
     }
     let rate = times.len() as f64 / start.elapsed().as_secs_f64();
-    Run { rate, median: percentile(&mut times, 0.5), p99: percentile(&mut times, 0.99) }
+    LoadResult { rate, median: percentile(&mut times, 0.5), p99: percentile(&mut times, 0.99) }
 }
 
 /// Counts decisions without looking at each: for those that take less time than a look at the clock.
-pub(crate) async fn count(tasks: u64, length: Duration, limiter: &Limiter, key: &'static str) -> f64 {
+pub(crate) async fn count_decisions(
+    tasks: u64,
+    length: Duration,
+    limiter: &Limiter,
+    key: &'static str,
+) -> f64 {
     let start = Instant::now();
     let mut handles = Vec::new();
     for _ in 0..tasks {

@@ -1,6 +1,6 @@
 //! What is compared with what.
 
-use crate::{Measured, Result, load, median};
+use crate::{BenchResult, Measurement, load, median};
 use std::{
     env,
     fmt::Write as _,
@@ -10,59 +10,69 @@ use std::{
     process::{self, Command},
     time::Instant,
 };
-use tidegate_bench::process::{MEASURED, OTHERS, Process, free_address};
+use tidegate_bench::process::{BenchProcess, LOAD_CORE, MEASURED_CORE, free_address};
 
 /// Rounds, of one second for each load.
 const ROUNDS: usize = 9;
 
-pub(crate) const GRPC: &str = "one descriptor in memory, over a tonic server that answers without looking";
+pub(crate) const GRPC_ABOUT: &str =
+    "one descriptor in memory, over a tonic server that answers without looking";
 
-pub(crate) fn grpc() -> Result<Measured> {
-    let limits = Limits::write(1, 1)?;
-    let (ours, theirs) = (service(&limits, "")?, blind("blind-grpc")?);
-    compare(|| ask(&ours, 1), || ask(&theirs, 1), "calls/s")
+pub(crate) fn measure_grpc() -> BenchResult<Measurement> {
+    let limits = LimitsFolder::write(1, 1)?;
+    let (ours, theirs) = (start_service(&limits, "")?, start_stub("stub-grpc")?);
+    compare(|| grpc_rate(&ours, 1), || grpc_rate(&theirs, 1), "calls/s")
 }
 
-pub(crate) const GRPC_1000: &str = "1,000 descriptors, three levels deep, over one descriptor";
+pub(crate) const GRPC_1000_ABOUT: &str = "1,000 descriptors, three levels deep, over one descriptor";
 
-pub(crate) fn grpc_1000() -> Result<Measured> {
-    let (many, one) = (Limits::write(1_000, 3)?, Limits::write(1, 1)?);
-    let (many, one) = (service(&many, "")?, service(&one, "")?);
-    compare(|| ask(&many, 3), || ask(&one, 1), "calls/s")
+pub(crate) fn measure_grpc_1000() -> BenchResult<Measurement> {
+    let (many, one) = (LimitsFolder::write(1_000, 3)?, LimitsFolder::write(1, 1)?);
+    let (many, one) = (start_service(&many, "")?, start_service(&one, "")?);
+    compare(|| grpc_rate(&many, 3), || grpc_rate(&one, 1), "calls/s")
 }
 
-pub(crate) const GRPC_REDIS: &str = "one descriptor in Redis, over the store's own decisions/s, 64 at once";
+pub(crate) const GRPC_REDIS_ABOUT: &str =
+    "one descriptor in Redis, over the store's own decisions/s, 64 at once";
 
-pub(crate) fn grpc_redis() -> Result<Measured> {
-    let (limits, redis) = (Limits::write(1, 1)?, Process::redis()?);
+pub(crate) fn measure_grpc_redis() -> BenchResult<Measurement> {
+    let (limits, redis) = (LimitsFolder::write(1, 1)?, BenchProcess::start_redis()?);
     let url = format!("redis://{}", redis.address);
-    let ours = service(&limits, &url)?;
-    compare(|| ask(&ours, 1), || number(&run(MEASURED, &["store", &url])?), "decisions/s")
+    let ours = start_service(&limits, &url)?;
+    compare(
+        || grpc_rate(&ours, 1),
+        || parse_number(&run_self(MEASURED_CORE, &["store", &url])?),
+        "decisions/s",
+    )
 }
 
-pub(crate) const HTTP: &str = "/v1/check in memory, over an axum server that answers without looking";
+pub(crate) const HTTP_ABOUT: &str = "/v1/check in memory, over an axum server that answers without looking";
 
-pub(crate) fn http() -> Result<Measured> {
-    let (ours, theirs) = (policy()?, blind("blind-http")?);
-    compare(|| wrk(ours.address, 1), || wrk(theirs.address, 1), "requests/s")
+pub(crate) fn measure_http() -> BenchResult<Measurement> {
+    let (ours, theirs) = (start_policy()?, start_stub("stub-http")?);
+    compare(|| wrk_rate(ours.address, 1), || wrk_rate(theirs.address, 1), "requests/s")
 }
 
-pub(crate) const HTTP_BATCH: &str = "decisions/s with 100 asks a call, over one ask a call";
+pub(crate) const HTTP_BATCH_ABOUT: &str = "decisions/s with 100 asks a call, over one ask a call";
 
-pub(crate) fn http_batch() -> Result<Measured> {
-    let ours = policy()?;
-    compare(|| Ok(wrk(ours.address, 100)? * 100.0), || wrk(ours.address, 1), "decisions/s")
+pub(crate) fn measure_http_batch() -> BenchResult<Measurement> {
+    let ours = start_policy()?;
+    compare(|| Ok(wrk_rate(ours.address, 100)? * 100.0), || wrk_rate(ours.address, 1), "decisions/s")
 }
 
-pub(crate) const START: &str = "seconds to the first answer with 10,000 descriptors, over 10";
+pub(crate) const START_ABOUT: &str = "seconds to the first answer with 10,000 descriptors, over 10";
 
-pub(crate) fn start() -> Result<Measured> {
-    let (many, few) = (Limits::write(10_000, 1)?, Limits::write(10, 1)?);
-    compare(|| first_answer(&many), || first_answer(&few), "s")
+pub(crate) fn measure_start() -> BenchResult<Measurement> {
+    let (many, few) = (LimitsFolder::write(10_000, 1)?, LimitsFolder::write(10, 1)?);
+    compare(|| time_to_first_answer(&many), || time_to_first_answer(&few), "s")
 }
 
 /// The middle of what `ours` is over `theirs`, turn by turn.
-fn compare(ours: impl Fn() -> Result<f64>, theirs: impl Fn() -> Result<f64>, unit: &str) -> Result<Measured> {
+fn compare(
+    ours: impl Fn() -> BenchResult<f64>,
+    theirs: impl Fn() -> BenchResult<f64>,
+    unit: &str,
+) -> BenchResult<Measurement> {
     let (mut ratios, mut our_rates, mut their_rates) = (Vec::new(), Vec::new(), Vec::new());
     for round in 0..=ROUNDS {
         // Each of ours between two of theirs, so that a machine that drifts favours nobody.
@@ -75,15 +85,15 @@ fn compare(ours: impl Fn() -> Result<f64>, theirs: impl Fn() -> Result<f64>, uni
         }
     }
     let figures = format!("{:.3} over {:.3} {unit}", median(&our_rates), median(&their_rates));
-    Ok(Measured { value: median(&ratios), figures })
+    Ok(Measurement { value: median(&ratios), figures })
 }
 
 /// A folder of limits, which goes with this value.
-struct Limits(PathBuf);
+struct LimitsFolder(PathBuf);
 
-impl Limits {
+impl LimitsFolder {
     /// So many descriptors, each so deep; the one that is asked for is in the middle.
-    fn write(count: usize, depth: usize) -> Result<Self> {
+    fn write(count: usize, depth: usize) -> BenchResult<Self> {
         let folder = env::temp_dir().join(format!("tidegate-bench-{}-{count}-{depth}", process::id()));
         fs::create_dir_all(&folder)?;
         let mut text = String::from("domain: bench\ndescriptors:\n");
@@ -105,53 +115,54 @@ impl Limits {
     }
 }
 
-impl Drop for Limits {
+impl Drop for LimitsFolder {
     fn drop(&mut self) {
         let _ = fs::remove_dir_all(&self.0);
     }
 }
 
-fn program(arguments: &str) -> Result<String> {
+fn own_command(arguments: &str) -> BenchResult<String> {
     Ok(format!("{} {arguments}", env::current_exe()?.display()))
 }
 
-fn service(limits: &Limits, store: &str) -> Result<Process> {
+fn start_service(limits: &LimitsFolder, store: &str) -> BenchResult<BenchProcess> {
     let address = free_address()?;
     let arguments = format!("service {} {address} '{store}'", limits.0.display());
-    Process::start(MEASURED, &program(&arguments)?, address)
+    BenchProcess::start(MEASURED_CORE, &own_command(&arguments)?, address)
 }
 
-fn blind(kind: &str) -> Result<Process> {
+fn start_stub(kind: &str) -> BenchResult<BenchProcess> {
     let address = free_address()?;
-    Process::start(MEASURED, &program(&format!("{kind} {address}"))?, address)
+    BenchProcess::start(MEASURED_CORE, &own_command(&format!("{kind} {address}"))?, address)
 }
 
 /// A policy with one rule, asked over plain HTTP.
-fn policy() -> Result<Process> {
+fn start_policy() -> BenchResult<BenchProcess> {
     let address = free_address()?;
     let file = env::temp_dir().join(format!("tidegate-bench-{}-{}.yaml", process::id(), address.port()));
     let rule = "{ name: each, key: header x-user, quota: 1000000/s burst 100000 }";
     fs::write(&file, format!("decisions: {address}\nrules: {rule}\n"))?;
-    let started = Process::start(MEASURED, &program(&format!("policy {}", file.display()))?, address);
+    let started =
+        BenchProcess::start(MEASURED_CORE, &own_command(&format!("policy {}", file.display()))?, address);
     fs::remove_file(&file)?;
     started
 }
 
-fn ask(server: &Process, depth: usize) -> Result<f64> {
-    number(&run(OTHERS, &["load", &server.address.to_string(), &depth.to_string()])?)
+fn grpc_rate(server: &BenchProcess, depth: usize) -> BenchResult<f64> {
+    parse_number(&run_self(LOAD_CORE, &["load", &server.address.to_string(), &depth.to_string()])?)
 }
 
-fn first_answer(limits: &Limits) -> Result<f64> {
+fn time_to_first_answer(limits: &LimitsFolder) -> BenchResult<f64> {
     let address = free_address()?;
     let arguments = format!("service {} {address} ''", limits.0.display());
     let start = Instant::now();
-    let _server = Process::start_at_once(MEASURED, &program(&arguments)?, address)?;
-    load::answered(address, 1)?;
+    let _server = BenchProcess::spawn(MEASURED_CORE, &own_command(&arguments)?, address)?;
+    load::wait_for_answer(address, 1)?;
     Ok(start.elapsed().as_secs_f64())
 }
 
 /// What this program prints when it is asked to do that on a core.
-fn run(core: &str, arguments: &[&str]) -> Result<String> {
+fn run_self(core: &str, arguments: &[&str]) -> BenchResult<String> {
     let mut command = Command::new("taskset");
     let output = command.args(["-c", core]).arg(env::current_exe()?).args(arguments).output()?;
     match output.status.success() {
@@ -160,12 +171,12 @@ fn run(core: &str, arguments: &[&str]) -> Result<String> {
     }
 }
 
-fn number(text: &str) -> Result<f64> {
+fn parse_number(text: &str) -> BenchResult<f64> {
     text.trim().parse().map_err(|_| format!("no number: {text}").into())
 }
 
 /// Requests per second that wrk has answered, with so many asks in each.
-fn wrk(address: SocketAddr, asks: usize) -> Result<f64> {
+fn wrk_rate(address: SocketAddr, asks: usize) -> BenchResult<f64> {
     let ask = |number: usize| format!(r#"{{\"rule\":\"each\",\"key\":\"{number}\"}}"#);
     let body = match asks {
         1 => ask(0),
@@ -181,14 +192,14 @@ fn wrk(address: SocketAddr, asks: usize) -> Result<f64> {
     measured
 }
 
-fn wrk_with(script: &Path, address: SocketAddr) -> Result<f64> {
+fn wrk_with(script: &Path, address: SocketAddr) -> BenchResult<f64> {
     let url = format!("http://{address}/v1/check");
     let mut command = Command::new("taskset");
-    command.args(["-c", OTHERS, "wrk", "-t1", "-c64", "-d1s", "-s"]).arg(script).arg(url);
+    command.args(["-c", LOAD_CORE, "wrk", "-t1", "-c64", "-d1s", "-s"]).arg(script).arg(url);
     let text = String::from_utf8(command.output()?.stdout)?;
     if text.contains("Non-2xx") || text.contains("Socket errors") {
         return Err(format!("not what was expected: {text}").into());
     }
     let rate = text.lines().find_map(|line| line.strip_prefix("Requests/sec:"));
-    number(rate.ok_or_else(|| format!("wrk said {text}"))?)
+    parse_number(rate.ok_or_else(|| format!("wrk said {text}"))?)
 }

@@ -1,6 +1,6 @@
 //! Load: as many questions as are answered in a second, so many at a time.
 
-use crate::Result;
+use crate::BenchResult;
 use bytes::{BufMut as _, Bytes, BytesMut};
 use h2::client::SendRequest;
 use prost::Message as _;
@@ -19,27 +19,27 @@ use tokio::net::TcpStream;
 use tonic::Code;
 
 /// Questions in flight, over so many connections.
-const AT_ONCE: usize = 64;
-const CONNECTIONS: usize = 4;
+const CONCURRENCY: usize = 64;
+const CONNECTION_COUNT: usize = 4;
 const SECOND: Duration = Duration::from_secs(1);
 /// Users that ask.
-const USERS: u64 = 10_000;
+const USER_COUNT: u64 = 10_000;
 
 /// Asks a server of gRPC about one descriptor with so many entries, and prints how many answers came in a second.
-pub(crate) fn ask_grpc(address: &str, depth: &str) -> Result<()> {
+pub(crate) fn load_grpc(address: &str, depth: &str) -> BenchResult<()> {
     let (address, depth): (SocketAddr, usize) = (address.parse()?, depth.parse()?);
     runtime()?.block_on(async {
         let mut connections = Vec::new();
-        for _ in 0..CONNECTIONS {
+        for _ in 0..CONNECTION_COUNT {
             connections.push(connect(address).await?);
         }
         let (answers, end) = (Arc::new(AtomicU64::new(0)), Instant::now() + SECOND);
-        let asking = (0..AT_ONCE).map(|place| {
-            let (mut connection, answers) = (connections[place % CONNECTIONS].clone(), answers.clone());
+        let asking = (0..CONCURRENCY).map(|place| {
+            let (mut connection, answers) = (connections[place % CONNECTION_COUNT].clone(), answers.clone());
             tokio::spawn(async move {
                 let mut late = 0_u64;
                 while Instant::now() < end {
-                    match ask(&mut connection, depth).await.map_err(|error| error.to_string())? {
+                    match send_request(&mut connection, depth).await.map_err(|error| error.to_string())? {
                         Code::Ok => _ = answers.fetch_add(1, Relaxed),
                         // A store that is slow for a moment.
                         Code::Unavailable => late += 1,
@@ -63,7 +63,7 @@ pub(crate) fn ask_grpc(address: &str, depth: &str) -> Result<()> {
 }
 
 /// Waits until a server of gRPC has answered a question.
-pub(crate) fn answered(address: SocketAddr, depth: usize) -> Result<()> {
+pub(crate) fn wait_for_answer(address: SocketAddr, depth: usize) -> BenchResult<()> {
     runtime()?.block_on(async {
         let start = Instant::now();
         let mut connection = loop {
@@ -73,7 +73,7 @@ pub(crate) fn answered(address: SocketAddr, depth: usize) -> Result<()> {
                 Err(_) => tokio::time::sleep(Duration::from_millis(1)).await,
             }
         };
-        match ask(&mut connection, depth).await? {
+        match send_request(&mut connection, depth).await? {
             Code::Ok => Ok(()),
             code => Err(format!("answered {code:?}").into()),
         }
@@ -81,7 +81,7 @@ pub(crate) fn answered(address: SocketAddr, depth: usize) -> Result<()> {
 }
 
 /// HTTP/2 without anything around it: whoever asks shares a core with others, and should leave them most of it.
-async fn connect(address: SocketAddr) -> Result<SendRequest<Bytes>> {
+async fn connect(address: SocketAddr) -> BenchResult<SendRequest<Bytes>> {
     let stream = TcpStream::connect(address).await?;
     stream.set_nodelay(true)?;
     let (connection, driving) = h2::client::handshake(stream).await?;
@@ -90,13 +90,13 @@ async fn connect(address: SocketAddr) -> Result<SendRequest<Bytes>> {
 }
 
 /// The status of an answer.
-async fn ask(connection: &mut SendRequest<Bytes>, depth: usize) -> Result<Code> {
-    const CALL: &str = "http://service/envoy.service.ratelimit.v3.RateLimitService/ShouldRateLimit";
+async fn send_request(connection: &mut SendRequest<Bytes>, depth: usize) -> BenchResult<Code> {
+    const METHOD_URL: &str = "http://service/envoy.service.ratelimit.v3.RateLimitService/ShouldRateLimit";
     let request =
-        http::Request::post(CALL).header("content-type", "application/grpc").header("te", "trailers");
+        http::Request::post(METHOD_URL).header("content-type", "application/grpc").header("te", "trailers");
     let mut connection = connection.clone().ready().await?;
     let (response, mut sending) = connection.send_request(request.body(())?, false)?;
-    sending.send_data(message(depth), true)?;
+    sending.send_data(encode_message(depth), true)?;
     let response = response.await?;
     let status =
         |headers: &http::HeaderMap| headers.get("grpc-status").map(|code| Code::from_bytes(code.as_bytes()));
@@ -111,8 +111,8 @@ async fn ask(connection: &mut SendRequest<Bytes>, depth: usize) -> Result<Code> 
 }
 
 /// A question behind its length, as gRPC sends it.
-fn message(depth: usize) -> Bytes {
-    let request = request(depth);
+fn encode_message(depth: usize) -> Bytes {
+    let request = random_request(depth);
     let length = request.encoded_len();
     let mut message = BytesMut::with_capacity(5 + length);
     message.put_u8(0);
@@ -121,9 +121,9 @@ fn message(depth: usize) -> Bytes {
     message.freeze()
 }
 
-fn request(depth: usize) -> RateLimitRequest {
+fn random_request(depth: usize) -> RateLimitRequest {
     let entry = |key: &str, value: String| Entry { key: key.to_owned(), value };
-    let user = entry("user", fastrand::u64(..USERS).to_string());
+    let user = entry("user", fastrand::u64(..USER_COUNT).to_string());
     let mut entries: Vec<_> =
         (1..depth).map(|level| entry(&format!("level{level}"), "500".to_owned())).collect();
     entries.push(user);
@@ -132,17 +132,17 @@ fn request(depth: usize) -> RateLimitRequest {
 }
 
 /// Asks the store itself, and prints how many answers came in a second.
-pub(crate) fn ask_store(url: &str) -> Result<()> {
+pub(crate) fn load_store(url: &str) -> BenchResult<()> {
     runtime()?.block_on(async {
         let store = RedisStore::builder().deadline(SECOND).connect(url).await?;
         let limiter = Limiter::builder().name("bench").store(store).build("1000000000/h fixed-window")?;
         limiter.decide("0", 1).await;
         let (answers, end) = (Arc::new(AtomicU64::new(0)), Instant::now() + SECOND);
-        let asking = (0..AT_ONCE).map(|_| {
+        let asking = (0..CONCURRENCY).map(|_| {
             let (limiter, answers) = (limiter.clone(), answers.clone());
             tokio::spawn(async move {
                 while Instant::now() < end {
-                    limiter.decide(&fastrand::u64(..USERS).to_string(), 1).await;
+                    limiter.decide(&fastrand::u64(..USER_COUNT).to_string(), 1).await;
                     answers.fetch_add(1, Relaxed);
                 }
             })
@@ -155,6 +155,6 @@ pub(crate) fn ask_store(url: &str) -> Result<()> {
     })
 }
 
-fn runtime() -> Result<tokio::runtime::Runtime> {
+fn runtime() -> BenchResult<tokio::runtime::Runtime> {
     Ok(tokio::runtime::Builder::new_current_thread().enable_all().build()?)
 }

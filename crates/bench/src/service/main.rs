@@ -9,26 +9,27 @@ mod servers;
 
 use std::{env, process::ExitCode};
 use tidegate_bench::{
-    Result,
+    BenchResult,
+    interleaved::median,
     suite::{
-        Bar::{AtLeast, AtMost},
-        Case, Measured, Others, Suite, ended,
+        BenchCase, Measurement, OtherProcesses, Suite,
+        SuiteTarget::{AtLeast, AtMost},
+        exit_code,
     },
-    turns::median,
 };
 
 #[rustfmt::skip]
 const SUITE: Suite = Suite {
     name: "service",
     peers: &["tonic", "axum"],
-    others: Others::TakePart,
+    other_processes: OtherProcesses::Participate,
     cases: &[
-        Case { name: "grpc", about: cases::GRPC, bar: AtLeast(0.85), measure: cases::grpc },
-        Case { name: "grpc-1000", about: cases::GRPC_1000, bar: AtLeast(0.95), measure: cases::grpc_1000 },
-        Case { name: "grpc-redis", about: cases::GRPC_REDIS, bar: AtLeast(0.8), measure: cases::grpc_redis },
-        Case { name: "http", about: cases::HTTP, bar: AtLeast(0.85), measure: cases::http },
-        Case { name: "http-batch", about: cases::HTTP_BATCH, bar: AtLeast(10.0), measure: cases::http_batch },
-        Case { name: "start", about: cases::START, bar: AtMost(10.0), measure: cases::start },
+        BenchCase { name: "grpc", about: cases::GRPC_ABOUT, target: AtLeast(0.85), measure: cases::measure_grpc },
+        BenchCase { name: "grpc-1000", about: cases::GRPC_1000_ABOUT, target: AtLeast(0.95), measure: cases::measure_grpc_1000 },
+        BenchCase { name: "grpc-redis", about: cases::GRPC_REDIS_ABOUT, target: AtLeast(0.8), measure: cases::measure_grpc_redis },
+        BenchCase { name: "http", about: cases::HTTP_ABOUT, target: AtLeast(0.85), measure: cases::measure_http },
+        BenchCase { name: "http-batch", about: cases::HTTP_BATCH_ABOUT, target: AtLeast(10.0), measure: cases::measure_http_batch },
+        BenchCase { name: "start", about: cases::START_ABOUT, target: AtMost(10.0), measure: cases::measure_start },
     ],
 };
 
@@ -37,12 +38,12 @@ fn main() -> ExitCode {
     let args: Vec<&str> = args.iter().map(String::as_str).collect();
     match args[..] {
         // Processes that this program starts for itself.
-        ["service", folder, address, store] => ended(servers::service(folder, address, store)),
-        ["policy", file] => ended(servers::policy(file)),
-        ["blind-grpc", address] => ended(servers::blind_grpc(address)),
-        ["blind-http", address] => ended(servers::blind_http(address)),
-        ["store", url] => ended(load::ask_store(url)),
-        ["load", address, depth] => ended(load::ask_grpc(address, depth)),
+        ["service", folder, address, store] => exit_code(servers::serve_limits(folder, address, store)),
+        ["policy", file] => exit_code(servers::serve_policy(file)),
+        ["stub-grpc", address] => exit_code(servers::serve_stub_grpc(address)),
+        ["stub-http", address] => exit_code(servers::serve_stub_http(address)),
+        ["store", url] => exit_code(load::load_store(url)),
+        ["load", address, depth] => exit_code(load::load_grpc(address, depth)),
         _ => SUITE.main(),
     }
 }

@@ -1,6 +1,6 @@
 //! What is measured: the service, and servers that answer without looking.
 
-use crate::Result;
+use crate::BenchResult;
 use axum::{Router, routing};
 use std::{net::SocketAddr, num::NonZeroUsize, path::Path, sync::Arc, time::Duration};
 use tidegate_gateway::{Gateway, PolicySource};
@@ -13,12 +13,12 @@ use tokio::{net::TcpListener, runtime::Runtime};
 use tonic::{Request, Response, Status, transport::Server};
 
 /// The decision service with the limits of a folder.
-pub(crate) fn service(folder: &str, address: &str, store: &str) -> Result<()> {
+pub(crate) fn serve_limits(folder: &str, address: &str, store: &str) -> BenchResult<()> {
     let address: SocketAddr = address.parse()?;
     let (folder, port) = (Path::new(folder), address.port().to_string());
     let root = folder.parent().ok_or("a folder in a folder")?.display().to_string();
     let name = folder.file_name().ok_or("a name")?.to_string_lossy().into_owned();
-    let said = [
+    let variables = [
         ("RUNTIME_ROOT", root.as_str()),
         ("RUNTIME_SUBDIRECTORY", ""),
         ("RUNTIME_APPDIRECTORY", name.as_str()),
@@ -26,7 +26,7 @@ pub(crate) fn service(folder: &str, address: &str, store: &str) -> Result<()> {
         ("PORT", "0"),
         ("DEBUG_PORT", "0"),
     ];
-    let environment = Environment::read(said).map_err(|error| error.to_string())?;
+    let environment = Environment::read(variables).map_err(|error| error.to_string())?;
     runtime()?.block_on(async {
         let store = match store {
             "" => None,
@@ -44,23 +44,23 @@ pub(crate) fn service(folder: &str, address: &str, store: &str) -> Result<()> {
 const DEADLINE: Duration = Duration::from_millis(100);
 
 /// The plain HTTP of a policy.
-pub(crate) fn policy(file: &str) -> Result<()> {
+pub(crate) fn serve_policy(file: &str) -> BenchResult<()> {
     let gateway = Gateway::open(PolicySource::file(Path::new(file)), tidegate::rules())?;
     runtime()?.block_on(gateway.workers(NonZeroUsize::MIN).run(std::future::pending()))?;
     Ok(())
 }
 
 /// A server of tonic's that answers OK without looking.
-pub(crate) fn blind_grpc(address: &str) -> Result<()> {
+pub(crate) fn serve_stub_grpc(address: &str) -> BenchResult<()> {
     let address = address.parse()?;
-    let serve = Server::builder().add_service(RateLimitServiceServer::new(Blind)).serve(address);
+    let serve = Server::builder().add_service(RateLimitServiceServer::new(StubService)).serve(address);
     Ok(runtime()?.block_on(serve)?)
 }
 
-struct Blind;
+struct StubService;
 
 #[tonic::async_trait]
-impl RateLimitService for Blind {
+impl RateLimitService for StubService {
     async fn should_rate_limit(
         &self,
         _: Request<RateLimitRequest>,
@@ -70,7 +70,7 @@ impl RateLimitService for Blind {
 }
 
 /// A server of axum's that answers 200 without looking.
-pub(crate) fn blind_http(address: &str) -> Result<()> {
+pub(crate) fn serve_stub_http(address: &str) -> BenchResult<()> {
     runtime()?.block_on(async {
         let listener = TcpListener::bind(address).await?;
         let router = Router::new().route("/v1/check", routing::post(|| async { r#"{"allowed":true}"# }));
@@ -79,6 +79,6 @@ pub(crate) fn blind_http(address: &str) -> Result<()> {
 }
 
 /// One thread, as it has one core.
-fn runtime() -> Result<Runtime> {
+fn runtime() -> BenchResult<Runtime> {
     Ok(tokio::runtime::Builder::new_multi_thread().worker_threads(1).enable_all().build()?)
 }

@@ -8,7 +8,7 @@ use crate::{
 use serde_json::{Value, json};
 use std::{cell::Cell, fmt::Write as _, ops::ControlFlow, rc::Rc, time::Duration};
 use tidegate_core::AlgorithmKind;
-use tidegate_redis::{Compared, Plan, RedisStore, verify};
+use tidegate_redis::{RedisStore, VerifyOptions, VerifyReport, verify};
 
 /// Compare decisions of a Redis or Valkey with those of this process.
 ///
@@ -52,7 +52,7 @@ pub(crate) fn run(args: &Args) -> Result<(), Failure> {
     runtime.block_on(async {
         let builder = RedisStore::builder().prefix(&args.prefix).deadline(PATIENCE);
         let store = builder.connect(&args.redis).await.map_err(|error| Failure::input(error.to_string()))?;
-        let plan = Plan { steps: args.steps, seed: args.seed };
+        let plan = VerifyOptions { steps: args.steps, seed: args.seed };
         let mut bar = Bar::new();
         let is_stopped = Rc::new(Cell::new(false));
         let stop = is_stopped.clone();
@@ -82,8 +82,8 @@ pub(crate) fn run(args: &Args) -> Result<(), Failure> {
     })
 }
 
-fn json(compared: &Compared) -> Value {
-    let Compared {
+fn json(compared: &VerifyReport) -> Value {
+    let VerifyReport {
         steps,
         decisions,
         checks,
@@ -91,8 +91,8 @@ fn json(compared: &Compared) -> Value {
         delayed,
         refunds,
         resets,
-        changes,
-        turns,
+        quota_changes: changes,
+        limit_switches: turns,
         renewals,
         quotas,
     } = compared;
@@ -112,9 +112,10 @@ fn json(compared: &Compared) -> Value {
     })
 }
 
-fn report(compared: &Compared, paint: Paint) -> String {
-    let Compared { steps, decisions, checks, denied, delayed, refunds, .. } = compared;
-    let Compared { resets, changes, turns, renewals, quotas, .. } = compared;
+fn report(compared: &VerifyReport, paint: Paint) -> String {
+    let VerifyReport { steps, decisions, checks, denied, delayed, refunds, .. } = compared;
+    let VerifyReport { resets, quota_changes: changes, limit_switches: turns, renewals, quotas, .. } =
+        compared;
     let names: Vec<_> = AlgorithmKind::names().collect();
     let mut text = paint.tone(Tone::Strong, format!("no difference in {steps} steps"));
     text.push('\n');

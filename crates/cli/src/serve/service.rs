@@ -57,7 +57,7 @@ pub(crate) fn open(environment: &Environment) -> Result<ServiceHost, Failure> {
         tally_per_second: seconds.clone().map(|store| store as _),
     };
     let host = ServiceHost::open(environment, stores).map_err(|error| failed(&error))?;
-    let trouble = move || [&store, &seconds].into_iter().flatten().find_map(|store| store.trouble());
+    let trouble = move || [&store, &seconds].into_iter().flatten().find_map(|store| store.last_error());
     Ok(host.store_health(trouble))
 }
 

@@ -1,7 +1,7 @@
 //! The example of an Envoy whose limits are decided here.
 
 use crate::stage::{Decisions, Service, curl, example};
-use tidegate_testkit::servers::{AppServer, NginxServer, RedisServer, until};
+use tidegate_testkit::servers::{AppServer, NginxServer, RedisServer, wait_until};
 
 /// Envoy as in the examples, on ports of the test.
 fn envoy(service: &Service, backend: &NginxServer, change: impl Fn(String) -> String) -> Option<AppServer> {
@@ -13,7 +13,7 @@ fn envoy(service: &Service, backend: &NginxServer, change: impl Fn(String) -> St
         .replace("port_value: 8888", "port_value: PORT")
         .replace("port_value: 9000", &format!("port_value: {}", backend.address().port()))
         .replace("port_value: 8081", &format!("port_value: {grpc}"));
-    let envoy = AppServer::envoy(&change(config)).unwrap();
+    let envoy = AppServer::start_envoy(&change(config)).unwrap();
     if envoy.is_none() {
         tidegate_testkit::servers::skip_without("envoy");
     }
@@ -115,7 +115,7 @@ fn without_its_store_envoy_decides() {
     let health = curl(&["-o", "/dev/null", "-w", "%{http_code}", &health]);
     assert_eq!(health, "200", "a liveness probe does not restart the fleet for its store");
     redis.restart().unwrap();
-    until("it counts again", || match &*status(&closed, "/", "x-user: alice") {
+    wait_until("it counts again", || match &*status(&closed, "/", "x-user: alice") {
         "200" => Ok(()),
         status => Err(status.to_owned()),
     })
@@ -153,7 +153,7 @@ fn ext_authz_over_http_refuses_what_the_policy_refuses() {
         .replace("port_value: 8888", "port_value: PORT")
         .replace("port_value: 9000", &format!("port_value: {}", backend.address().port()))
         .replace("port_value: 8090", &format!("port_value: {port}"));
-    let Some(envoy) = AppServer::envoy(&config).unwrap() else {
+    let Some(envoy) = AppServer::start_envoy(&config).unwrap() else {
         tidegate_testkit::servers::skip_without("envoy");
         return;
     };

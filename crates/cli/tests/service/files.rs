@@ -2,7 +2,7 @@
 
 use crate::stage::Service;
 use std::fs;
-use tidegate_testkit::servers::until;
+use tidegate_testkit::servers::wait_until;
 
 const LIMIT: &str =
     "domain: shop\ndescriptors:\n  - key: user\n    rate_limit: { unit: year, requests_per_unit: 2 }\n";
@@ -17,7 +17,7 @@ fn new_limits_are_taken_and_bad_ones_are_not() {
     assert_eq!([ask(), ask(), ask()], ["200", "200", "429"]);
 
     fs::write(&file, LIMIT.replace("unit: year", "unit: fortnight")).unwrap();
-    until("the mistake is counted", || {
+    wait_until("the mistake is counted", || {
         let stats = service.page("stats");
         stats.contains("config_load_error: 1").then_some(()).ok_or(stats)
     })
@@ -27,7 +27,7 @@ fn new_limits_are_taken_and_bad_ones_are_not() {
     // What was counted stays counted.
     fs::write(folder.path().join("new"), LIMIT.replace("unit: 2", "unit: 6")).unwrap();
     fs::rename(folder.path().join("new"), &file).unwrap();
-    until("the new limit is in force", || {
+    wait_until("the new limit is in force", || {
         let limits = service.page("rlconfig");
         limits.contains("shop.user: unit=YEAR requests_per_unit=6,").then_some(()).ok_or(limits)
     })

@@ -9,7 +9,7 @@ use std::{
     },
 };
 use tidegate_proto::rls::{Entry, RateLimitDescriptor, RateLimitRequest, RateLimitServiceClient};
-use tidegate_testkit::servers::until;
+use tidegate_testkit::servers::wait_until;
 use tonic::transport::Channel;
 
 const CLIENTS: usize = 8;
@@ -54,7 +54,7 @@ fn no_call_fails_while_limits_change() {
         let before = answered.load(Relaxed);
         fs::write(folder.path().join("new"), limits(reload)).unwrap();
         fs::rename(folder.path().join("new"), folder.path().join("shop.yaml")).unwrap();
-        until("the new limit is in force, and calls were answered meanwhile", || {
+        wait_until("the new limit is in force, and calls were answered meanwhile", || {
             let page = service.page("rlconfig");
             let is_there = page.contains(&format!("requests_per_unit={reload},"));
             (is_there && answered.load(Relaxed) > before).then_some(()).ok_or(page)

@@ -2,7 +2,7 @@
 
 use crate::stage::Service;
 use std::fs;
-use tidegate_testkit::servers::{RedisServer, until};
+use tidegate_testkit::servers::{RedisServer, wait_until};
 
 const LIMITS: &str = "
 domain: shop
@@ -70,12 +70,12 @@ fn keys_of_our_own_have_the_prefix_too() {
     let address = redis.url().replace("redis://", "");
     let service = Service::start(folder.path(), &[("REDIS_URL", &address), ("CACHE_KEY_PREFIX", "team:")]);
     // A machine that is busy may answer too late for a decision.
-    until("it decides", || match &*service.ask(&[("user", "alice"), ("never", "mind")]) {
+    wait_until("it decides", || match &*service.ask(&[("user", "alice"), ("never", "mind")]) {
         "200" => Ok(()),
         status => Err(status.to_owned()),
     })
     .unwrap();
-    until("it counts", || match &*service.ask(&[("user", "alice")]) {
+    wait_until("it counts", || match &*service.ask(&[("user", "alice")]) {
         "200" | "429" => Ok(()),
         status => Err(status.to_owned()),
     })

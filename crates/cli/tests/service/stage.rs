@@ -6,7 +6,7 @@ use std::{
     path::Path,
     process::{Child, Command, ExitStatus, Stdio},
 };
-use tidegate_testkit::servers::until;
+use tidegate_testkit::servers::wait_until;
 
 /// The binary with limits, on ports of its own. Dropping it kills it.
 pub(crate) struct Service {
@@ -39,7 +39,7 @@ impl Service {
     /// Waits until it has its store.
     pub(crate) fn wait_until_well(&self) {
         let url = self.json.replace("/json", "/healthcheck");
-        until("it is of use", || match &*curl(&["-o", "/dev/null", "-w", "%{http_code}", &url]) {
+        wait_until("it is of use", || match &*curl(&["-o", "/dev/null", "-w", "%{http_code}", &url]) {
             "200" => Ok(()),
             status => Err(status.to_owned()),
         })

@@ -155,7 +155,7 @@ mod beside_nginx {
         },
         thread,
     };
-    use tidegate_testkit::servers::{NginxServer, Sent, until};
+    use tidegate_testkit::servers::{NginxServer, SentHttpRequest, wait_until};
 
     /// A server that keeps those who ask for `/held` until it is told to let them go.
     struct Backend {
@@ -255,7 +255,8 @@ mod beside_nginx {
 
     /// How often each status was answered to so many requests at once.
     fn statuses(address: SocketAddr, path: &str, count: usize) -> BTreeMap<u16, usize> {
-        let sent: Vec<Sent> = (0..count).map(|_| Sent::new(address, path).expect("it is sent")).collect();
+        let sent: Vec<SentHttpRequest> =
+            (0..count).map(|_| SentHttpRequest::new(address, path).expect("it is sent")).collect();
         let mut statuses = BTreeMap::new();
         for sent in sent {
             *statuses.entry(sent.wait().expect("an answer")).or_default() += 1;
@@ -266,13 +267,15 @@ mod beside_nginx {
     /// Three are held, and nobody else gets in until they are let go.
     fn held(backend: &Backend, address: SocketAddr) -> Vec<u16> {
         let before = backend.held.load(Ordering::SeqCst);
-        let kept: Vec<Sent> = (0..3).map(|_| Sent::new(address, "/held").expect("it is sent")).collect();
+        let kept: Vec<SentHttpRequest> =
+            (0..3).map(|_| SentHttpRequest::new(address, "/held").expect("it is sent")).collect();
         let all_held = || match backend.held.load(Ordering::SeqCst) - before {
             3 => Ok(()),
             count => Err(format!("{count} are held")),
         };
-        until("three are held", all_held).expect("three are held");
-        let ask = |path: &str| Sent::new(address, path).expect("it is sent").wait().expect("an answer");
+        wait_until("three are held", all_held).expect("three are held");
+        let ask =
+            |path: &str| SentHttpRequest::new(address, path).expect("it is sent").wait().expect("an answer");
         let mut found = vec![ask("/held"), ask("/held/too"), ask("/other")];
         (0..3).for_each(|_| backend.let_go.send(()).expect("it is told"));
         found.extend(kept.into_iter().map(|sent| sent.wait().expect("an answer")));

@@ -8,7 +8,7 @@ use std::{
     io::Read as _,
     process::{Command, Output, Stdio},
 };
-use tidegate_testkit::servers::{RedisServer, until};
+use tidegate_testkit::servers::{RedisServer, wait_until};
 
 fn verify(args: &[&str]) -> Output {
     let program = env!("CARGO_BIN_EXE_tidegate");
@@ -42,7 +42,7 @@ fn leaves_nothing_behind_when_interrupted() {
         .spawn()
         .expect("the program runs");
     let keys = || server.command(&["KEYS", "*"]).map(|keys| keys.items().len());
-    until("keys are there", || match keys()? {
+    wait_until("keys are there", || match keys()? {
         0 => Err("none".to_owned()),
         _ => Ok(()),
     })

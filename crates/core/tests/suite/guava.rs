@@ -4,15 +4,15 @@
 
 use tidegate_core::{Algorithm, AlgorithmKind, CarryOver, Demand, Micros, Outcome, Quota};
 use tidegate_testkit::{
-    Plain, Subject,
-    guava::{GuavaKind, Operation, Row, rows},
+    CoreModel, Subject,
+    guava::{GuavaKind, GuavaRow, Operation, rows},
 };
 
 #[test]
 fn recorded_guava_rows_are_reproduced() {
     let rows = rows().unwrap();
     assert_eq!(rows.len(), 24_120);
-    let mut limiter: Option<Plain> = None;
+    let mut limiter: Option<CoreModel> = None;
     for (index, row) in rows.iter().enumerate() {
         let context =
             format!("line {} of {}: {:?} at {}us", index + 2, row.scenario, row.operation, row.at_us);
@@ -21,16 +21,16 @@ fn recorded_guava_rows_are_reproduced() {
         let (stored, next_free) = guava_state(limiter);
         assert_eq!(stored.to_bits(), row.stored.to_bits(), "{context}: stored {stored}, not {}", row.stored);
         assert_eq!(next_free, Micros::new(row.next_free_us), "{context}: next free");
-        assert_eq!(limiter.quota.limit(), (row.most as u64).max(1), "{context}: most stored");
+        assert_eq!(limiter.quota.limit(), (row.max_permits as u64).max(1), "{context}: most stored");
     }
 }
 
 /// Does to our limiter what was done to Guava's, and compares the answers.
-fn replay(limiter: &mut Option<Plain>, row: &Row, context: &str) {
+fn replay(limiter: &mut Option<CoreModel>, row: &GuavaRow, context: &str) {
     let now = Micros::new(row.at_us);
     let patience = match &row.operation {
         Operation::Create => {
-            let mut new = Plain::new(quota(&row.kind, &row.rate));
+            let mut new = CoreModel::new(quota(&row.kind, &row.rate));
             new.create(now);
             *limiter = Some(new);
             return;
@@ -61,7 +61,7 @@ fn quota(kind: &GuavaKind, rate: &str) -> Quota {
 }
 
 /// Guava's own variables: stored permits and the moment the next caller is free.
-fn guava_state(limiter: &Plain) -> (f64, Micros) {
+fn guava_state(limiter: &CoreModel) -> (f64, Micros) {
     match limiter.quota.kind() {
         AlgorithmKind::Smooth(smooth) => smooth.inspect(state_words(limiter)),
         AlgorithmKind::WarmUp(warm_up) => warm_up.inspect(state_words(limiter)),
@@ -69,7 +69,7 @@ fn guava_state(limiter: &Plain) -> (f64, Micros) {
     }
 }
 
-fn state_words(limiter: &Plain) -> &[u64] {
+fn state_words(limiter: &CoreModel) -> &[u64] {
     &limiter.entries.as_slice()[0].state
 }
 
@@ -137,7 +137,7 @@ fn guava_scripts() -> Vec<(&'static str, &'static str, Vec<ScriptStep>, Vec<u64>
 #[test]
 fn guava_test_scripts_have_equal_waits() {
     for (name, quota, script, waits) in guava_scripts() {
-        let mut limiter = Plain::new(quota.parse().unwrap());
+        let mut limiter = CoreModel::new(quota.parse().unwrap());
         limiter.create(Micros::ZERO);
         let mut now = Micros::ZERO;
         let mut waited = Vec::new();
@@ -162,7 +162,7 @@ fn guava_try_acquire_results_match() {
     let no_wait = [(0, 0, true), (0, 0, false), (0, 0, false), (100, 0, false)];
     let some_wait = [(0, 0, true), (0, 200, true), (0, 100, false), (100, 100, true)];
     for (name, tries) in [("tryNoWait", no_wait), ("someWait", some_wait)] {
-        let mut limiter = Plain::new("5/s smooth".parse().unwrap());
+        let mut limiter = CoreModel::new("5/s smooth".parse().unwrap());
         limiter.create(Micros::ZERO);
         let mut now = Micros::ZERO;
         for (step, (pause, timeout, succeeds)) in tries.into_iter().enumerate() {

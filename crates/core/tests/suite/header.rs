@@ -8,7 +8,7 @@ use tidegate_core::{
     AlgorithmKind, Decision, Demand, Micros, Outcome, Quota, Retry,
     header::{self, MAX_INTEGER, PolicyField, Remaining, SmallString},
 };
-use tidegate_testkit::strategy::{Moment, hold, moves};
+use tidegate_testkit::strategy::{CallClock, call_steps, check_property};
 
 fn quota(text: &str) -> Quota {
     text.parse().unwrap()
@@ -208,16 +208,16 @@ fn small_string_grows_to_the_heap() {
 /// neither too early nor zero, the same in both headers, and read back as it was written.
 #[test]
 fn headers_are_consistent() {
-    hold(moves(), |sample, story| {
+    check_property(call_steps(), |sample, story| {
         let label = PolicyField::new("api", &sample.quota);
         prop_assert!(label.limit() >= 1 && label.window() != Some(0));
         let mut words = vec![0; sample.quota.state_len()];
-        let mut moment = Moment::start_of(&sample);
+        let mut moment = CallClock::new(&sample);
         for step in story {
-            moment.pass(step.pause);
+            moment.advance(step.pause);
             let demand = step.demand(&sample);
             let decision = sample.quota.decide(words.as_mut_slice(), moment.now, demand).decision;
-            moment.hear(&decision);
+            moment.record(&decision);
             let remaining = label.remaining(&decision);
             prop_assert!(remaining.remaining <= label.limit());
             prop_assert!(remaining.refill_after != Some(0));
@@ -238,18 +238,18 @@ fn headers_are_consistent() {
 /// More does come when it was said to, and not a microsecond before, where a level says so exactly.
 #[test]
 fn refill_after_is_exact() {
-    hold(moves(), |sample, story| {
+    check_property(call_steps(), |sample, story| {
         // Those are defined in doubles: a permit may be stored a rounding later.
         if matches!(sample.quota.kind(), AlgorithmKind::Smooth(_) | AlgorithmKind::WarmUp(_)) {
             return Ok(());
         }
         let mut words = vec![0; sample.quota.state_len()];
-        let mut moment = Moment::start_of(&sample);
+        let mut moment = CallClock::new(&sample);
         for step in story {
-            moment.pass(step.pause);
+            moment.advance(step.pause);
             let demand = step.demand(&sample);
             let decision = sample.quota.decide(words.as_mut_slice(), moment.now, demand).decision;
-            moment.hear(&decision);
+            moment.record(&decision);
             let more = decision.refill_after();
             if more == Micros::ZERO || more == Micros::MAX || decision.wait() > Micros::ZERO {
                 continue;

@@ -3,7 +3,7 @@
 use proptest::prelude::*;
 use std::time::Duration;
 use tidegate_core::{Micros, Quota, QuotaError, Rate, RateUnit, algorithm::LeakyBucket};
-use tidegate_testkit::strategy::{any_sample, hold, rates, runner};
+use tidegate_testkit::strategy::{any_sample, check_property, rates, runner};
 
 fn parse(text: &str) -> Result<Quota, QuotaError> {
     text.parse()
@@ -95,7 +95,7 @@ fn code_and_text_declare_the_same_quotas() {
 
 #[test]
 fn display_round_trips_for_any_quota() {
-    hold(Just(()), |sample, ()| {
+    check_property(Just(()), |sample, ()| {
         let printed = sample.quota.to_string();
         let read = parse(&printed).map_err(|error| TestCaseError::fail(format!("{printed}: {error}")))?;
         prop_assert_eq!(read, sample.quota);
@@ -272,7 +272,7 @@ fn scale_changes_only_amounts() {
 /// Scaling is a quota of the same algorithm and period, or an error; never zero, and x1 changes nothing.
 #[test]
 fn scale_keeps_kind_and_period() {
-    hold((1_u64..2_000, 1_u64..2_000), |sample, (numerator, denominator)| {
+    check_property((1_u64..2_000, 1_u64..2_000), |sample, (numerator, denominator)| {
         let quota = sample.quota;
         prop_assert_eq!(quota.scale(tidegate_core::Ratio::ONE).unwrap(), quota);
         let Ok(scaled) = quota.scale(tidegate_core::Ratio::new(numerator, denominator).unwrap()) else {

@@ -5,13 +5,13 @@
 
 use proptest::prelude::*;
 use tidegate_core::{Demand, Micros, Outcome, Quota, Retry};
-use tidegate_testkit::{Plain, Subject, strategy::runner};
+use tidegate_testkit::{CoreModel, Subject, strategy::runner};
 
 const DAY: Micros = Micros::from_secs(86_400);
 
 /// Takes all there is, and says how much that was.
-fn take_all(key: &mut Plain, now: Micros) -> u64 {
-    let remaining = key.would(now, Demand::probe(0)).decision.remaining();
+fn take_all(key: &mut CoreModel, now: Micros) -> u64 {
+    let remaining = key.peek(now, Demand::probe(0)).decision.remaining();
     assert!(key.decide(now, Demand::new(remaining)).decision.is_allowed());
     remaining
 }
@@ -38,7 +38,7 @@ fn long_run_rate_is_exact_for_any_polling() {
     let exact = |(text, steps): (&str, Vec<u64>)| {
         let quota: Quota = text.parse().unwrap();
         let (amount, period) = parse_rate(text);
-        let mut key = Plain::new(quota);
+        let mut key = CoreModel::new(quota);
         let start = Micros::from_secs(1_700_000_000);
         let mut now = start;
         let mut taken = take_all(&mut key, now);
@@ -83,7 +83,7 @@ fn byte_rates_are_exact_over_long_runs() {
     ] {
         let quota: Quota = text.parse().unwrap();
         for step in [1_u64, 7, 113, 9_973] {
-            let mut key = Plain::new(quota);
+            let mut key = CoreModel::new(quota);
             let mut now = Micros::ZERO;
             let mut taken = take_all(&mut key, now);
             assert_eq!(taken, bytes_per_second);
@@ -103,7 +103,7 @@ fn greedy_callers_get_exactly_the_rate() {
     for (text, length) in [("3/s burst 1", 1_000_u64), ("7 per 10s burst 1", 1_000), ("999/s burst 1", 20)] {
         let quota: Quota = text.parse().unwrap();
         let (amount, period) = parse_rate(text);
-        let mut key = Plain::new(quota);
+        let mut key = CoreModel::new(quota);
         let end = Micros::from_secs(length);
         let (mut now, mut granted) = (Micros::ZERO, 0_u128);
         while now <= end {
@@ -123,17 +123,17 @@ fn greedy_callers_get_exactly_the_rate() {
 fn burst_admits_exactly_its_size() {
     for burst in (1..=300).chain([1_000, 65_536]) {
         let quota = Quota::per_second(10).burst(burst).unwrap();
-        let mut key = Plain::new(quota);
+        let mut key = CoreModel::new(quota);
         let mut now = Micros::from_secs(1_700_000_000);
         for _ in 0..2 {
             let admitted =
                 (0..=burst).filter(|_| key.decide(now, Demand::new(1)).decision.is_allowed()).count();
             assert_eq!(admitted as u64, burst);
             // Full again after exactly this long, and not a microsecond before.
-            let full = key.would(now, Demand::probe(0)).decision.reset_after();
+            let full = key.peek(now, Demand::probe(0)).decision.reset_after();
             assert_eq!(full, Micros::from_millis(100 * burst));
             assert_eq!(
-                key.would(now.plus(full).since(Micros::new(1)), Demand::probe(0)).decision.remaining(),
+                key.peek(now.plus(full).since(Micros::new(1)), Demand::probe(0)).decision.remaining(),
                 burst - 1
             );
             now = now.plus(full);
@@ -159,7 +159,7 @@ fn retry_is_never_zero_and_succeeds() {
         "3/s warm-up 1s",
     ] {
         let quota: Quota = text.parse().unwrap();
-        let mut key = Plain::new(quota);
+        let mut key = CoreModel::new(quota);
         let mut now = Micros::from_secs(1_700_000_000);
         for _ in 0..1_000 {
             match key.decide(now, Demand::new(1)).decision.outcome() {

@@ -1,7 +1,7 @@
 //! The stories in `traces/`, told to the core.
 
 use std::{fs, path::Path};
-use tidegate_testkit::{Plain, trace};
+use tidegate_testkit::{CoreModel, trace};
 
 #[test]
 fn recorded_traces_match_decisions() {
@@ -12,7 +12,7 @@ fn recorded_traces_match_decisions() {
     let mut failures = Vec::new();
     for file in files {
         let trace_text = fs::read_to_string(&file).unwrap();
-        if let Err(failure) = trace::run(&trace_text, Plain::new) {
+        if let Err(failure) = trace::run(&trace_text, CoreModel::new) {
             failures.push(format!("{}: {failure}", file.display()));
         }
     }

@@ -148,7 +148,7 @@ fn upgrade_of(headers: &HeaderMap) -> Option<HeaderValue> {
     is_meant.then(|| protocol.clone())
 }
 
-/// `h2c`, `h2c-14`, `HTTP/2.0` and others.
+/// `h2c`, `h2c-14`, `HTTP_ABOUT/2.0` and others.
 fn is_http(protocol: &[u8]) -> bool {
     let name = protocol.split(|byte| b"/-".contains(byte)).next().unwrap_or_default();
     [&b"h2c"[..], b"h2", b"http"].iter().any(|http| name.eq_ignore_ascii_case(http))

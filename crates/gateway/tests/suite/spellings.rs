@@ -254,7 +254,7 @@ fn nginx_serves_what_was_decided_on() {
 
 #[test]
 fn node_serves_what_was_decided_on() {
-    match AppServer::node(NODE).unwrap() {
+    match AppServer::start_node(NODE).unwrap() {
         Some(server) => holds_before("Node", server.address()),
         None => skip_without("node"),
     }
@@ -262,7 +262,7 @@ fn node_serves_what_was_decided_on() {
 
 #[test]
 fn flask_serves_what_was_decided_on() {
-    match AppServer::flask(FLASK).unwrap() {
+    match AppServer::start_flask(FLASK).unwrap() {
         Some(server) => holds_before("Flask", server.address()),
         None => skip_without("flask"),
     }

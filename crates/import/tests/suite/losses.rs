@@ -5,20 +5,20 @@
 use crate::import::import;
 use std::path::Path;
 use tidegate_import::LossKind;
-use tidegate_testkit::texts;
+use tidegate_testkit::error_texts;
 
 /// `tests/losses.txt`: a configuration, and what is told of it. A loss has its line, an error its line and column.
 #[test]
 fn every_loss_has_its_text() {
     let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/losses.txt");
-    texts::compare(&path, told_of);
+    error_texts::compare_cases(&path, told_of);
 }
 
 /// A test shows every error message of the crate, so that somebody has read it.
 #[test]
 fn every_text_is_shown() {
     let root = Path::new(env!("CARGO_MANIFEST_DIR"));
-    texts::assert_all_shown(root, &["tests/losses.txt", "tests/imports.txt"], &[], &[], 100);
+    error_texts::assert_all_tested(root, &["tests/losses.txt", "tests/imports.txt"], &[], &[], 100);
 }
 
 fn told_of(text: &str) -> Vec<String> {

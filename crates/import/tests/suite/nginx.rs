@@ -16,7 +16,7 @@ use tidegate_policy::{
     compile::{Compiler, PolicyGate, PolicyResult, RejectAction},
 };
 use tidegate_rule::{Evaluation, Mode, Pending, Rules};
-use tidegate_testkit::servers::{NginxServer, Sent};
+use tidegate_testkit::servers::{NginxServer, SentHttpRequest};
 
 /// Both, at the same moment.
 struct Pair {
@@ -37,7 +37,7 @@ struct Pair {
 struct Waiting {
     place: usize,
     since: u64,
-    theirs: Option<Sent>,
+    theirs: Option<SentHttpRequest>,
     ours: Option<Pending<PolicyResult>>,
 }
 
@@ -52,7 +52,7 @@ const NEVER: End = End { status: 0, after: u64::MAX };
 
 impl Pair {
     fn start(http: &str) -> Option<Self> {
-        let Some(nginx) = NginxServer::start_by_hand(http).unwrap() else {
+        let Some(nginx) = NginxServer::start_with_manual_clock(http).unwrap() else {
             tidegate_testkit::servers::skip_without("faketime");
             return None;
         };

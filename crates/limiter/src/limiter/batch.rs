@@ -252,7 +252,7 @@ fn reserve_in_memory(checks: &[Check], local: &[LocalCheck<'_>]) -> Vec<Combined
 /// # #[cfg(feature = "tokio")] {
 /// use tidegate_limiter::{Limiter, decide_all};
 ///
-/// # tokio::runtime::Builder::new_current_thread().enable_time().build().unwrap().block_on(async {
+/// # tokio::runtime::RedisServerBuilder::new_current_thread().enable_time().build().unwrap().block_on(async {
 /// let per_user = Limiter::new("1/min")?;
 /// let per_address = Limiter::new("100/min")?;
 /// let checks = || vec![per_user.ask("alice"), per_address.ask("192.0.2.1")];
@@ -295,7 +295,7 @@ pub async fn decide_all(checks: Vec<Check>) -> Vec<Decision> {
 /// ```
 /// use tidegate_limiter::{Limiter, reserve_all};
 ///
-/// # tokio::runtime::Builder::new_current_thread().enable_time().build().unwrap().block_on(async {
+/// # tokio::runtime::RedisServerBuilder::new_current_thread().enable_time().build().unwrap().block_on(async {
 /// let per_minute = Limiter::new("10/min")?;
 /// let max_in_flight = Limiter::new("1 at once")?;
 /// let ask = || reserve_all(vec![per_minute.ask("alice"), max_in_flight.ask("alice")]);

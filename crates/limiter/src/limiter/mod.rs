@@ -84,7 +84,7 @@ use tidegate_core::{CarryOver, Decision, Quota};
 /// # #[cfg(feature = "tokio")] {
 /// use tidegate_limiter::Limiter;
 ///
-/// # tokio::runtime::Builder::new_current_thread().enable_time().build().unwrap().block_on(async {
+/// # tokio::runtime::RedisServerBuilder::new_current_thread().enable_time().build().unwrap().block_on(async {
 /// let limiter = Limiter::builder()
 ///     .name("login")
 ///     // .store(RedisStore::connect("redis://127.0.0.1").await?)

@@ -7,7 +7,7 @@ use crate::common::advance;
 use std::{thread, time::Duration};
 use tidegate_core::{Decision, Micros, Outcome, Quota, Retry};
 use tidegate_limiter::{Bucket, Clock, DirectLimiter, Limiter, ManualClock};
-use tidegate_testkit::sleeper::{Sleeper, ended};
+use tidegate_testkit::test_task::{TestTask, finished_tasks};
 
 /// A line of Guava's test: what is called, and how long it waits.
 enum GuavaCall {
@@ -32,16 +32,16 @@ fn manual_limiter(quota: &str) -> (DirectLimiter, ManualClock) {
 
 /// Waits for a future on a clock that is moved by hand: not over a microsecond before its time, over at its time.
 fn wait_for(future: impl Future<Output = Decision>, hand: &ManualClock, wait: u64) -> Decision {
-    let mut sleeper = Sleeper::new(future);
+    let mut sleeper = TestTask::new(future);
     if wait > 0 {
-        assert_eq!(sleeper.end(), None, "should wait {wait}");
+        assert_eq!(sleeper.output(), None, "should wait {wait}");
         hand.advance(Duration::from_micros(wait - 1));
-        sleeper.stir();
-        assert_eq!(sleeper.end(), None, "a microsecond before {wait}");
+        sleeper.poll_if_woken();
+        assert_eq!(sleeper.output(), None, "a microsecond before {wait}");
         hand.advance(Duration::from_micros(1));
-        sleeper.stir();
+        sleeper.poll_if_woken();
     }
-    sleeper.take().unwrap_or_else(|| panic!("still waits after {wait}"))
+    sleeper.take_output().unwrap_or_else(|| panic!("still waits after {wait}"))
 }
 
 fn run_script(quota: &str, script: &[GuavaCall]) {
@@ -161,8 +161,8 @@ const ONE_AT_A_TIME: [&str; 5] = [
     "10/s smooth",
 ];
 
-fn acquire(bucket: &Bucket) -> Sleeper<'_, Decision> {
-    Sleeper::new(bucket.acquire(1))
+fn acquire(bucket: &Bucket) -> TestTask<'_, Decision> {
+    TestTask::new(bucket.acquire(1))
 }
 
 #[test]
@@ -172,12 +172,12 @@ fn acquire_is_first_come_first_served() {
         let bucket = throttle.bucket();
         let mut callers: Vec<_> = (0..5).map(|_| acquire(&bucket)).collect();
         for gone in 1..=5 {
-            assert_eq!(ended(&mut callers), (0..gone).collect::<Vec<_>>(), "{quota}");
+            assert_eq!(finished_tasks(&mut callers), (0..gone).collect::<Vec<_>>(), "{quota}");
             advance(&hand, 99);
-            assert_eq!(ended(&mut callers).len(), gone, "{quota}: not before its time");
+            assert_eq!(finished_tasks(&mut callers).len(), gone, "{quota}: not before its time");
             advance(&hand, 1);
         }
-        assert!(callers.iter().all(|caller| caller.end().is_some_and(Decision::is_granted)));
+        assert!(callers.iter().all(|caller| caller.output().is_some_and(Decision::is_granted)));
     }
 }
 
@@ -191,9 +191,9 @@ fn dropped_acquire_releases_its_turn() {
         callers.pop();
         callers.push(acquire(&bucket));
         advance(&hand, 100);
-        assert_eq!(ended(&mut callers), [0, 1], "{quota}");
+        assert_eq!(finished_tasks(&mut callers), [0, 1], "{quota}");
         advance(&hand, 100);
-        assert_eq!(ended(&mut callers), [0, 1, 2], "{quota}: at the earlier time");
+        assert_eq!(finished_tasks(&mut callers), [0, 1, 2], "{quota}: at the earlier time");
         advance(&hand, 1_000);
         assert!(throttle.check().is_allowed(), "{quota}: nothing is left behind");
     }
@@ -210,7 +210,11 @@ fn cancelled_acquire_moves_later_callers_up() {
             advance(&hand, 40);
             drop(callers.remove(leaves));
             for gone in 1..=3 {
-                assert_eq!(ended(&mut callers), (0..gone).collect::<Vec<_>>(), "{quota} without {leaves}");
+                assert_eq!(
+                    finished_tasks(&mut callers),
+                    (0..gone).collect::<Vec<_>>(),
+                    "{quota} without {leaves}"
+                );
                 advance(&hand, if gone == 1 { 60 } else { 100 });
             }
         }
@@ -233,13 +237,13 @@ fn shaper_keeps_wait_times_of_later_callers() {
         let limiter = Limiter::builder().clock(clock).build_all(&quotas).unwrap();
         let bucket = limiter.key("k");
         let mut callers: Vec<_> = (0..4).map(|_| acquire(&bucket)).collect();
-        assert_eq!(ended(&mut callers).len(), at_once, "{texts:?}");
+        assert_eq!(finished_tasks(&mut callers).len(), at_once, "{texts:?}");
         // The next may go after 100ms; it leaves, and the others do not move up.
         drop(callers.remove(at_once));
         advance(&hand, 100);
-        assert_eq!(ended(&mut callers).len(), at_once, "{texts:?}");
+        assert_eq!(finished_tasks(&mut callers).len(), at_once, "{texts:?}");
         advance(&hand, 100);
-        assert_eq!(ended(&mut callers).len(), at_once + 1, "{texts:?}");
+        assert_eq!(finished_tasks(&mut callers).len(), at_once + 1, "{texts:?}");
     }
 }
 
@@ -247,20 +251,20 @@ fn shaper_keeps_wait_times_of_later_callers() {
 fn impossible_acquire_is_denied_at_once() {
     let (throttle, hand) = manual_limiter("10/s burst 3");
     let bucket = throttle.bucket();
-    let now_or = |future| Sleeper::new(future).take();
+    let now_or = |future| TestTask::new(future).take_output();
     assert!(now_or(bucket.acquire(0)).unwrap().is_allowed());
     assert_eq!(now_or(bucket.acquire(4)).unwrap().outcome(), Outcome::Deny(Retry::Never));
     assert_eq!(now_or(bucket.acquire(u64::MAX)).unwrap().outcome(), Outcome::Deny(Retry::Never));
     assert!(now_or(bucket.acquire(3)).unwrap().is_allowed());
     let soon = Duration::from_millis(99);
-    assert!(!Sleeper::new(bucket.try_acquire(1, soon)).take().unwrap().is_granted());
-    let mut in_time = Sleeper::new(bucket.try_acquire(1, Duration::from_millis(100)));
-    let mut behind = Sleeper::new(bucket.try_acquire(1, Duration::from_millis(199)));
-    assert!(!behind.take().unwrap().is_granted(), "there is one before it");
+    assert!(!TestTask::new(bucket.try_acquire(1, soon)).take_output().unwrap().is_granted());
+    let mut in_time = TestTask::new(bucket.try_acquire(1, Duration::from_millis(100)));
+    let mut behind = TestTask::new(bucket.try_acquire(1, Duration::from_millis(199)));
+    assert!(!behind.take_output().unwrap().is_granted(), "there is one before it");
     // Behind somebody who waits it is no different: there is no need to wait in order to hear it.
     assert_eq!(now_or(bucket.acquire(4)).unwrap().outcome(), Outcome::Deny(Retry::Never));
     advance(&hand, 100);
-    assert!(in_time.stir() && in_time.take().unwrap().is_granted());
+    assert!(in_time.poll_if_woken() && in_time.take_output().unwrap().is_granted());
     assert!(!throttle.check().is_granted(), "the refused ones took nothing");
     advance(&hand, 100);
     assert!(throttle.check().is_allowed());
@@ -291,14 +295,14 @@ fn timeout_accounts_for_earlier_waiters() {
         let bucket = throttle.bucket();
         throttle.blocking().take_up_to(u64::MAX);
         let mut line: Vec<_> = (0..before).map(|_| acquire(&bucket)).collect();
-        line.push(Sleeper::new(bucket.try_acquire(1, Duration::from_millis(timeout))));
-        let refused = line[before].end().map(Decision::is_granted);
+        line.push(TestTask::new(bucket.try_acquire(1, Duration::from_millis(timeout))));
+        let refused = line[before].output().map(Decision::is_granted);
         assert_eq!(refused, (!in_time).then_some(false), "{quota} behind {before} within {timeout}ms");
         for _ in 0..=before {
             advance(&hand, 100);
-            ended(&mut line);
+            finished_tasks(&mut line);
         }
-        let granted: Vec<_> = line.iter().map(|it| it.end().is_some_and(Decision::is_granted)).collect();
+        let granted: Vec<_> = line.iter().map(|it| it.output().is_some_and(Decision::is_granted)).collect();
         assert!(granted[..before].iter().all(|granted| *granted), "{quota} behind {before}");
         assert_eq!(granted[before], in_time, "{quota} behind {before} within {timeout}ms");
     }
@@ -312,8 +316,8 @@ fn long_queue_is_evaluated_quickly() {
         let bucket = throttle.bucket();
         assert!(throttle.check().is_allowed());
         let _line: Vec<_> = (0..400).map(|_| acquire(&bucket)).collect();
-        let last = Sleeper::new(bucket.try_acquire(1, Duration::MAX));
-        assert!(last.end().is_none_or(|decision| !decision.is_granted()), "{quota}");
+        let last = TestTask::new(bucket.try_acquire(1, Duration::MAX));
+        assert!(last.output().is_none_or(|decision| !decision.is_granted()), "{quota}");
     }
 }
 
@@ -329,8 +333,8 @@ fn timeout_accounts_for_other_tier() {
         assert!(limiter.blocking().key("k").tier(1).unwrap().check(2).is_allowed());
         let bucket = limiter.key("k").tier(tier).unwrap();
         let _before: Vec<_> = (0..before).map(|_| acquire(&bucket)).collect();
-        let last = Sleeper::new(bucket.try_acquire(1, Duration::from_millis(timeout)));
-        let refused = last.end().map(Decision::is_granted);
+        let last = TestTask::new(bucket.try_acquire(1, Duration::from_millis(timeout)));
+        let refused = last.output().map(Decision::is_granted);
         assert_eq!(refused, (!in_time).then_some(false), "tier {tier} within {timeout}ms");
     }
 }
@@ -366,15 +370,15 @@ fn late_poll_returns_correct_result() {
             let throttle = DirectLimiter::builder().clock(clock).build(quota).unwrap();
             let bucket = throttle.bucket();
             assert!(throttle.check().is_allowed());
-            let mut first = Sleeper::new(bucket.try_acquire(1, Duration::from_millis(100)));
-            let mut second = Sleeper::new(bucket.try_acquire(1, Duration::from_millis(200)));
+            let mut first = TestTask::new(bucket.try_acquire(1, Duration::from_millis(100)));
+            let mut second = TestTask::new(bucket.try_acquire(1, Duration::from_millis(200)));
             advance(&hand, late);
             // The second looks before the first, which still holds its turn.
-            second.stir();
-            first.stir();
-            assert!(first.take().unwrap().is_granted(), "{quota}: its tokens were ready at 100ms");
-            second.stir();
-            let second = second.take().is_some_and(|decision| decision.is_granted());
+            second.poll_if_woken();
+            first.poll_if_woken();
+            assert!(first.take_output().unwrap().is_granted(), "{quota}: its tokens were ready at 100ms");
+            second.poll_if_woken();
+            let second = second.take_output().is_some_and(|decision| decision.is_granted());
             let granted = u64::from(second) + u64::from(throttle.check().is_granted());
             let most = u64::from(late > 200);
             assert!(granted <= most, "{quota}: {granted} more after {late}ms");

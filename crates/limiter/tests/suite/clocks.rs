@@ -11,18 +11,18 @@ use tidegate_testkit::strategy::*;
 /// behind that of the others: then it grants nothing that the later one would not, and what it takes stays taken.
 #[test]
 fn clock_behind_grants_no_more() {
-    hold((moves(), 1_u64..=24, costs()), |sample, (story, twelfths, cost)| {
+    check_property((call_steps(), 1_u64..=24, costs()), |sample, (story, twelfths, cost)| {
         let (clock, hand) = Clock::manual();
         hand.set(sample.start);
         let limiter = Limiter::builder().clock(clock).capacity(Capacity::Keys(1)).overflow(Overflow::Share);
         let limiter = limiter.build(sample.quota).unwrap();
-        let mut moment = Moment::start_of(&sample);
+        let mut moment = CallClock::new(&sample);
         for caller in &story {
-            moment.pass(caller.pause);
+            moment.advance(caller.pause);
             hand.set(moment.now);
-            moment.hear(&limiter.check_cost("k", caller.demand(&sample).cost));
+            moment.record(&limiter.check_cost("k", caller.demand(&sample).cost));
         }
-        let cost = cost.under(sample.quota.limit());
+        let cost = cost.resolve(sample.quota.limit());
         let current = limiter.blocking().key("k").peek(cost);
 
         let (clock_behind, hand_behind) = Clock::manual();

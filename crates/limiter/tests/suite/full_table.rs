@@ -8,7 +8,7 @@ use std::{
 };
 use tidegate_core::{CarryOver, Decision, Demand, Micros, Quota};
 use tidegate_limiter::{BlockingLimiter, Capacity, Clock, Limiter, LimiterBuilder, ManualClock, Overflow};
-use tidegate_testkit::{Plain, Subject};
+use tidegate_testkit::{CoreModel, Subject};
 
 fn builder(keys: u64) -> (LimiterBuilder, ManualClock) {
     let (clock, hand) = Clock::manual();
@@ -63,14 +63,14 @@ fn quota_change_reaches_shared_cells() {
         let now = Micros::from_secs(1);
         let limiter = builder.build(chain[0]).unwrap();
         fill(&limiter);
-        let mut model = Plain::new(chain[0].parse().unwrap());
+        let mut model = CoreModel::new(chain[0].parse().unwrap());
         model.decide(now, Demand::new(3));
         assert!(limiter.check_cost("late", 3).is_allowed());
         for quota in &chain[1..] {
             limiter.change(*quota, CarryOver::Keep).unwrap();
             model.change(now, quota.parse().unwrap(), CarryOver::Keep);
         }
-        let expected = model.would(now, Demand::probe(1)).decision;
+        let expected = model.peek(now, Demand::probe(1)).decision;
         assert_eq!(limiter.blocking().key("late").peek(1), expected, "{chain:?}");
         assert!(limiter.stats().unwrap().overflowed > 0);
     }

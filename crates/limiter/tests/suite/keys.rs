@@ -6,7 +6,7 @@ use proptest::{prelude::*, test_runner::TestCaseResult};
 use std::{collections::HashMap, time::Duration};
 use tidegate_core::{CarryOver, Decision, Demand, Micros, Quota};
 use tidegate_limiter::{Capacity, Clock, Limiter, LimiterBuilder, ManualClock, Overflow};
-use tidegate_testkit::{Plain, Subject, strategy::*};
+use tidegate_testkit::{CoreModel, Subject, strategy::*};
 
 fn builder(keys: u64) -> (LimiterBuilder, ManualClock) {
     let (clock, hand) = Clock::manual();
@@ -19,7 +19,7 @@ const MIN_CELLS: usize = 8;
 /// What is known of each key without any bound on memory, and until when the store must know it too.
 struct UnboundedModel {
     quota: Quota,
-    keys: HashMap<u64, (Plain, Micros)>,
+    keys: HashMap<u64, (CoreModel, Micros)>,
 }
 
 impl UnboundedModel {
@@ -33,7 +33,8 @@ impl UnboundedModel {
     }
 
     fn check(&mut self, key: u64, now: Micros, cost: u64) -> Decision {
-        let (plain, until) = self.keys.entry(key).or_insert_with(|| (Plain::new(self.quota), Micros::ZERO));
+        let (plain, until) =
+            self.keys.entry(key).or_insert_with(|| (CoreModel::new(self.quota), Micros::ZERO));
         let decision = plain.decide(now, Demand::new(cost)).decision;
         *until = now.plus(decision.reset_after()).max(*until);
         decision
@@ -43,24 +44,24 @@ impl UnboundedModel {
 #[test]
 fn evicting_expired_keys_changes_no_decision() {
     let callers = proptest::collection::vec((pauses(), 0_u64..60, costs()), 1..120);
-    hold((callers, prop_oneof![Just(1_u64), Just(7), Just(40)]), |sample, (story, capacity)| {
+    check_property((callers, prop_oneof![Just(1_u64), Just(7), Just(40)]), |sample, (story, capacity)| {
         let (builder, hand) = builder(capacity);
         hand.set(sample.start);
         let limiter = builder.build(sample.quota).unwrap();
         let mut model = UnboundedModel { quota: sample.quota, keys: HashMap::new() };
-        let mut moment = Moment::start_of(&sample);
+        let mut moment = CallClock::new(&sample);
         let counts_permits = sample.quota.rate().is_none();
         for (pause, key, cost) in story {
-            moment.pass(pause);
+            moment.advance(pause);
             hand.set(moment.now);
             if counts_permits || !model.has_room(key, moment.now) {
                 continue;
             }
-            let cost = cost.under(sample.quota.limit());
+            let cost = cost.resolve(sample.quota.limit());
             let expected = model.check(key, moment.now, cost);
             let decision = limiter.check_cost(&key, cost);
             prop_assert_eq!(decision, expected, "key {} at {}", key, moment.now);
-            moment.hear(&decision);
+            moment.record(&decision);
         }
         prop_assert_eq!(limiter.stats().unwrap().overflowed, 0);
         Ok(())
@@ -70,16 +71,16 @@ fn evicting_expired_keys_changes_no_decision() {
 #[test]
 fn keys_are_independent() {
     let callers = proptest::collection::vec((pauses(), 0_u64..5, costs(), 0_u8..12), 1..60);
-    hold(callers, |sample, story| {
+    check_property(callers, |sample, story| {
         let (builder, hand) = builder(100);
         hand.set(sample.start);
         let limiter = builder.build(sample.quota).unwrap();
-        let mut models: Vec<_> = (0..5).map(|_| Plain::new(sample.quota)).collect();
-        let mut moment = Moment::start_of(&sample);
+        let mut models: Vec<_> = (0..5).map(|_| CoreModel::new(sample.quota)).collect();
+        let mut moment = CallClock::new(&sample);
         let counts_permits = sample.quota.rate().is_none();
         let mut held = Vec::new();
         for (pause, key, cost, deed) in story {
-            moment.pass(pause);
+            moment.advance(pause);
             hand.set(moment.now);
             let model = &mut models[key as usize];
             if counts_permits {
@@ -96,12 +97,12 @@ fn keys_are_independent() {
             }
             if deed == 0 {
                 limiter.blocking().key(&key).reset().unwrap();
-                *model = Plain::new(sample.quota);
+                *model = CoreModel::new(sample.quota);
             }
-            let cost = cost.under(sample.quota.limit());
+            let cost = cost.resolve(sample.quota.limit());
             let expected = model.decide(moment.now, Demand::new(cost)).decision;
             prop_assert_eq!(limiter.check_cost(&key, cost), expected, "key {} at {}", key, moment.now);
-            moment.hear(&expected);
+            moment.record(&expected);
         }
         Ok(())
     });
@@ -118,7 +119,7 @@ fn quota_change_reaches_every_key() {
             let (builder, hand) = builder(200);
             hand.set(Micros::from_secs(7));
             let limiter = builder.build(old).unwrap();
-            let mut models: Vec<_> = (0..150_u64).map(|_| Plain::new(old)).collect();
+            let mut models: Vec<_> = (0..150_u64).map(|_| CoreModel::new(old)).collect();
             for (key, model) in (0_u64..).zip(&mut models) {
                 let cost = key % 11;
                 let expected = model.decide(Micros::from_secs(7), Demand::new(cost)).decision;
@@ -130,7 +131,7 @@ fn quota_change_reaches_every_key() {
                 models.iter_mut().for_each(|model| model.change(Micros::from_secs(7), quota, how));
             }
             for (key, model) in (0_u64..).zip(&models) {
-                let expected = model.would(Micros::from_secs(7), Demand::probe(1)).decision;
+                let expected = model.peek(Micros::from_secs(7), Demand::probe(1)).decision;
                 assert_eq!(
                     limiter.blocking().key(&key).peek(1),
                     expected,

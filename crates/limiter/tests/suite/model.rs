@@ -7,17 +7,17 @@ use crate::common::{LimiterTarget, MemorySubject};
 use proptest::{prelude::*, test_runner::TestCaseResult};
 use tidegate_core::{AlgorithmKind, CarryOver, Decision, Demand, Effect, Micros, Quota, Receipt};
 use tidegate_limiter::{Permit, Reservation};
-use tidegate_testkit::{Plain, Subject, strategy::*};
+use tidegate_testkit::{CoreModel, Subject, strategy::*};
 
 /// Anything that can be done with a bucket.
 #[derive(Clone, Debug)]
 enum LimiterOp {
-    Check(Cost),
-    CheckBucket(Cost),
-    Peek(Cost),
-    CheckWithOverdraft(Cost),
-    TakeUpTo(Cost),
-    Reserve(Cost, Patience),
+    Check(CallCost),
+    CheckBucket(CallCost),
+    Peek(CallCost),
+    CheckWithOverdraft(CallCost),
+    TakeUpTo(CallCost),
+    Reserve(CallCost, MaxWait),
     Permit,
     /// Gives back one of those that are held.
     Cancel(usize),
@@ -35,7 +35,7 @@ fn limiter_ops() -> BoxedStrategy<LimiterOp> {
         2 => costs().prop_map(LimiterOp::Peek),
         1 => costs().prop_map(LimiterOp::CheckWithOverdraft),
         2 => costs().prop_map(LimiterOp::TakeUpTo),
-        4 => (costs(), patience()).prop_map(|(cost, patience)| LimiterOp::Reserve(cost, patience)),
+        4 => (costs(), max_waits()).prop_map(|(cost, patience)| LimiterOp::Reserve(cost, patience)),
         2 => Just(LimiterOp::Permit),
         3 => (0_usize..4).prop_map(LimiterOp::Cancel),
         3 => (0_usize..4, 0_u64..=12).prop_map(|(which, eighths)| LimiterOp::Commit(which, eighths)),
@@ -48,7 +48,7 @@ fn carry_overs() -> impl Strategy<Value = CarryOver> {
     prop_oneof![3 => Just(CarryOver::Keep), 1 => Just(CarryOver::Reset)]
 }
 
-fn op_sequence(deeds: BoxedStrategy<LimiterOp>) -> impl Strategy<Value = Vec<(Pause, LimiterOp)>> {
+fn op_sequence(deeds: BoxedStrategy<LimiterOp>) -> impl Strategy<Value = Vec<(CallPause, LimiterOp)>> {
     let pauses = prop_oneof![pauses().boxed(), short_pauses().boxed()];
     proptest::collection::vec((pauses, deeds), 1..40)
 }
@@ -57,7 +57,7 @@ fn op_sequence(deeds: BoxedStrategy<LimiterOp>) -> impl Strategy<Value = Vec<(Pa
 struct ModelPair {
     memory: MemorySubject,
     target: LimiterTarget,
-    model: Plain,
+    model: CoreModel,
     period: Micros,
     outstanding: Vec<OutstandingCharge>,
 }
@@ -70,7 +70,7 @@ enum OutstandingCharge {
 
 impl ModelPair {
     fn new(target: LimiterTarget, sample: &Sample) -> Self {
-        let mut model = Plain::new(sample.quota);
+        let mut model = CoreModel::new(sample.quota);
         if target == LimiterTarget::Direct {
             model.create(sample.start);
         }
@@ -86,7 +86,7 @@ impl ModelPair {
     /// What the core answers; a slot that nothing would give back is only looked at.
     fn model_decide(&mut self, now: Micros, demand: Demand) -> (Decision, Receipt) {
         let step = match self.counts_permits() {
-            true => self.model.would(now, Demand { effect: Effect::Probe, ..demand }),
+            true => self.model.peek(now, Demand { effect: Effect::Probe, ..demand }),
             false => self.model.decide(now, demand),
         };
         (step.decision, if self.counts_permits() { Receipt::default() } else { step.receipt })
@@ -98,27 +98,27 @@ impl ModelPair {
         let bucket = self.memory.bucket_at(now);
         match *op {
             LimiterOp::Check(cost) => {
-                let cost = cost.under(limit);
+                let cost = cost.resolve(limit);
                 Some((self.memory.check(now, cost), self.model_decide(now, Demand::new(cost)).0))
             }
             LimiterOp::CheckBucket(cost) => {
-                let cost = cost.under(limit);
+                let cost = cost.resolve(limit);
                 Some((bucket.check(cost), self.model_decide(now, Demand::new(cost)).0))
             }
             LimiterOp::Peek(cost) => {
-                let cost = cost.under(limit);
-                Some((bucket.peek(cost), self.model.would(now, Demand::probe(cost)).decision))
+                let cost = cost.resolve(limit);
+                Some((bucket.peek(cost), self.model.peek(now, Demand::probe(cost)).decision))
             }
             LimiterOp::CheckWithOverdraft(cost) => {
-                let cost = cost.under(limit);
+                let cost = cost.resolve(limit);
                 Some((
                     bucket.check_with_overdraft(cost),
                     self.model_decide(now, Demand::new(cost).with_overdraft()).0,
                 ))
             }
-            LimiterOp::TakeUpTo(cost) => Some(self.take_up_to(now, cost.under(limit))),
+            LimiterOp::TakeUpTo(cost) => Some(self.take_up_to(now, cost.resolve(limit))),
             LimiterOp::Reserve(cost, patience) => {
-                let demand = Demand::with_max_wait(cost.under(limit), self.max_wait(patience));
+                let demand = Demand::with_max_wait(cost.resolve(limit), self.max_wait(patience));
                 let tokens = bucket.reserve(demand.cost, demand.max_wait.into());
                 let (expected, receipt) = self.model_decide(now, demand);
                 let decision = *tokens.decision();
@@ -143,24 +143,24 @@ impl ModelPair {
         }
     }
 
-    fn max_wait(&self, patience: Patience) -> Micros {
+    fn max_wait(&self, patience: MaxWait) -> Micros {
         match patience {
-            Patience::None => Micros::ZERO,
-            Patience::Halves(count) => Micros::new(self.period.get() * count / 2),
-            Patience::Endless => Micros::MAX,
+            MaxWait::None => Micros::ZERO,
+            MaxWait::HalfPeriods(count) => Micros::new(self.period.get() * count / 2),
+            MaxWait::Unlimited => Micros::MAX,
         }
     }
 
     /// As much as there is: it is granted, and one more would not have been.
     fn take_up_to(&mut self, now: Micros, max: u64) -> (Decision, Decision) {
         let (taken, decision) = self.memory.bucket_at(now).take_up_to(max);
-        let one = self.model.would(now, Demand::probe(1)).decision;
+        let one = self.model.peek(now, Demand::probe(1)).decision;
         assert!(taken <= max);
         if taken == 0 {
             assert!(max == 0 || !one.is_granted(), "there was something: {one:?}");
             return (decision, one);
         }
-        let more = self.model.would(now, Demand::probe(taken + 1)).decision;
+        let more = self.model.peek(now, Demand::probe(taken + 1)).decision;
         match self.model.quota.kind() {
             // A shaper grants any cost while nobody is in debt: there is what is stored, and one on debt.
             AlgorithmKind::Smooth(_) | AlgorithmKind::WarmUp(_) => {
@@ -194,7 +194,7 @@ impl ModelPair {
                 }
             }
         }
-        self.apply(now, &LimiterOp::Peek(Cost::Nothing))
+        self.apply(now, &LimiterOp::Peek(CallCost::Zero))
     }
 
     /// Forgets everything but permits in flight. What was reserved before is not given back after.
@@ -202,12 +202,12 @@ impl ModelPair {
         self.memory.bucket_at(now).reset().unwrap();
         if !self.counts_permits() {
             self.keep_all();
-            self.model = Plain::new(self.model.quota);
+            self.model = CoreModel::new(self.model.quota);
             if self.target == LimiterTarget::Direct {
                 self.model.create(now);
             }
         }
-        self.apply(now, &LimiterOp::Peek(Cost::Nothing))
+        self.apply(now, &LimiterOp::Peek(CallCost::Zero))
     }
 
     fn keep_all(&mut self) {
@@ -223,16 +223,16 @@ impl ModelPair {
 fn check_same_decisions(
     target: LimiterTarget,
     sample: Sample,
-    ops: Vec<(Pause, LimiterOp)>,
+    ops: Vec<(CallPause, LimiterOp)>,
 ) -> TestCaseResult {
     let mut twins = ModelPair::new(target, &sample);
-    let mut moment = Moment::start_of(&sample);
+    let mut moment = CallClock::new(&sample);
     for (pause, deed) in ops {
-        moment.pass(pause);
+        moment.advance(pause);
         if let Some((decision, expected)) = twins.apply(moment.now, &deed) {
             prop_assert_eq!(decision, expected, "{:?} at {}", deed, moment.now);
             prop_assert_eq!(decision.wait(), expected.wait());
-            moment.hear(&expected);
+            moment.record(&expected);
         }
     }
     Ok(())
@@ -240,12 +240,14 @@ fn check_same_decisions(
 
 #[test]
 fn key_decides_like_core() {
-    hold(op_sequence(limiter_ops()), |sample, story| check_same_decisions(LimiterTarget::Key, sample, story));
+    check_property(op_sequence(limiter_ops()), |sample, story| {
+        check_same_decisions(LimiterTarget::Key, sample, story)
+    });
 }
 
 #[test]
 fn direct_limiter_decides_like_core() {
-    hold(op_sequence(limiter_ops()), |sample, story| {
+    check_property(op_sequence(limiter_ops()), |sample, story| {
         check_same_decisions(LimiterTarget::Direct, sample, story)
     });
 }
@@ -292,14 +294,14 @@ fn check_same_after_changes(
     target: LimiterTarget,
     old: Sample,
     new: Sample,
-    ops: Vec<(Pause, LimiterOp)>,
+    ops: Vec<(CallPause, LimiterOp)>,
 ) -> TestCaseResult {
     let mut twins = ModelPair::new(target, &old);
-    let mut moment = Moment::start_of(&old);
+    let mut moment = CallClock::new(&old);
     // The key must have a cell: one that was never seen has no history to keep.
-    twins.apply(moment.now, &LimiterOp::Peek(Cost::Nothing));
+    twins.apply(moment.now, &LimiterOp::Peek(CallCost::Zero));
     for (pause, deed) in ops {
-        moment.pass(pause);
+        moment.advance(pause);
         if moment.now.since(old.start) > MAX_RUN_TIME {
             return Ok(());
         }
@@ -312,11 +314,11 @@ fn check_same_after_changes(
                     twins.outstanding.clear();
                 }
             }
-            let answers = twins.apply(moment.now, &LimiterOp::Peek(Cost::Exactly(1)));
+            let answers = twins.apply(moment.now, &LimiterOp::Peek(CallCost::Exact(1)));
             prop_assert!(answers.is_none_or(|(decision, expected)| decision == expected), "{:?}", answers);
         } else if let Some((decision, expected)) = twins.apply(moment.now, &deed) {
             prop_assert_eq!(decision, expected, "{:?} at {}", deed, moment.now);
-            moment.hear(&expected);
+            moment.record(&expected);
         }
     }
     Ok(())
@@ -326,7 +328,7 @@ fn check_same_after_changes(
 fn quota_change_matches_core() {
     let changes = (any::<bool>(), carry_overs()).prop_map(|(back, how)| LimiterOp::Change(back, how));
     let deeds = prop_oneof![8 => limiter_ops(), 1 => changes].boxed();
-    hold_pairs(op_sequence(deeds), |old, new, story| {
+    check_property_pairs(op_sequence(deeds), |old, new, story| {
         check_same_after_changes(LimiterTarget::Key, old, new, story.clone())?;
         check_same_after_changes(LimiterTarget::Direct, old, new, story)
     });

@@ -6,7 +6,7 @@ use proptest::{prelude::*, test_runner::TestCaseResult};
 use std::time::Duration;
 use tidegate_core::{CarryOver, Decision, Demand, Effect, Micros, Outcome, Quota, Receipt, Retry};
 use tidegate_limiter::{BlockingLimiter, Capacity, Check, Clock, Limiter, LimiterBuilder, ManualClock};
-use tidegate_testkit::{Plain, Subject, strategy::*};
+use tidegate_testkit::{CoreModel, Subject, strategy::*};
 
 fn small_builder() -> (LimiterBuilder, ManualClock) {
     let (clock, hand) = Clock::manual();
@@ -18,22 +18,22 @@ fn quotas(texts: &[&str]) -> Vec<Quota> {
 }
 
 /// What the core says of several quotas: all are looked at, and charged only if all grant.
-struct ModelQuotas(Vec<Plain>);
+struct ModelQuotas(Vec<CoreModel>);
 
 impl ModelQuotas {
     fn decide(&mut self, now: Micros, demand: Demand) -> Vec<Decision> {
-        let looks: Vec<_> = self.0.iter().map(|one| one.would(now, demand).decision).collect();
+        let looks: Vec<_> = self.0.iter().map(|one| one.peek(now, demand).decision).collect();
         let charges = looks.iter().all(Decision::is_granted) && demand.effect == Effect::Charge;
         if !charges {
             let probe = Demand { effect: Effect::Probe, ..demand };
-            return self.0.iter().map(|one| one.would(now, probe).decision).collect();
+            return self.0.iter().map(|one| one.peek(now, probe).decision).collect();
         }
         self.0.iter_mut().map(|one| one.decide(now, demand).decision).collect()
     }
 
     /// The receipts of a charge, if all grant it.
     fn charge(&mut self, now: Micros, demand: Demand) -> Option<Vec<Receipt>> {
-        let grants = |one: &Plain| one.would(now, demand).decision.is_granted();
+        let grants = |one: &CoreModel| one.peek(now, demand).decision.is_granted();
         let all_grant = self.0.iter().all(grants);
         all_grant.then(|| self.0.iter_mut().map(|one| one.decide(now, demand).receipt).collect())
     }
@@ -63,18 +63,18 @@ fn rate_samples() -> impl Strategy<Value = Sample> {
 
 #[test]
 fn quotas_are_charged_all_or_none() {
-    let stories = (proptest::collection::vec(rate_samples(), 2..4), patient_moves(), 0_usize..3);
-    let law = |(samples, story, lead): (Vec<Sample>, Vec<Move>, usize)| -> TestCaseResult {
+    let stories = (proptest::collection::vec(rate_samples(), 2..4), waiting_call_steps(), 0_usize..3);
+    let law = |(samples, story, lead): (Vec<Sample>, Vec<CallStep>, usize)| -> TestCaseResult {
         let sample = samples[lead % samples.len()];
         let (builder, hand) = small_builder();
         hand.set(sample.start);
         let all: Vec<Quota> = samples.iter().map(|sample| sample.quota).collect();
         let limiter = builder.build_all(&all).unwrap();
-        let mut model = ModelQuotas(all.iter().map(|quota| Plain::new(*quota)).collect());
-        let mut moment = Moment::start_of(&sample);
+        let mut model = ModelQuotas(all.iter().map(|quota| CoreModel::new(*quota)).collect());
+        let mut moment = CallClock::new(&sample);
         let mut held = Vec::new();
         for caller in story {
-            moment.pass(caller.pause);
+            moment.advance(caller.pause);
             hand.set(moment.now);
             let demand = caller.demand(&sample);
             let tokens = limiter.blocking().key("k").reserve(demand.cost, demand.max_wait.into());
@@ -84,7 +84,7 @@ fn quotas_are_charged_all_or_none() {
             held.push(tokens.keep());
             let looks = model.decide(moment.now, Demand::probe(0));
             prop_assert_eq!(limiter.blocking().key("k").peek(0), most_restrictive(&looks).1);
-            moment.hear(&expected);
+            moment.record(&expected);
         }
         Ok(())
     };
@@ -94,66 +94,70 @@ fn quotas_are_charged_all_or_none() {
 /// Law 3 for several: waiting exactly as told is let through by all of them, a microsecond less is not.
 #[test]
 fn retry_after_covers_all_quotas() {
-    let stories = (proptest::collection::vec(rate_samples(), 2..4), patient_moves(), pauses(), costs());
-    let law = |(samples, story, pause, cost): (Vec<Sample>, Vec<Move>, Pause, Cost)| -> TestCaseResult {
-        let sample = samples[0];
-        let (builder, hand) = small_builder();
-        hand.set(sample.start);
-        let all: Vec<Quota> = samples.iter().map(|sample| sample.quota).collect();
-        let limiter = builder.build_all(&all).unwrap();
-        let mut moment = Moment::start_of(&sample);
-        for caller in story {
-            moment.pass(caller.pause);
+    let stories = (proptest::collection::vec(rate_samples(), 2..4), waiting_call_steps(), pauses(), costs());
+    let law =
+        |(samples, story, pause, cost): (Vec<Sample>, Vec<CallStep>, CallPause, CallCost)| -> TestCaseResult {
+            let sample = samples[0];
+            let (builder, hand) = small_builder();
+            hand.set(sample.start);
+            let all: Vec<Quota> = samples.iter().map(|sample| sample.quota).collect();
+            let limiter = builder.build_all(&all).unwrap();
+            let mut moment = CallClock::new(&sample);
+            for caller in story {
+                moment.advance(caller.pause);
+                hand.set(moment.now);
+                let demand = caller.demand(&sample);
+                moment
+                    .record(&limiter.blocking().key("k").reserve(demand.cost, demand.max_wait.into()).keep());
+            }
+            moment.advance(pause);
             hand.set(moment.now);
-            let demand = caller.demand(&sample);
-            moment.hear(&limiter.blocking().key("k").reserve(demand.cost, demand.max_wait.into()).keep());
-        }
-        moment.pass(pause);
-        hand.set(moment.now);
-        let cost = cost.under(sample.quota.limit());
-        let Some(wait) = limiter.check_cost("k", cost).retry_after() else { return Ok(()) };
-        let then = moment.now.plus(wait);
-        prop_assert!(wait > Micros::ZERO);
-        if then == Micros::MAX {
-            return Ok(()); // not in our time
-        }
-        hand.set(then.since(Micros::new(1)));
-        prop_assert!(!limiter.blocking().key("k").peek(cost).is_granted(), "already before {}", wait);
-        hand.set(then);
-        prop_assert!(limiter.check_cost("k", cost).is_allowed(), "not after {}", wait);
-        Ok(())
-    };
+            let cost = cost.resolve(sample.quota.limit());
+            let Some(wait) = limiter.check_cost("k", cost).retry_after() else { return Ok(()) };
+            let then = moment.now.plus(wait);
+            prop_assert!(wait > Micros::ZERO);
+            if then == Micros::MAX {
+                return Ok(()); // not in our time
+            }
+            hand.set(then.since(Micros::new(1)));
+            prop_assert!(!limiter.blocking().key("k").peek(cost).is_granted(), "already before {}", wait);
+            hand.set(then);
+            prop_assert!(limiter.check_cost("k", cost).is_allowed(), "not after {}", wait);
+            Ok(())
+        };
     runner().run(&stories, law).unwrap_or_else(|broken| panic!("{broken}"));
 }
 
 /// Quotas, who came before, what was reserved and how many eighths of it are settled, who came in between.
-type RefundCase = (Vec<Sample>, Vec<Move>, (Cost, Patience, u64), Vec<Move>);
+type RefundCase = (Vec<Sample>, Vec<CallStep>, (CallCost, MaxWait, u64), Vec<CallStep>);
 
 /// What is given back is given back under every quota, and what is settled is settled under every quota.
 #[test]
 fn refund_reaches_every_quota() {
-    let reserved = (costs(), patience(), 0_u64..=12);
-    let stories = (proptest::collection::vec(rate_samples(), 2..4), few_moves(), reserved, few_moves());
+    let reserved = (costs(), max_waits(), 0_u64..=12);
+    let stories =
+        (proptest::collection::vec(rate_samples(), 2..4), few_call_steps(), reserved, few_call_steps());
     let law = |(samples, before, (cost, patience, eighths), between): RefundCase| -> TestCaseResult {
         let sample = samples[0];
         let (builder, hand) = small_builder();
         hand.set(sample.start);
         let all: Vec<Quota> = samples.iter().map(|sample| sample.quota).collect();
         let limiter = builder.build_all(&all).unwrap();
-        let mut model = ModelQuotas(all.iter().map(|quota| Plain::new(*quota)).collect());
-        let mut moment = Moment::start_of(&sample);
-        let mut run_moves = |model: &mut ModelQuotas, story: &[Move]| {
+        let mut model = ModelQuotas(all.iter().map(|quota| CoreModel::new(*quota)).collect());
+        let mut moment = CallClock::new(&sample);
+        let mut run_moves = |model: &mut ModelQuotas, story: &[CallStep]| {
             for caller in story {
-                moment.pass(caller.pause);
+                moment.advance(caller.pause);
                 hand.set(moment.now);
                 let demand = caller.demand(&sample);
-                moment.hear(&limiter.blocking().key("k").reserve(demand.cost, demand.max_wait.into()).keep());
+                moment
+                    .record(&limiter.blocking().key("k").reserve(demand.cost, demand.max_wait.into()).keep());
                 model.decide(moment.now, demand);
             }
             moment.now
         };
         let now = run_moves(&mut model, &before);
-        let demand = Move { pause: Pause::None, cost, patience }.demand(&sample);
+        let demand = CallStep { pause: CallPause::None, cost, max_wait: patience }.demand(&sample);
         let tokens = limiter.blocking().key("k").reserve(demand.cost, demand.max_wait.into());
         let receipts = model.charge(now, demand);
         prop_assert_eq!(tokens.decision().is_granted(), receipts.is_some());
@@ -280,7 +284,7 @@ fn batch_checks_are_charged_all_or_none() {
         };
         let declared: [&[&str]; 3] = [&["10/s burst 7"], &["6/s sliding-log"], &["9/s", "5/s fixed-window"]];
         let limiters = declared.map(build);
-        let fresh = |texts: &[&str]| ModelQuotas(quotas(texts).into_iter().map(Plain::new).collect());
+        let fresh = |texts: &[&str]| ModelQuotas(quotas(texts).into_iter().map(CoreModel::new).collect());
         let mut models: Vec<Vec<ModelQuotas>> =
             declared.iter().map(|texts| (0..3).map(|_| fresh(texts)).collect()).collect();
         let mut now = Micros::ZERO;
@@ -335,7 +339,7 @@ fn clock_behind_leaves_decisions_unchanged() {
     let in_one_word =
         |sample: &Sample| ["token-bucket", "leaky-bucket"].contains(&sample.quota.kind().name());
     let samples = rate_samples().prop_filter("needs several words", move |sample| !in_one_word(sample));
-    let law = |(sample, cost): (Sample, Cost)| -> TestCaseResult {
+    let law = |(sample, cost): (Sample, CallCost)| -> TestCaseResult {
         let ((behind, early), (ahead, late)) = (Clock::manual(), Clock::manual());
         early.set(sample.start);
         late.set(sample.start.plus(Micros::new(1)));
@@ -344,7 +348,7 @@ fn clock_behind_leaves_decisions_unchanged() {
         };
         let other = build(&behind, "10/s".parse::<Quota>().unwrap());
         let (batched, alone) = (build(&ahead, sample.quota), build(&ahead, sample.quota));
-        let cost = cost.under(sample.quota.limit());
+        let cost = cost.resolve(sample.quota.limit());
         prop_assert_eq!(batched.check_cost("k", cost), alone.check_cost("k", cost));
         let together = BlockingLimiter::decide_all(&[other.prepare("any"), batched.prepare("k").cost(cost)]);
         prop_assert_eq!(together[1], alone.check_cost("k", cost), "{} at {}", sample.quota, cost);

@@ -9,8 +9,11 @@ use proptest::{prelude::*, sample::Index, test_runner::TestCaseResult};
 use tidegate_core::{CarryOver, Decision, Demand, Micros, Outcome, Quota, Retry, StateEntries};
 use tidegate_limiter::{Capacity, Clock, Limiter, ManualClock};
 use tidegate_testkit::{
-    Plain, Subject,
-    bound::{Admission, check, check_restored, is_shaper, longest_retry, may_be_forgiven, sum_of_largest},
+    CoreModel, Subject,
+    bound::{
+        AdmittedCall, can_be_truncated, check_restored, check_windows, is_shaper, max_retry,
+        sum_of_group_bounds,
+    },
     strategy::*,
 };
 
@@ -18,14 +21,14 @@ const KEYS: [&str; 3] = ["a", "b", "c"];
 
 #[derive(Clone, Debug)]
 enum ReplaceOp {
-    Check(Index, Cost),
+    Check(Index, CallCost),
     /// By a limiter of one of the quotas with a table of one of the sizes.
     Replace(Index, Index),
     /// By another one, and back without time in between.
     ReplaceAndBack(Index, Index),
 }
 
-fn replace_ops() -> impl Strategy<Value = Vec<(Pause, ReplaceOp)>> {
+fn replace_ops() -> impl Strategy<Value = Vec<(CallPause, ReplaceOp)>> {
     let any = any::<Index>;
     let deed = prop_oneof![
         8 => (any(), costs()).prop_map(|(key, cost)| ReplaceOp::Check(key, cost)),
@@ -44,8 +47,8 @@ const CAPACITIES: [Capacity; 4] =
 struct KeyModel {
     entries: StateEntries,
     /// Each quota as if it alone had admitted everything.
-    single_quotas: Vec<Plain>,
-    admissions: Vec<Admission>,
+    single_quotas: Vec<CoreModel>,
+    admissions: Vec<AdmittedCall>,
 }
 
 struct ReplacementModel {
@@ -65,7 +68,7 @@ impl ReplacementModel {
         let limiter = Limiter::builder().clock(clock.clone()).capacity(CAPACITIES[1]).build(samples[0].quota);
         let keys = KEYS.map(|_| KeyModel {
             entries: StateEntries::new(),
-            single_quotas: samples.iter().map(|sample| Plain::new(sample.quota)).collect(),
+            single_quotas: samples.iter().map(|sample| CoreModel::new(sample.quota)).collect(),
             admissions: Vec::new(),
         });
         Self { sample: samples[0], samples, limiter: limiter.unwrap(), clock, hand, keys }
@@ -79,11 +82,11 @@ impl ReplacementModel {
         (self.limiter, self.sample) = (next, sample);
         self.keys.iter_mut().for_each(|key| key.entries.change_quotas(&[sample.quota], CarryOver::Keep, now));
         let mut entries = self.keys.iter().flat_map(|key| key.entries.as_slice());
-        !entries.any(|entry| may_be_forgiven(&entry.writer, entry.state.iter().copied()))
+        !entries.any(|entry| can_be_truncated(&entry.writer, entry.state.iter().copied()))
     }
 
-    fn check(&mut self, now: Micros, key: usize, cost: Cost) -> Result<Decision, TestCaseError> {
-        let cost = cost.under(self.sample.quota.limit());
+    fn check(&mut self, now: Micros, key: usize, cost: CallCost) -> Result<Decision, TestCaseError> {
+        let cost = cost.resolve(self.sample.quota.limit());
         // The bound of a shaper is about calls that cost one.
         let cost = if self.samples.iter().any(|it| is_shaper(&it.quota)) { cost.min(1) } else { cost };
         let before = self.peek(key);
@@ -98,7 +101,7 @@ impl ReplacementModel {
         }
         match decision.outcome() {
             Outcome::Allow => {
-                known.admissions.push(Admission { at: now, cost });
+                known.admissions.push(AdmittedCall { at: now, cost });
                 for alone in &mut known.single_quotas {
                     alone.decide(now, Demand::forced(cost));
                 }
@@ -106,7 +109,7 @@ impl ReplacementModel {
             Outcome::Delay(_) => prop_assert!(false, "a check does not wait"),
             Outcome::Deny(retry) => {
                 if let Retry::After(wait) = retry {
-                    let longest = longest_retry(&self.samples, &known.single_quotas, now);
+                    let longest = max_retry(&self.samples, &known.single_quotas, now);
                     prop_assert!(wait <= longest, "a wait of {}, at most {}", wait, longest);
                 }
                 prop_assert_eq!(self.peek(key), before, "a denial writes nothing");
@@ -140,11 +143,11 @@ impl ReplacementModel {
 /// Almost 18 years: a word may stand still after that.
 const MAX_RUN_TIME: Micros = Micros::new(1 << 49);
 
-fn check_laws(samples: Vec<Sample>, ops: Vec<(Pause, ReplaceOp)>) -> TestCaseResult {
-    let mut moment = Moment::start_of(&samples[0]);
+fn check_laws(samples: Vec<Sample>, ops: Vec<(CallPause, ReplaceOp)>) -> TestCaseResult {
+    let mut moment = CallClock::new(&samples[0]);
     let mut replaced = ReplacementModel::new(samples);
     for (pause, deed) in ops {
-        moment.pass(pause);
+        moment.advance(pause);
         if moment.now.since(replaced.samples[0].start) > MAX_RUN_TIME {
             break;
         }
@@ -152,7 +155,7 @@ fn check_laws(samples: Vec<Sample>, ops: Vec<(Pause, ReplaceOp)>) -> TestCaseRes
         let is_counted = match deed {
             ReplaceOp::Check(key, cost) => {
                 let decision = replaced.check(moment.now, key.index(KEYS.len()), cost)?;
-                moment.hear(&decision);
+                moment.record(&decision);
                 true
             }
             ReplaceOp::Replace(quota, size) => {
@@ -172,12 +175,12 @@ fn check_laws(samples: Vec<Sample>, ops: Vec<(Pause, ReplaceOp)>) -> TestCaseRes
     replaced
         .keys
         .into_iter()
-        .try_for_each(|key| check(key.admissions, |length| sum_of_largest(&samples, length)))
+        .try_for_each(|key| check_windows(key.admissions, |length| sum_of_group_bounds(&samples, length)))
 }
 
 #[test]
 fn replacement_within_one_algorithm_keeps_laws() {
-    let alike = alike().prop_filter("permits are given back where they were taken", |all| {
+    let alike = same_algorithm_fleets().prop_filter("permits are given back where they were taken", |all| {
         all.iter().all(|it| it.quota.rate().is_some())
     });
     run_cases(alike);
@@ -185,14 +188,14 @@ fn replacement_within_one_algorithm_keeps_laws() {
 
 #[test]
 fn replacement_across_algorithms_keeps_laws() {
-    run_cases(unlike());
+    run_cases(mixed_fleets());
 }
 
 fn run_cases(samples: impl Strategy<Value = Vec<Sample>>) {
     // As many as every algorithm has in other laws.
     let cases = prop::test_runner::Config::default().cases * 9;
-    let law = |(samples, deeds): (Vec<Sample>, Vec<(Pause, ReplaceOp)>)| check_laws(samples, deeds);
-    runner_of(cases).run(&(samples, replace_ops()), law).unwrap_or_else(|broken| panic!("{broken}"));
+    let law = |(samples, deeds): (Vec<Sample>, Vec<(CallPause, ReplaceOp)>)| check_laws(samples, deeds);
+    runner_with_cases(cases).run(&(samples, replace_ops()), law).unwrap_or_else(|broken| panic!("{broken}"));
 }
 
 /// A smaller table drops the keys that have used least, not the ones that it comes to last.

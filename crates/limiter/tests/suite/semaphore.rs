@@ -18,7 +18,7 @@ use tidegate_limiter::{
     Capacity, Clock, Limiter, ManualClock, Permit, Semaphore, SemaphorePermit, WaitError, WaitPriority,
     Waiter,
 };
-use tidegate_testkit::sleeper::{Sleeper, ended, settle};
+use tidegate_testkit::test_task::{TestTask, finished_tasks, run_until_idle};
 
 type PermitResult = Result<SemaphorePermit, WaitError>;
 
@@ -27,9 +27,9 @@ fn semaphore(limit: u32, max_waiters: usize) -> (Semaphore, ManualClock) {
     (Semaphore::builder().clock(clock).max_waiters(max_waiters).build(limit).unwrap(), hand)
 }
 
-fn enqueue(slots: &Semaphore, waiter: Waiter) -> Sleeper<'static, PermitResult> {
+fn enqueue(slots: &Semaphore, waiter: Waiter) -> TestTask<'static, PermitResult> {
     let slots = slots.clone();
-    Sleeper::new(async move { slots.acquire_owned(waiter).await })
+    TestTask::new(async move { slots.acquire_owned(waiter).await })
 }
 
 #[test]
@@ -66,12 +66,12 @@ fn waiters_go_by_priority_then_order() {
     let important = Waiter::new(1).priority(WaitPriority(9));
     let mut line =
         [enqueue(&slots, Waiter::new(1)), enqueue(&slots, Waiter::new(1)), enqueue(&slots, important)];
-    assert_eq!((ended(&mut line), slots.waiters()), (vec![], 3));
+    assert_eq!((finished_tasks(&mut line), slots.waiters()), (vec![], 3));
     drop(slot);
     assert!(slots.try_acquire().is_none(), "nobody slips past those who wait");
     for first in [2, 0, 1] {
-        settle(&mut line);
-        let slot = line[first].take().unwrap().unwrap();
+        run_until_idle(&mut line);
+        let slot = line[first].take_output().unwrap().unwrap();
         assert_eq!(slots.in_flight(), 1);
         drop(slot);
     }
@@ -85,12 +85,12 @@ fn queue_is_bounded_and_respects_deadlines() {
     let patient = Waiter::new(1).deadline(Duration::from_millis(100));
     let mut line =
         [enqueue(&slots, patient), enqueue(&slots, Waiter::new(1)), enqueue(&slots, Waiter::new(1))];
-    assert_eq!(line[2].take().unwrap().unwrap_err(), WaitError::QueueFull);
+    assert_eq!(line[2].take_output().unwrap().unwrap_err(), WaitError::QueueFull);
     advance(&hand, 99);
-    assert!(ended(&mut line[..2]).is_empty());
+    assert!(finished_tasks(&mut line[..2]).is_empty());
     advance(&hand, 1);
-    assert_eq!(ended(&mut line[..2]), [0]);
-    assert_eq!(line[0].take().unwrap().unwrap_err(), WaitError::DeadlineExceeded);
+    assert_eq!(finished_tasks(&mut line[..2]), [0]);
+    assert_eq!(line[0].take_output().unwrap().unwrap_err(), WaitError::DeadlineExceeded);
     assert_eq!(slots.waiters(), 1);
 }
 
@@ -99,17 +99,17 @@ fn resize_wakes_waiters_and_rejects_impossible_ones() {
     let (slots, _hand) = semaphore(2, 9);
     let held = slots.try_acquire_many(2).unwrap();
     let mut line: Vec<_> = [1, 2, 1].map(|cost| enqueue(&slots, Waiter::new(cost))).into();
-    assert_eq!(enqueue(&slots, Waiter::new(3)).take().unwrap().unwrap_err(), WaitError::ExceedsLimit);
+    assert_eq!(enqueue(&slots, Waiter::new(3)).take_output().unwrap().unwrap_err(), WaitError::ExceedsLimit);
     slots.resize(3).unwrap();
-    assert_eq!(ended(&mut line), [0]);
+    assert_eq!(finished_tasks(&mut line), [0]);
     slots.resize(1).unwrap();
-    assert_eq!(ended(&mut line), [0, 1], "two are more than there are now");
-    assert_eq!(line[1].take().unwrap().unwrap_err(), WaitError::ExceedsLimit);
+    assert_eq!(finished_tasks(&mut line), [0, 1], "two are more than there are now");
+    assert_eq!(line[1].take_output().unwrap().unwrap_err(), WaitError::ExceedsLimit);
     drop(held);
-    assert_eq!(ended(&mut line), [0], "one slot is still held");
+    assert_eq!(finished_tasks(&mut line), [0], "one slot is still held");
     assert_eq!((slots.in_flight(), slots.limit()), (1, 1));
-    drop(line[0].take());
-    assert_eq!(ended(&mut line), [2]);
+    drop(line[0].take_output());
+    assert_eq!(finished_tasks(&mut line), [2]);
 }
 
 #[test]
@@ -160,11 +160,11 @@ fn waiter_without_cell_waits_until_deadline() {
     assert!(held.len() < 1_000, "the table is full");
     let waiter = Waiter::new(1).deadline(Duration::from_secs(10));
     let bucket = limiter.key("late");
-    let mut line = [Sleeper::new(bucket.permit_queued(waiter))];
-    assert!(ended(&mut line).is_empty(), "there may be room before the deadline");
+    let mut line = [TestTask::new(bucket.permit_queued(waiter))];
+    assert!(finished_tasks(&mut line).is_empty(), "there may be room before the deadline");
     drop(held);
     advance(&hand, 1_000);
-    assert!(line[0].stir() && line[0].take().unwrap().is_ok());
+    assert!(line[0].poll_if_woken() && line[0].take_output().unwrap().is_ok());
 }
 
 #[derive(Clone, Debug)]
@@ -198,7 +198,7 @@ proptest! {
     fn permits_are_conserved_in_any_order(deeds in prop::collection::vec(semaphore_op(), 1..60)) {
         let (slots, hand) = semaphore(3, 5);
         let mut held: Vec<(u32, SemaphorePermit<&Semaphore>)> = Vec::new();
-        let mut line: Vec<(u32, Sleeper<'static, PermitResult>)> = Vec::new();
+        let mut line: Vec<(u32, TestTask<'static, PermitResult>)> = Vec::new();
         // A slot that a waiter got is kept as one that outlives the borrow.
         let mut owned: Vec<(u32, SemaphorePermit)> = Vec::new();
         for deed in deeds {
@@ -230,8 +230,8 @@ proptest! {
                 SemaphoreOp::Resize(limit) => slots.resize(limit).unwrap(),
                 SemaphoreOp::AdvanceTime(millis) => advance(&hand, millis),
             }
-            while line.iter_mut().map(|(_, sleeper)| sleeper.stir()).filter(|woken| *woken).count() > 0 {}
-            line.retain_mut(|(cost, sleeper)| match sleeper.take() {
+            while line.iter_mut().map(|(_, sleeper)| sleeper.poll_if_woken()).filter(|woken| *woken).count() > 0 {}
+            line.retain_mut(|(cost, sleeper)| match sleeper.take_output() {
                 Some(end) => {
                     owned.extend(end.ok().map(|slot| (*cost, slot)));
                     false
@@ -257,7 +257,7 @@ proptest! {
 #[derive(Default)]
 struct KeyPermits<'a> {
     permits: Vec<Permit>,
-    waiters: Vec<Sleeper<'a, Result<Permit, WaitError>>>,
+    waiters: Vec<TestTask<'a, Result<Permit, WaitError>>>,
 }
 
 proptest! {
@@ -286,7 +286,7 @@ proptest! {
                     let deadline = deadline.map(Duration::from_millis);
                     let waiter = Waiter { deadline, ..Waiter::new(1).priority(WaitPriority(priority)) };
                     let bucket = limiter.key(["alice", "bob"][key]);
-                    waiters.push(Sleeper::new(async move { bucket.permit_queued(waiter).await }));
+                    waiters.push(TestTask::new(async move { bucket.permit_queued(waiter).await }));
                 }
                 SemaphoreOp::Release(index) if !permits.is_empty() => drop(permits.remove(index % permits.len())),
                 SemaphoreOp::Cancel(index) if !waiters.is_empty() => drop(waiters.remove(index % waiters.len())),
@@ -304,8 +304,8 @@ proptest! {
                 SemaphoreOp::AdvanceTime(millis) => advance(&hand, millis),
             }
             for (key, KeyPermits { permits, waiters }) in keys.iter_mut().enumerate() {
-                settle(waiters);
-                waiters.retain_mut(|sleeper| match sleeper.take() {
+                run_until_idle(waiters);
+                waiters.retain_mut(|sleeper| match sleeper.take_output() {
                     Some(end) => {
                         permits.extend(end.ok());
                         false

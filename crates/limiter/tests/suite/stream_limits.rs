@@ -17,7 +17,7 @@ use std::{
 use tidegate_limiter::{
     Clock, DirectLimiter, InFlightItem, LimitedStream, Limiter, ManualClock, StreamLimit, StreamLimitExt,
 };
-use tidegate_testkit::sleeper::Sleeper;
+use tidegate_testkit::test_task::TestTask;
 
 /// Messages that a test puts into it.
 #[derive(Clone, Default)]
@@ -69,15 +69,15 @@ impl Stream for MessageStream {
     }
 }
 
-type NextItem<'a> = Sleeper<'a, Option<InFlightItem<u64>>>;
+type NextItem<'a> = TestTask<'a, Option<InFlightItem<u64>>>;
 
 fn next(stream: &mut LimitedStream<MessageStream>) -> NextItem<'_> {
-    Sleeper::new(poll_fn(move |context| Pin::new(&mut *stream).poll_next(context)))
+    TestTask::new(poll_fn(move |context| Pin::new(&mut *stream).poll_next(context)))
 }
 
 /// What comes without waiting.
 fn ready_items(stream: &mut LimitedStream<MessageStream>) -> Vec<InFlightItem<u64>> {
-    std::iter::from_fn(|| next(stream).take().flatten()).collect()
+    std::iter::from_fn(|| next(stream).take_output().flatten()).collect()
 }
 
 fn count_ready(stream: &mut LimitedStream<MessageStream>) -> usize {
@@ -99,13 +99,13 @@ fn stream_delivers_at_the_rate() {
     for _ in 0..20 {
         let mut waiting = next(&mut stream);
         hand.advance(Duration::from_millis(99));
-        waiting.stir();
-        assert!(waiting.end().is_none());
+        waiting.poll_if_woken();
+        assert!(waiting.output().is_none());
         // Nothing is pulled that cannot be delivered.
         let pulled = messages.pulled();
         hand.advance(Duration::from_millis(1));
-        waiting.stir();
-        assert!(waiting.take().flatten().is_some());
+        waiting.poll_if_woken();
+        assert!(waiting.take_output().flatten().is_some());
         assert_eq!(messages.pulled(), pulled + 1);
     }
     // After a silence there is a burst again, and no more than that.
@@ -123,20 +123,20 @@ fn in_flight_items_never_exceed_slots() {
     assert_eq!(messages.pulled(), 3);
 
     let mut waiting = next(&mut stream);
-    assert!(waiting.end().is_none());
+    assert!(waiting.output().is_none());
     working.remove(1);
-    waiting.stir();
-    working.push(waiting.take().flatten().unwrap());
+    waiting.poll_if_woken();
+    working.push(waiting.take_output().flatten().unwrap());
     drop(waiting);
     // An item can part from its slot.
     let (item, slot) = working.remove(0).into_parts();
     assert_eq!((item, count_ready(&mut stream)), (0, 0));
     drop(slot);
-    assert_eq!(next(&mut stream).take().flatten().map(InFlightItem::into_inner), Some(4));
-    assert_eq!(next(&mut stream).take().flatten().map(InFlightItem::into_inner), Some(5));
+    assert_eq!(next(&mut stream).take_output().flatten().map(InFlightItem::into_inner), Some(4));
+    assert_eq!(next(&mut stream).take_output().flatten().map(InFlightItem::into_inner), Some(5));
     drop(working);
     // Items that are dropped as they come occupy nothing for long.
-    let rest = std::iter::from_fn(|| next(&mut stream).take().flatten().map(InFlightItem::into_inner));
+    let rest = std::iter::from_fn(|| next(&mut stream).take_output().flatten().map(InFlightItem::into_inner));
     assert_eq!(rest.collect::<Vec<_>>(), [6, 7, 8, 9]);
 }
 
@@ -168,16 +168,16 @@ fn cancelled_wait_takes_nothing() {
     let mut waiting = next(&mut stream);
     assert_eq!(free(), (2, 2));
     silent.push(1);
-    waiting.stir();
-    let first = waiting.take().flatten().unwrap();
+    waiting.poll_if_woken();
+    let first = waiting.take_output().flatten().unwrap();
     drop(waiting);
     assert_eq!(free(), (1, 1));
 
     // Waiting for a token, with a slot in hand.
     silent.push(2);
-    drop(next(&mut stream).take().flatten().unwrap());
+    drop(next(&mut stream).take_output().flatten().unwrap());
     silent.push(3);
-    assert!(next(&mut stream).end().is_none());
+    assert!(next(&mut stream).output().is_none());
     assert_eq!(free(), (0, 0));
     drop(stream);
     assert_eq!(free(), (0, 1));
@@ -187,14 +187,14 @@ fn cancelled_wait_takes_nothing() {
     // Waiting for a slot.
     let second = slots.blocking().permit();
     let mut stream = MessageStream::with_messages([4]).limit(pace.clone());
-    assert!(next(&mut stream).end().is_none());
+    assert!(next(&mut stream).output().is_none());
     drop(stream);
     drop((first, second));
     assert_eq!(free(), (1, 2));
 
     // An item outlives the stream it came from.
     let mut stream = MessageStream::with_messages([5]).limit(pace);
-    let last = next(&mut stream).take().flatten().unwrap();
+    let last = next(&mut stream).take_output().flatten().unwrap();
     drop(stream);
     assert_eq!(free(), (0, 1));
     drop(last);
@@ -205,13 +205,13 @@ fn cancelled_wait_takes_nothing() {
 fn panic_releases_the_slot() {
     let (pace, _, _hand) = manual_limit();
     let mut stream = MessageStream::with_messages(0..5).limit(pace.max_in_flight(1).unwrap());
-    let item = next(&mut stream).take().flatten().unwrap();
+    let item = next(&mut stream).take_output().flatten().unwrap();
     let work = std::panic::AssertUnwindSafe(move || {
         let _item = item;
         std::panic::resume_unwind(Box::new("the work failed"));
     });
     assert!(std::panic::catch_unwind(work).is_err());
-    assert!(next(&mut stream).take().flatten().is_some());
+    assert!(next(&mut stream).take_output().flatten().is_some());
 }
 
 #[test]
@@ -220,15 +220,15 @@ fn limited_stream_ends_with_inner_stream() {
     let throttle = Arc::new(DirectLimiter::builder().clock(clock).build("10/s burst 1").unwrap());
     let messages = MessageStream::with_messages([1]);
     let mut stream = messages.clone().limit(pace.rate_from(&throttle).unwrap().max_in_flight(1).unwrap());
-    drop(next(&mut stream).take().flatten().unwrap());
+    drop(next(&mut stream).take_output().flatten().unwrap());
     messages.0.closed.set(true);
     let mut end = next(&mut stream);
     hand.advance(Duration::from_millis(100));
-    end.stir();
-    assert!(end.take().unwrap().is_none());
+    end.poll_if_woken();
+    assert!(end.take_output().unwrap().is_none());
     drop(end);
     assert_eq!(throttle.blocking().peek(0).remaining(), 1, "the end costs nothing");
-    assert!(next(&mut stream).take().unwrap().is_none());
+    assert!(next(&mut stream).take_output().unwrap().is_none());
     assert_eq!(stream.size_hint(), (0, Some(0)));
 }
 
@@ -246,19 +246,19 @@ fn streams_share_a_key() {
         MessageStream::with_messages(0..100).limit(pace)
     };
     let (mut a, mut b, mut c) = (paced("a"), paced("a"), paced("c"));
-    let one = |stream: &mut LimitedStream<MessageStream>| next(stream).take().flatten().unwrap();
+    let one = |stream: &mut LimitedStream<MessageStream>| next(stream).take_output().flatten().unwrap();
     let working = [one(&mut a), one(&mut b), one(&mut a)];
-    assert!(next(&mut b).end().is_none(), "no slot");
+    assert!(next(&mut b).output().is_none(), "no slot");
     assert_eq!(ready_items(&mut c).len(), 3);
     drop(working);
     assert_eq!(count_ready(&mut b), 1, "no token");
     let (mut first, mut second) = (next(&mut a), next(&mut b));
     for _ in 0..2 {
         hand.advance(Duration::from_millis(100));
-        first.stir();
-        second.stir();
+        first.poll_if_woken();
+        second.poll_if_woken();
     }
-    assert!(first.end().is_some() && second.end().is_some());
+    assert!(first.output().is_some() && second.output().is_some());
 }
 
 #[test]

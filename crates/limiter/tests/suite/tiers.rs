@@ -6,7 +6,7 @@ use proptest::{prelude::*, test_runner::TestCaseResult};
 use std::time::Duration;
 use tidegate_core::{CarryOver, Demand, Micros, Quota, StateEntries};
 use tidegate_limiter::{Capacity, Clock, Limiter, LimiterBuilder, ManualClock};
-use tidegate_testkit::{Plain, Subject, strategy::*};
+use tidegate_testkit::{CoreModel, Subject, strategy::*};
 
 fn small_builder() -> (LimiterBuilder, ManualClock) {
     let (clock, hand) = Clock::manual();
@@ -18,7 +18,7 @@ fn quotas(texts: &[&str]) -> Vec<Quota> {
 }
 
 /// When, for how much, under which tier, and whether the key is forgotten before.
-type TierCall = (Pause, Cost, usize, u8);
+type TierCall = (CallPause, CallCost, usize, u8);
 
 /// A key that changes its tier keeps what it used.
 #[test]
@@ -31,14 +31,14 @@ fn tiers_share_key_state() {
     for (name, samples) in every_algorithm() {
         let law = |(samples, story): (Vec<Sample>, Vec<TierCall>)| -> TestCaseResult {
             let (builder, hand) = small_builder();
-            let mut moment = Moment::start_of(&samples[0]);
+            let mut moment = CallClock::new(&samples[0]);
             hand.set(moment.now);
             let all: Vec<Quota> = samples.iter().map(|sample| sample.quota).collect();
             let limiter = builder.build_tiers(&all).unwrap();
             let mut model = StateEntries::new();
             for (pause, cost, tier, deed) in story {
                 let tier = tier % all.len();
-                moment.pass(pause);
+                moment.advance(pause);
                 hand.set(moment.now);
                 let bucket = limiter.blocking().key("k").tier(tier).unwrap();
                 if deed == 0 {
@@ -46,14 +46,14 @@ fn tiers_share_key_state() {
                     model.reset();
                 }
                 let demand = match name {
-                    "concurrency" => Demand::probe(cost.under(all[tier].limit())),
-                    _ => Demand::new(cost.under(all[tier].limit())),
+                    "concurrency" => Demand::probe(cost.resolve(all[tier].limit())),
+                    _ => Demand::new(cost.resolve(all[tier].limit())),
                 };
                 let step = model.decide(&[all[tier]], CarryOver::Keep, moment.now, demand).remove(0);
                 let decision = bucket.check(demand.cost);
                 prop_assert_eq!(decision, step.decision, "{} at {}", demand.cost, moment.now);
                 prop_assert_eq!(decision.quota(), tier);
-                moment.hear(&decision);
+                moment.record(&decision);
             }
             Ok(())
         };
@@ -106,10 +106,10 @@ fn tier_change_keeps_key_state() {
         limiter.change_all(&new, how).unwrap();
         assert_eq!(limiter.quotas(), new);
         for (tier, (old, new)) in old.iter().zip(&new).enumerate() {
-            let mut model = Plain::new(*old);
+            let mut model = CoreModel::new(*old);
             model.decide(Micros::from_secs(7), Demand::new(old.limit() / 2));
             model.change(Micros::from_secs(7), *new, how);
-            let expected = model.would(Micros::from_secs(7), Demand::probe(1)).decision;
+            let expected = model.peek(Micros::from_secs(7), Demand::probe(1)).decision;
             assert_eq!(
                 limiter.blocking().key(&tier).tier(tier).unwrap().peek(1),
                 expected,

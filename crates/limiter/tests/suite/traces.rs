@@ -5,7 +5,7 @@
 use crate::common::{LimiterTarget, MemorySubject};
 use std::{fs, path::Path};
 use tidegate_core::{AlgorithmKind, Quota};
-use tidegate_testkit::trace::{self, Deed};
+use tidegate_testkit::trace::{self, TraceOp};
 
 /// A file of stories, cut where a new one starts.
 fn split_traces(text: &str) -> Vec<String> {
@@ -23,11 +23,11 @@ fn split_traces(text: &str) -> Vec<String> {
 }
 
 /// Whether a throttle can go through all changes of the story: it keeps its algorithm, its windows and its room.
-fn can_change(deeds: &[Deed]) -> bool {
+fn can_change(deeds: &[TraceOp]) -> bool {
     let quotas: Vec<&Quota> = deeds
         .iter()
         .filter_map(|deed| match deed {
-            Deed::Start(quota) | Deed::Change { quota, .. } => Some(quota),
+            TraceOp::Start(quota) | TraceOp::Change { quota, .. } => Some(quota),
             _ => None,
         })
         .collect();
@@ -35,10 +35,10 @@ fn can_change(deeds: &[Deed]) -> bool {
 }
 
 /// The homes in which a story is true: a new key, or a limiter that was just created.
-fn targets(deeds: &[Deed]) -> Vec<LimiterTarget> {
-    let creates = deeds.iter().any(|deed| matches!(deed, Deed::Create { .. }));
+fn targets(deeds: &[TraceOp]) -> Vec<LimiterTarget> {
+    let creates = deeds.iter().any(|deed| matches!(deed, TraceOp::Create { .. }));
     let shapes = deeds.iter().any(|deed| {
-        matches!(deed, Deed::Start(quota) if matches!(quota.kind(), AlgorithmKind::Smooth(_) | AlgorithmKind::WarmUp(_)))
+        matches!(deed, TraceOp::Start(quota) if matches!(quota.kind(), AlgorithmKind::Smooth(_) | AlgorithmKind::WarmUp(_)))
     });
     match (creates, shapes) {
         (true, _) => vec![LimiterTarget::Direct],
@@ -55,7 +55,7 @@ fn traces_pass_in_memory() {
     let (mut passed, mut skipped, mut failures) = (0, 0, Vec::new());
     for file in files {
         for story in split_traces(&fs::read_to_string(&file).unwrap()) {
-            let deeds: Vec<_> = trace::read(&story).unwrap().into_iter().map(|line| line.deed).collect();
+            let deeds: Vec<_> = trace::parse(&story).unwrap().into_iter().map(|line| line.op).collect();
             for home in targets(&deeds) {
                 // A limiter of keys is replaced by another one.
                 if home == LimiterTarget::Direct && !can_change(&deeds) {

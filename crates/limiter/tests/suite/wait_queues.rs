@@ -8,7 +8,7 @@ use tidegate_core::{CarryOver, Decision, Micros};
 use tidegate_limiter::{
     Clock, DirectLimiter, DirectLimiterBuilder, Limiter, ManualClock, Permit, WaitError, WaitPriority, Waiter,
 };
-use tidegate_testkit::sleeper::{Sleeper, ended};
+use tidegate_testkit::test_task::{TestTask, finished_tasks};
 
 type QueueResult = Result<Decision, WaitError>;
 
@@ -22,17 +22,17 @@ fn busy_limiter(max_waiters: usize, ttl: Option<Duration>) -> (DirectLimiter, Ma
     (throttle, hand)
 }
 
-fn enqueue(throttle: &DirectLimiter, waiter: Waiter) -> Sleeper<'_, QueueResult> {
-    Sleeper::new(async move { throttle.bucket().acquire_queued(waiter).await })
+fn enqueue(throttle: &DirectLimiter, waiter: Waiter) -> TestTask<'_, QueueResult> {
+    TestTask::new(async move { throttle.bucket().acquire_queued(waiter).await })
 }
 
 fn ms(ms: u64) -> Duration {
     Duration::from_millis(ms)
 }
 
-fn poll_result(sleeper: &mut Sleeper<'_, QueueResult>) -> Option<Result<(), WaitError>> {
-    sleeper.stir();
-    sleeper.take().map(|answer| answer.map(|decision| assert!(decision.is_granted())))
+fn poll_result(sleeper: &mut TestTask<'_, QueueResult>) -> Option<Result<(), WaitError>> {
+    sleeper.poll_if_woken();
+    sleeper.take_output().map(|answer| answer.map(|decision| assert!(decision.is_granted())))
 }
 
 /// Nobody is left in line: all places can be taken again.
@@ -49,11 +49,11 @@ fn full_queue_rejects_at_once() {
     let important = Waiter::new(1).priority(WaitPriority(9));
     assert_eq!(poll_result(&mut enqueue(&throttle, important)), Some(Err(WaitError::QueueFull)));
     advance(&hand, 100);
-    assert_eq!(ended(&mut line), [0]);
+    assert_eq!(finished_tasks(&mut line), [0]);
     let mut third = enqueue(&throttle, Waiter::new(1));
     assert_eq!(poll_result(&mut third), None);
     advance(&hand, 100);
-    assert_eq!(ended(&mut line), [0, 1]);
+    assert_eq!(finished_tasks(&mut line), [0, 1]);
     advance(&hand, 100);
     assert_eq!(poll_result(&mut third), Some(Ok(())));
     assert_no_waiters(&throttle, 2);
@@ -65,7 +65,7 @@ fn waiter_limit_is_shared_by_all_keys() {
     let limiter = Limiter::builder().clock(clock).max_waiters(2).build("1/s").unwrap();
     let enter = |key: &'static str| {
         let limiter = &limiter;
-        Sleeper::new(async move { limiter.key(key).acquire_queued(Waiter::new(1)).await })
+        TestTask::new(async move { limiter.key(key).acquire_queued(Waiter::new(1)).await })
     };
     assert_eq!(poll_result(&mut enter("a")), Some(Ok(())));
     assert_eq!(poll_result(&mut enter("b")), Some(Ok(())));
@@ -84,7 +84,7 @@ fn higher_priority_goes_first() {
     let mut order = Vec::new();
     for _ in ranks {
         advance(&hand, 100);
-        let gone = ended(&mut line);
+        let gone = finished_tasks(&mut line);
         order.extend(gone.into_iter().filter(|one| !order.contains(one)).collect::<Vec<_>>());
     }
     assert_eq!(order, [3, 1, 4, 0, 2]);
@@ -96,11 +96,11 @@ fn higher_priority_goes_first() {
 fn overtaken_waiter_releases_its_tokens() {
     let (throttle, hand) = busy_limiter(9, None);
     let mut first = enqueue(&throttle, Waiter::new(1));
-    assert!(!first.stir(), "it sleeps until its time");
+    assert!(!first.poll_if_woken(), "it sleeps until its time");
     let mut important = enqueue(&throttle, Waiter::new(1).priority(WaitPriority(1)));
-    assert!(!important.stir(), "somebody still holds the tokens");
-    assert!(first.stir() && important.stir());
-    assert!(!first.stir() && !important.stir());
+    assert!(!important.poll_if_woken(), "somebody still holds the tokens");
+    assert!(first.poll_if_woken() && important.poll_if_woken());
+    assert!(!first.poll_if_woken() && !important.poll_if_woken());
     advance(&hand, 100);
     assert_eq!((poll_result(&mut important), poll_result(&mut first)), (Some(Ok(())), None));
     advance(&hand, 100);
@@ -138,9 +138,9 @@ fn leaving_waiter_wakes_the_next() {
         advance(&hand, 50);
         drop(line.remove(leaves));
         advance(&hand, 50);
-        assert_eq!(ended(&mut line), [0], "without {leaves}");
+        assert_eq!(finished_tasks(&mut line), [0], "without {leaves}");
         advance(&hand, 100);
-        assert_eq!(ended(&mut line), [0, 1], "without {leaves}");
+        assert_eq!(finished_tasks(&mut line), [0, 1], "without {leaves}");
         assert_no_waiters(&throttle, 3);
     }
 }
@@ -214,27 +214,27 @@ async fn queue_works_on_tokio_clock() {
     assert!(second.1 <= 152, "{second:?}");
 }
 
-fn wait_for_slot<'a>(limiter: &'a Limiter, waiter: Waiter) -> Sleeper<'a, Result<Permit, WaitError>> {
-    Sleeper::new(async move { limiter.key("pool").permit_queued(waiter).await })
+fn wait_for_slot<'a>(limiter: &'a Limiter, waiter: Waiter) -> TestTask<'a, Result<Permit, WaitError>> {
+    TestTask::new(async move { limiter.key("pool").permit_queued(waiter).await })
 }
 
-fn has_slot(sleeper: &Sleeper<'_, Result<Permit, WaitError>>) -> bool {
-    matches!(sleeper.end(), Some(Ok(permit)) if permit.decision().is_granted())
+fn has_slot(sleeper: &TestTask<'_, Result<Permit, WaitError>>) -> bool {
+    matches!(sleeper.output(), Some(Ok(permit)) if permit.decision().is_granted())
 }
 
 #[test]
 fn released_slot_wakes_first_waiter() {
     let limiter = Limiter::builder().clock(Clock::manual().0).build("2 at once").unwrap();
     let mut line: Vec<_> = (0..5).map(|_| wait_for_slot(&limiter, Waiter::new(1))).collect();
-    assert_eq!(ended(&mut line), [0, 1]);
+    assert_eq!(finished_tasks(&mut line), [0, 1]);
     assert!(!limiter.blocking().key("pool").permit().decision().is_granted());
     drop(line.remove(0));
-    assert_eq!(ended(&mut line), [0, 1]);
+    assert_eq!(finished_tasks(&mut line), [0, 1]);
     assert!(line[..2].iter().all(has_slot));
     // One leaves the line, another its slot.
     drop(line.remove(2));
     drop(line.remove(0));
-    assert_eq!(ended(&mut line), [0, 1]);
+    assert_eq!(finished_tasks(&mut line), [0, 1]);
     drop(line);
     assert_eq!(limiter.blocking().key("pool").peek(0).remaining(), 2);
 }
@@ -247,9 +247,9 @@ fn slot_of_cancelled_waiter_is_not_lost() {
     drop(held);
     // The first was told, and leaves without having heard it.
     drop(line.remove(0));
-    assert_eq!(ended(&mut line), [0]);
+    assert_eq!(finished_tasks(&mut line), [0]);
     drop(line.remove(0));
-    assert_eq!(ended(&mut line), [0]);
+    assert_eq!(finished_tasks(&mut line), [0]);
 }
 
 /// A slot is released before the overtaken has heard that it is no longer first; the other must hear of it after all.
@@ -260,11 +260,11 @@ fn overtaking_loses_no_slot() {
     let mut first = wait_for_slot(&limiter, Waiter::new(1));
     let mut important = wait_for_slot(&limiter, Waiter::new(1).priority(WaitPriority(1)));
     drop(held);
-    assert!(important.stir() && important.end().is_none(), "it is the other's turn to hold one");
-    assert!(first.stir() && first.end().is_none());
-    assert!(important.stir() && has_slot(&important));
+    assert!(important.poll_if_woken() && important.output().is_none(), "it is the other's turn to hold one");
+    assert!(first.poll_if_woken() && first.output().is_none());
+    assert!(important.poll_if_woken() && has_slot(&important));
     drop(important);
-    assert!(first.stir() && has_slot(&first));
+    assert!(first.poll_if_woken() && has_slot(&first));
 }
 
 #[test]
@@ -273,23 +273,23 @@ fn slot_wait_respects_deadline() {
     let limiter = Limiter::builder().clock(clock).build("1 at once").unwrap();
     let _held = limiter.blocking().key("pool").permit();
     let mut waits = wait_for_slot(&limiter, Waiter::new(1).deadline(ms(100)));
-    assert!(waits.end().is_none());
+    assert!(waits.output().is_none());
     advance(&hand, 100);
-    waits.stir();
-    assert!(matches!(waits.end(), Some(Err(WaitError::DeadlineExceeded))), "and not one poll later");
+    waits.poll_if_woken();
+    assert!(matches!(waits.output(), Some(Err(WaitError::DeadlineExceeded))), "and not one poll later");
     // One that is released after the deadline comes too late, though nobody looked in between.
     let held = limiter.blocking().key("other pool").permit();
     let other = || limiter.blocking().key("other pool");
-    let mut late = Sleeper::new(async {
+    let mut late = TestTask::new(async {
         limiter.key("other pool").permit_queued(Waiter::new(1).deadline(ms(100))).await
     });
     advance(&hand, 101);
     drop(held);
-    late.stir();
-    assert!(matches!(late.end(), Some(Err(WaitError::DeadlineExceeded))));
+    late.poll_if_woken();
+    assert!(matches!(late.output(), Some(Err(WaitError::DeadlineExceeded))));
     assert_eq!(other().peek(0).remaining(), 1);
     let mut too_many = wait_for_slot(&limiter, Waiter::new(2));
-    assert!(matches!(too_many.take(), Some(Err(WaitError::ExceedsLimit))));
+    assert!(matches!(too_many.take_output(), Some(Err(WaitError::ExceedsLimit))));
 }
 
 /// Beside a rate, who waits in line holds a slot and a promise of a token; who leaves, or is overtaken, gives both back.
@@ -301,18 +301,18 @@ fn waiting_for_slot_loses_no_tokens() {
     let first = limiter.blocking().key("pool").permit();
     assert!(first.decision().is_granted());
     for _ in 0..5 {
-        assert!(wait_for_slot(&limiter, Waiter::new(1)).end().is_none());
+        assert!(wait_for_slot(&limiter, Waiter::new(1)).output().is_none());
     }
     let mut usual = wait_for_slot(&limiter, Waiter::new(1));
-    assert!(usual.end().is_none());
+    assert!(usual.output().is_none());
     let mut important = wait_for_slot(&limiter, Waiter::new(1).priority(WaitPriority(1)));
-    assert!(usual.stir() && usual.end().is_none(), "what it held is the other's");
-    important.stir();
+    assert!(usual.poll_if_woken() && usual.output().is_none(), "what it held is the other's");
+    important.poll_if_woken();
     advance(&hand, 1_000);
-    assert!(important.stir() && has_slot(&important), "nobody's token went lost");
+    assert!(important.poll_if_woken() && has_slot(&important), "nobody's token went lost");
     drop(important);
     advance(&hand, 1_000);
-    assert!(usual.stir() && has_slot(&usual));
+    assert!(usual.poll_if_woken() && has_slot(&usual));
     // A permit that was had has paid its token, and gives back no more than its slot.
     drop((first, usual));
     assert_eq!(limiter.blocking().key("pool").peek(1).retry_after(), Some(Duration::from_secs(1).into()));
@@ -322,15 +322,15 @@ fn waiting_for_slot_loses_no_tokens() {
 fn larger_limit_wakes_waiters() {
     let limiter = Limiter::builder().clock(Clock::manual().0).build("1 at once").unwrap();
     let mut line: Vec<_> = (0..4).map(|_| wait_for_slot(&limiter, Waiter::new(1))).collect();
-    assert_eq!(ended(&mut line), [0]);
+    assert_eq!(finished_tasks(&mut line), [0]);
     limiter.change("3 at once", CarryOver::Keep).unwrap();
-    assert_eq!(ended(&mut line), [0, 1, 2]);
+    assert_eq!(finished_tasks(&mut line), [0, 1, 2]);
     let throttle = DirectLimiter::builder().clock(Clock::manual().0).build("1 at once").unwrap();
     let (bucket, held) = (throttle.bucket(), throttle.blocking().permit());
-    let mut waits = Sleeper::new(bucket.permit_queued(Waiter::new(1)));
+    let mut waits = TestTask::new(bucket.permit_queued(Waiter::new(1)));
     throttle.change("2 at once", CarryOver::Keep).unwrap();
-    waits.stir();
-    assert!(waits.end().is_some());
+    waits.poll_if_woken();
+    assert!(waits.output().is_some());
     drop(held);
 }
 
@@ -376,15 +376,15 @@ fn memory_limiter_queues_for_slots() {
     let memory = Limiter::builder().clock(clock).max_waiters(2);
     let limiter = memory.build("1 at once").unwrap();
     let bucket = limiter.key("a");
-    let stand = |waiter| Sleeper::new(bucket.permit_queued(waiter));
+    let stand = |waiter| TestTask::new(bucket.permit_queued(waiter));
     let mut first = stand(Waiter::new(1));
-    let held = first.take().unwrap().unwrap();
+    let held = first.take_output().unwrap().unwrap();
     let mut line = [stand(Waiter::new(1).deadline(ms(50))), stand(Waiter::new(1).priority(WaitPriority(1)))];
-    assert_eq!(stand(Waiter::new(1)).take().unwrap().unwrap_err(), WaitError::QueueFull);
-    assert_eq!(ended(&mut line), []);
+    assert_eq!(stand(Waiter::new(1)).take_output().unwrap().unwrap_err(), WaitError::QueueFull);
+    assert_eq!(finished_tasks(&mut line), []);
     drop(held);
-    assert_eq!(ended(&mut line), [1]);
+    assert_eq!(finished_tasks(&mut line), [1]);
     advance(&hand, 50);
-    assert_eq!(ended(&mut line), [0, 1]);
-    assert_eq!(line[0].take().unwrap().unwrap_err(), WaitError::DeadlineExceeded);
+    assert_eq!(finished_tasks(&mut line), [0, 1]);
+    assert_eq!(line[0].take_output().unwrap().unwrap_err(), WaitError::DeadlineExceeded);
 }

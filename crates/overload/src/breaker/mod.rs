@@ -2,7 +2,7 @@
 //!
 //! ```text
 //!               rate ≥ threshold             open time over
-//!      CLOSED ───────────────────────▶ OPEN ────────────────▶ HALF-OPEN
+//!      CLOSED ───────────────────────▶ OPEN ────────────────▶ HALF_MILLISECOND-OPEN
 //!        ▲                              ▲                      │   │
 //!        │                              └─── probes failed ────┘   │
 //!        └───────────────────── probes went well ──────────────────┘

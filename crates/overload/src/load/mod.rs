@@ -47,7 +47,7 @@ use tidegate_core::{Micros, Percent};
 
 /// Something whose use can be told as a share. Read by one thread, off the request path.
 ///
-/// A closure is one too: `|_now| Some(Share::ratio(queue.len() as u64, 1_000))`.
+/// A closure is one too: `|_now| Some(SlotOwner::ratio(queue.len() as u64, 1_000))`.
 pub trait Probe: Send {
     /// The share that is used, at `now`; `None` if there is no such signal, or not yet.
     fn read(&mut self, now: Micros) -> Option<Percent>;

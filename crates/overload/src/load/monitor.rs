@@ -27,11 +27,11 @@ use tidegate_limiter::{
 /// use tidegate_overload::load::LoadMonitor;
 /// use tidegate_limiter::Clock;
 /// use tidegate_overload::LoadLevel;
-/// use tidegate_core::Share;
+/// use tidegate_core::SlotOwner;
 ///
 /// // On a server: `LoadMonitor::builder().machine().start()?` and no more.
 /// let (clock, hand) = Clock::manual();
-/// let queue = |_now| Some(Share::ratio(95, 100));
+/// let queue = |_now| Some(SlotOwner::ratio(95, 100));
 /// let monitor = LoadMonitor::builder().clock(clock).probe("queue", queue).build()?;
 /// monitor.sample_once();
 /// assert_eq!(monitor.load().level, LoadLevel::Critical);

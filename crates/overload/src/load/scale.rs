@@ -136,7 +136,7 @@ impl Default for Scale {
 ///
 /// ```
 /// use tidegate_overload::{Scale, Scaler};
-/// use tidegate_core::{Micros, Share};
+/// use tidegate_core::{Micros, SlotOwner};
 ///
 /// let mut scaler = Scaler::new(Scale::default());
 /// let mut at = |second, load: &str, used: &str| {

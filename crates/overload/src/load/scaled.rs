@@ -131,11 +131,11 @@ impl Scalable for DirectLimiter {
 /// ```
 /// use std::sync::Arc;
 /// use tidegate_overload::Scale;
-/// use tidegate_core::Share;
+/// use tidegate_core::SlotOwner;
 /// use tidegate_overload::load::{LoadMonitor, Scaled};
 /// use tidegate_limiter::Throttle;
 ///
-/// let monitor = LoadMonitor::builder().probe("queue", |_now| Some(Share::ALL)).build()?;
+/// let monitor = LoadMonitor::builder().probe("queue", |_now| Some(SlotOwner::ALL)).build()?;
 /// let throttle = Arc::new(Throttle::new("100/s")?);
 /// let scaled = Scaled::builder(throttle.clone()).by_load(Scale::default()).follow(&monitor)?;
 /// monitor.sample_once();

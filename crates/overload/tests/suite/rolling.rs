@@ -5,7 +5,7 @@
 use proptest::{collection::vec, prelude::*};
 use tidegate_core::Micros;
 use tidegate_overload::Rolling;
-use tidegate_testkit::strategy::runner_of;
+use tidegate_testkit::strategy::runner_with_cases;
 
 /// When, how many of each kind, and how much later the totals are looked at.
 type Step = (u64, u64, u64, u64);
@@ -56,5 +56,7 @@ fn totals_are_those_of_a_list() {
         Ok(())
     };
     let settings = (1_u64..3_000, 1_u32..30);
-    runner_of(2_000).run(&(settings, vec(step, 1..120)), law).unwrap_or_else(|broken| panic!("{broken}"));
+    runner_with_cases(2_000)
+        .run(&(settings, vec(step, 1..120)), law)
+        .unwrap_or_else(|broken| panic!("{broken}"));
 }

@@ -220,5 +220,5 @@ fn json_parser_agrees_with_serde_json() {
         }
         Ok(())
     };
-    tidegate_testkit::strategy::runner_of(20_000).run(&texts, property).unwrap();
+    tidegate_testkit::strategy::runner_with_cases(20_000).run(&texts, property).unwrap();
 }

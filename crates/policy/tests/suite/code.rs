@@ -11,7 +11,7 @@ use tidegate_policy::{
     compile::{Compiler, LivePolicy},
 };
 use tidegate_rule::{Declaration, Mode, Rule, Rules, site::SiteKey};
-use tidegate_testkit::servers::until;
+use tidegate_testkit::servers::wait_until;
 
 /// A policy file in a folder of its own.
 struct TestFile {
@@ -296,7 +296,8 @@ fn live_policy_follows_its_file() {
     let quota = || live.current().views().map(|rule| rule.quotas()[0].to_string()).collect::<String>();
     for text in ["6/min", "7/min"] {
         file.write(format!("rules: [{{ name: login, quota: {text} }}]"));
-        until("the new quota is in force", || (quota() == text).then_some(()).ok_or_else(quota)).unwrap();
+        wait_until("the new quota is in force", || (quota() == text).then_some(()).ok_or_else(quota))
+            .unwrap();
     }
     let fallback = "upstreams: { a: 'http://127.0.0.1:1' }\nrules: [{ name: login, quota: 1/s, on-limit: { fallback: { upstream: a } } }]";
     file.write(fallback);

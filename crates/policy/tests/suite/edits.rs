@@ -11,7 +11,7 @@ use tidegate_policy::{
     model::RuleEnforcement,
 };
 use tidegate_rule::Mode;
-use tidegate_testkit::strategy::runner_of;
+use tidegate_testkit::strategy::runner_with_cases;
 
 type TestFiles = BTreeMap<&'static str, Vec<u8>>;
 
@@ -331,5 +331,5 @@ fn edit_changes_only_the_mode() {
         };
     let formats = prop::sample::select(PolicyFormat::ALL.to_vec());
     let cases = (crate::strategies::policies(), formats, vec(any::<Index>(), 0..6), any::<Index>(), modes());
-    runner_of(100).run(&cases, property).unwrap();
+    runner_with_cases(100).run(&cases, property).unwrap();
 }

@@ -10,7 +10,7 @@ use tidegate_policy::{
         ValueGlobs,
     },
 };
-use tidegate_testkit::texts;
+use tidegate_testkit::error_texts;
 
 /// A file with the mistake, and what is said of it.
 fn problems_of(text: &str) -> String {
@@ -44,7 +44,7 @@ fn problem_has_position_and_fix() {
 #[test]
 fn error_messages_match_errors_txt() {
     let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/errors.txt");
-    texts::compare(&path, all_messages);
+    error_texts::compare_cases(&path, all_messages);
 }
 
 fn all_messages(text: &str) -> Vec<String> {
@@ -102,7 +102,7 @@ const TESTED_ELSEWHERE: [(&str, &str); 19] = [
 fn every_error_message_is_tested() {
     let root = Path::new(env!("CARGO_MANIFEST_DIR"));
     // `explain` reports no errors, and its page has a test of its own.
-    texts::assert_all_shown(root, &["tests/errors.txt"], &TESTED_ELSEWHERE, &["explain.rs"], 250);
+    error_texts::assert_all_tested(root, &["tests/errors.txt"], &TESTED_ELSEWHERE, &["explain.rs"], 250);
 }
 
 #[test]

@@ -4,7 +4,7 @@
 
 use proptest::{collection::vec, prelude::*};
 use tidegate_policy::{Policy, PolicyFormat};
-use tidegate_testkit::strategy::runner_of;
+use tidegate_testkit::strategy::runner_with_cases;
 
 #[test]
 fn printed_policies_round_trip() {
@@ -22,7 +22,7 @@ fn printed_policies_round_trip() {
         prop_assert_eq!(text.parse::<Policy>().unwrap().to_string(), text);
         Ok(())
     };
-    runner_of(1_000).run(&crate::strategies::policies(), law).unwrap();
+    runner_with_cases(1_000).run(&crate::strategies::policies(), law).unwrap();
 }
 
 #[test]
@@ -68,6 +68,6 @@ fn malformed_input_yields_valid_problems() {
         }
         Ok(())
     };
-    runner_of(1_500).run(&changed, law).unwrap();
-    runner_of(6_000).run(&noise, law).unwrap();
+    runner_with_cases(1_500).run(&changed, law).unwrap();
+    runner_with_cases(6_000).run(&noise, law).unwrap();
 }

@@ -6,7 +6,7 @@ use proptest::prelude::*;
 use serde_json::{Map, Value, json};
 use std::{collections::BTreeSet, env, fs, iter, path::Path};
 use tidegate_policy::{Policy, PolicyFormat, schema::json_schema};
-use tidegate_testkit::strategy::runner_of;
+use tidegate_testkit::strategy::runner_with_cases;
 
 /// Set `TIDEGATE_BLESS` to write it anew.
 #[test]
@@ -31,7 +31,7 @@ fn random_policies_validate_against_schema() {
         prop_assert_eq!(wrong, None);
         Ok(())
     };
-    runner_of(300).run(&crate::strategies::policies(), law).unwrap();
+    runner_with_cases(300).run(&crate::strategies::policies(), law).unwrap();
 }
 
 #[test]

@@ -1,6 +1,6 @@
 //! Requests that go out alone or together, and those that wait for a lane.
 
-use super::{Answered, Caller, LANES, Lane, Node};
+use super::{CONN_INDEXES, CallOrigin, ConnIndex, NodeResult, RedisNode};
 use std::{
     mem,
     pin::Pin,
@@ -16,131 +16,135 @@ use tidegate_limiter::{
 use tokio::{runtime::Handle, sync::oneshot, time::timeout};
 
 /// Requests in one call. The server does nothing else while it works on one.
-const MOST_TOGETHER: usize = 128;
+const MAX_BATCH: usize = 128;
 /// Refunds that wait for a server to be available again.
-const MAX_WAITING_REFUNDS: usize = 4_096;
+const MAX_PENDING_REFUNDS: usize = 4_096;
 
 #[derive(Debug)]
-pub(super) struct Queue {
+pub(super) struct RequestQueue {
     /// Lanes on which nothing is on its way.
-    free: Vec<Lane>,
-    waiting: Vec<Waiting>,
+    idle_connections: Vec<ConnIndex>,
+    pending: Vec<QueuedRequest>,
     /// To be sent when the server is available again: nobody waits for them.
     refunds: Vec<StoreRequest>,
 }
 
 #[derive(Debug)]
-struct Waiting {
+struct QueuedRequest {
     request: StoreRequest,
-    answer: oneshot::Sender<Answered>,
+    answer: oneshot::Sender<NodeResult>,
 }
 
 /// All lanes are free at first.
-impl Default for Queue {
+impl Default for RequestQueue {
     fn default() -> Self {
-        Self { free: LANES.rev().collect(), waiting: Vec::new(), refunds: Vec::new() }
+        Self { idle_connections: CONN_INDEXES.rev().collect(), pending: Vec::new(), refunds: Vec::new() }
     }
 }
 
-enum Entry {
-    Alone(InFlight),
-    Together(oneshot::Receiver<Answered>),
+enum Submission {
+    Direct(InFlightCall),
+    Queued(oneshot::Receiver<NodeResult>),
 }
 
-impl Node {
+impl RedisNode {
     /// Does what is asked, alone or together with others, by the deadline.
-    pub(crate) async fn submit(self: &Arc<Self>, request: StoreRequest, caller: Caller) -> Answered {
+    pub(crate) async fn submit(self: &Arc<Self>, request: StoreRequest, caller: CallOrigin) -> NodeResult {
         if !self.health.is_available()
             && let Err(error) = Box::pin(self.ready()).await
         {
             return match request {
-                StoreRequest::Refund { .. } => self.refund_later(request),
+                StoreRequest::Refund { .. } => self.defer_refund(request),
                 _ => Err(error.into()),
             };
         }
-        let time = self.time_for(&request);
-        let answer = match self.enter(request, caller) {
-            Entry::Alone(mut call) => timeout(time, &mut call).await,
-            Entry::Together(answer) => {
-                timeout(time, answer).await.map(|answer| answer.unwrap_or_else(|_| lost()))
+        let time = self.timeout_for(&request);
+        let answer = match self.enqueue(request, caller) {
+            Submission::Direct(mut call) => timeout(time, &mut call).await,
+            Submission::Queued(answer) => {
+                timeout(time, answer).await.map(|answer| answer.unwrap_or_else(|_| dropped_call_error()))
             }
         };
         answer.unwrap_or(Err(StoreError::Timeout.into()))
     }
 
     /// How long a request may take: a decision has a caller who waits for it, the rest has to arrive.
-    fn time_for(&self, request: &StoreRequest) -> Duration {
+    fn timeout_for(&self, request: &StoreRequest) -> Duration {
         match request {
             StoreRequest::Decide(asks) if asks.iter().all(|ask| ask.demand.overdraft != Overdraft::Force) => {
                 self.deadline
             }
             StoreRequest::TakeUpTo(_) => self.deadline,
-            _ => self.patience() * 2,
+            _ => self.reply_timeout() * 2,
         }
     }
 
-    fn enter(self: &Arc<Self>, request: StoreRequest, caller: Caller) -> Entry {
+    fn enqueue(self: &Arc<Self>, request: StoreRequest, caller: CallOrigin) -> Submission {
         let mut queue = self.queue();
-        let lane = if queue.waiting.is_empty() { queue.free.pop() } else { None };
-        if let (Some(lane), Caller::AtHome) = (lane, caller) {
+        let conn = if queue.pending.is_empty() { queue.idle_connections.pop() } else { None };
+        if let (Some(conn), CallOrigin::SameRuntime) = (conn, caller) {
             drop(queue);
-            return Entry::Alone(InFlight::new(self.clone(), lane, request));
+            return Submission::Direct(InFlightCall::new(self.clone(), conn, request));
         }
         let (answer, receiver) = oneshot::channel();
-        queue.waiting.push(Waiting { request, answer });
+        queue.pending.push(QueuedRequest { request, answer });
         drop(queue);
-        if let Some(lane) = lane {
+        if let Some(conn) = conn {
             // Who else asks before it begins goes along.
-            let turn = Turn { node: self.clone(), lane, is_over: false };
-            drop(tokio::spawn(Self::serve(turn, Vec::new())));
+            let guard = RedisConnGuard { node: self.clone(), conn, is_released: false };
+            drop(tokio::spawn(Self::run_batches(guard, Vec::new())));
         }
-        Entry::Together(receiver)
+        Submission::Queued(receiver)
     }
 
     /// Those who go next, or the end of a turn. Whoever does not wait any more has its answer already: that it took
     /// too long. It is not charged on top of that.
-    fn next(&self, lane: Lane) -> Option<Vec<Waiting>> {
+    fn next_batch(&self, conn: ConnIndex) -> Option<Vec<QueuedRequest>> {
         let mut queue = self.queue();
-        queue.waiting.retain(|one| !one.answer.is_closed());
-        if queue.waiting.is_empty() {
-            queue.free.push(lane);
+        queue.pending.retain(|one| !one.answer.is_closed());
+        if queue.pending.is_empty() {
+            queue.idle_connections.push(conn);
             return None;
         }
-        if queue.waiting.len() <= MOST_TOGETHER {
-            return Some(mem::take(&mut queue.waiting));
+        if queue.pending.len() <= MAX_BATCH {
+            return Some(mem::take(&mut queue.pending));
         }
-        Some(queue.waiting.drain(..MOST_TOGETHER).collect())
+        Some(queue.pending.drain(..MAX_BATCH).collect())
     }
 
     /// Makes calls on a lane for as long as anybody waits: these first, if there are any.
-    async fn serve(mut turn: Turn, first: Vec<Waiting>) {
-        let node = turn.node.clone();
-        let mut next = if first.is_empty() { node.next(turn.lane) } else { Some(first) };
+    async fn run_batches(mut guard: RedisConnGuard, first: Vec<QueuedRequest>) {
+        let node = guard.node.clone();
+        let mut next = if first.is_empty() { node.next_batch(guard.conn) } else { Some(first) };
         while let Some(waiting) = next {
             let (requests, answers): (Vec<_>, Vec<_>) =
                 waiting.into_iter().map(|one| (one.request, one.answer)).unzip();
             let requests: Arc<[StoreRequest]> = requests.into();
             let sent = node.clock.now();
-            let answered = node.call_by_patience(turn.lane, requests.clone()).await;
+            let answered = node.call_and_record(guard.conn, requests.clone()).await;
             for ((answer, one), request) in answers.into_iter().zip(answered).zip(requests.iter()) {
                 // Nobody may be waiting for it any more.
                 if let Err(late) = answer.send(one) {
-                    node.give_back_late(request, late, sent);
+                    node.refund_late_reply(request, late, sent);
                 }
             }
             // Those who were answered may ask again: let them, so that they go together.
             tokio::task::yield_now().await;
-            next = node.next(turn.lane);
+            next = node.next_batch(guard.conn);
         }
-        turn.is_over = true;
+        guard.is_released = true;
     }
 
     /// Makes a call and records how it went. When the server counts as unavailable before it answers, its connection is
     /// left to this call alone: what the answer took is given back whenever it comes.
-    async fn call_by_patience(self: &Arc<Self>, lane: Lane, requests: Arc<[StoreRequest]>) -> Vec<Answered> {
-        let (count, sent, patience) = (requests.len(), self.clock.now(), self.patience());
-        let (node, asked) = (self.clone(), requests.clone());
-        let mut call = Box::pin(async move { node.call(lane, &asked, None).await });
+    async fn call_and_record(
+        self: &Arc<Self>,
+        conn: ConnIndex,
+        requests: Arc<[StoreRequest]>,
+    ) -> Vec<NodeResult> {
+        let (count, sent, patience) = (requests.len(), self.clock.now(), self.reply_timeout());
+        let (node, batch) = (self.clone(), requests.clone());
+        let mut call = Box::pin(async move { node.call(conn, &batch, None).await });
         let answers = match timeout(patience, &mut call).await {
             Ok(answers) => answers,
             Err(_) => {
@@ -148,9 +152,9 @@ impl Node {
                 if let Ok(runtime) = Handle::try_current() {
                     let node = self.clone();
                     drop(runtime.spawn(async move {
-                        let Ok(answers) = timeout(LATEST_ANSWER, call).await else { return };
+                        let Ok(answers) = timeout(LATE_REPLY_TIMEOUT, call).await else { return };
                         for (request, late) in requests.iter().zip(answers) {
-                            node.give_back_late(request, late, sent);
+                            node.refund_late_reply(request, late, sent);
                         }
                     }));
                 }
@@ -162,26 +166,26 @@ impl Node {
     }
 
     /// Gives back what an answer took that came when nobody waited for it any more.
-    fn give_back_late(self: &Arc<Self>, request: &StoreRequest, answer: Answered, sent: Micros) {
+    fn refund_late_reply(self: &Arc<Self>, request: &StoreRequest, answer: NodeResult, sent: Micros) {
         let (Ok(reply), Ok(runtime)) = (answer, Handle::try_current()) else { return };
-        let refunds = refunds(request, reply);
+        let refunds = refunds_for(request, reply);
         if refunds.is_empty() {
             return;
         }
         let node = self.clone();
         drop(runtime.spawn(async move {
-            let _ = timeout(LATEST_ANSWER, node.health.until_available()).await;
+            let _ = timeout(LATE_REPLY_TIMEOUT, node.health.wait_until_available()).await;
             for refund in refunds {
-                let refund = node.with_time(refund, sent).await;
+                let refund = node.stamp_charge_time(refund, sent).await;
                 // An answer that never comes leaves it charged: twice given back would be tokens out of nothing.
-                let _ = node.submit(refund, Caller::AtHome).await;
+                let _ = node.submit(refund, CallOrigin::SameRuntime).await;
             }
         }));
     }
 
     /// Gives a refund the earliest time at which it can have been charged, where the answer had none: what has drained
     /// since then is not given back.
-    async fn with_time(self: &Arc<Self>, refund: StoreRequest, sent: Micros) -> StoreRequest {
+    async fn stamp_charge_time(self: &Arc<Self>, refund: StoreRequest, sent: Micros) -> StoreRequest {
         let StoreRequest::Refund { key_ref: place, mut charge, cost } = refund else { return refund };
         let is_untimed = |receipt: &tidegate_core::Receipt| receipt.cost > 0 && receipt.at == Micros::ZERO;
         if charge.receipts.iter().any(is_untimed)
@@ -198,9 +202,9 @@ impl Node {
     }
 
     /// Keeps a refund until the server is available again.
-    fn refund_later(&self, refund: StoreRequest) -> Answered {
+    fn defer_refund(&self, refund: StoreRequest) -> NodeResult {
         let mut queue = self.queue();
-        if queue.refunds.len() >= MAX_WAITING_REFUNDS {
+        if queue.refunds.len() >= MAX_PENDING_REFUNDS {
             return Err(StoreError::Unavailable("too many refunds wait for it".to_owned()).into());
         }
         queue.refunds.push(refund);
@@ -212,20 +216,20 @@ impl Node {
         let refunds = mem::take(&mut self.queue().refunds);
         for refund in refunds {
             let node = self.clone();
-            drop(tokio::spawn(async move { node.submit(refund, Caller::AtHome).await }));
+            drop(tokio::spawn(async move { node.submit(refund, CallOrigin::SameRuntime).await }));
         }
     }
 
-    fn queue(&self) -> MutexGuard<'_, Queue> {
+    fn queue(&self) -> MutexGuard<'_, RequestQueue> {
         self.queue.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
 /// How long an answer is waited for after the server counts as unavailable.
-const LATEST_ANSWER: Duration = Duration::from_secs(300);
+const LATE_REPLY_TIMEOUT: Duration = Duration::from_secs(300);
 
 /// What undoes a request that was granted; nothing where it was denied, only looked, or settled a cost.
-fn refunds(request: &StoreRequest, reply: StoreReply) -> Vec<StoreRequest> {
+fn refunds_for(request: &StoreRequest, reply: StoreReply) -> Vec<StoreRequest> {
     let asks = match request {
         StoreRequest::Decide(asks) if asks.iter().all(|ask| ask.demand.overdraft != Overdraft::Force) => {
             &asks[..]
@@ -257,76 +261,76 @@ fn refunds(request: &StoreRequest, reply: StoreReply) -> Vec<StoreRequest> {
 }
 
 /// A lone call. When its caller leaves it goes on, and what its answer takes is given back.
-struct InFlight {
-    node: Arc<Node>,
+struct InFlightCall {
+    node: Arc<RedisNode>,
     request: StoreRequest,
-    sent: Micros,
-    call: Option<Pin<Box<dyn Future<Output = Answered> + Send>>>,
+    sent_at: Micros,
+    call: Option<Pin<Box<dyn Future<Output = NodeResult> + Send>>>,
 }
 
-impl InFlight {
-    fn new(node: Arc<Node>, lane: Lane, request: StoreRequest) -> Self {
-        let turn = Turn { node: node.clone(), lane, is_over: false };
+impl InFlightCall {
+    fn new(node: Arc<RedisNode>, conn: ConnIndex, request: StoreRequest) -> Self {
+        let guard = RedisConnGuard { node: node.clone(), conn, is_released: false };
         let (caller, requests) = (node.clone(), Arc::from([request.clone()]));
         let call = async move {
-            let _turn = turn;
-            caller.call_by_patience(lane, requests).await.pop().unwrap_or_else(lost)
+            let _turn = guard;
+            caller.call_and_record(conn, requests).await.pop().unwrap_or_else(dropped_call_error)
         };
-        Self { sent: node.clock.now(), node, request, call: Some(Box::pin(call)) }
+        Self { sent_at: node.clock.now(), node, request, call: Some(Box::pin(call)) }
     }
 }
 
-impl Future for InFlight {
-    type Output = Answered;
+impl Future for InFlightCall {
+    type Output = NodeResult;
 
-    fn poll(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Answered> {
-        let Some(call) = &mut self.call else { return Poll::Ready(lost()) };
+    fn poll(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<NodeResult> {
+        let Some(call) = &mut self.call else { return Poll::Ready(dropped_call_error()) };
         let answer = std::task::ready!(call.as_mut().poll(context));
         self.call = None;
         Poll::Ready(answer)
     }
 }
 
-impl Drop for InFlight {
+impl Drop for InFlightCall {
     fn drop(&mut self) {
         // Without a runtime nobody can wait for it: the lane is left to others.
         let (Some(call), Ok(runtime)) = (self.call.take(), Handle::try_current()) else { return };
-        let (node, request, sent) = (self.node.clone(), self.request.clone(), self.sent);
+        let (node, request, sent) = (self.node.clone(), self.request.clone(), self.sent_at);
         drop(runtime.spawn(async move {
             let late = call.await;
-            node.give_back_late(&request, late, sent);
+            node.refund_late_reply(&request, late, sent);
         }));
     }
 }
 
 /// A turn at the server: when it ends, also because its caller gave up, those who wait go.
-struct Turn {
-    node: Arc<Node>,
-    lane: Lane,
+struct RedisConnGuard {
+    node: Arc<RedisNode>,
+    conn: ConnIndex,
     /// Nobody waited when it ended.
-    is_over: bool,
+    is_released: bool,
 }
 
-impl Drop for Turn {
+impl Drop for RedisConnGuard {
     fn drop(&mut self) {
-        while !self.is_over {
-            let Some(waiting) = self.node.next(self.lane) else { return };
+        while !self.is_released {
+            let Some(waiting) = self.node.next_batch(self.conn) else { return };
             // Without a runtime nobody can serve them: they hear that the call was given up.
             if let Ok(runtime) = Handle::try_current() {
-                let turn = Self { node: self.node.clone(), lane: self.lane, is_over: false };
-                self.is_over = true;
-                drop(runtime.spawn(Node::serve(turn, waiting)));
+                let guard = Self { node: self.node.clone(), conn: self.conn, is_released: false };
+                self.is_released = true;
+                drop(runtime.spawn(RedisNode::run_batches(guard, waiting)));
             }
         }
     }
 }
 
-fn lost() -> Answered {
+fn dropped_call_error() -> NodeResult {
     Err(StoreError::Unavailable("the call was given up".to_owned()).into())
 }
 
 /// The answer as it was asked for: receipts only where the caller wants them.
-pub(crate) fn as_asked(request: &StoreRequest, answer: Answered) -> Answered {
+pub(crate) fn strip_unrequested_receipts(request: &StoreRequest, answer: NodeResult) -> NodeResult {
     let StoreRequest::Decide(asks) = request else { return answer };
     let mut answer = answer;
     if let Ok(StoreReply::Decided(answers)) = &mut answer {

@@ -3,7 +3,7 @@
 #![cfg(target_os = "linux")]
 #![allow(clippy::unwrap_used, clippy::panic, reason = "this is how a test fails")]
 
-use crate::common::soon;
+use crate::common::poll_until;
 use std::{
     collections::BTreeMap,
     future::poll_fn,
@@ -24,7 +24,7 @@ use tidegate_limiter::{
     },
 };
 use tidegate_redis::RedisStore;
-use tidegate_testkit::servers::{RedisCluster, RedisServer, State, Value, until};
+use tidegate_testkit::servers::{RedisCluster, RedisServer, RedisServerState, RespValue, wait_until};
 use tokio::{
     runtime::Handle,
     task::{JoinSet, block_in_place},
@@ -37,7 +37,7 @@ const DEADLINE: Duration = Duration::from_secs(10);
 async fn every_primary_decides_and_calls_span_slots() {
     const KEYS: usize = 300;
     let cluster = RedisCluster::start().unwrap();
-    let limiter = Arc::new(limiter(&connect(&cluster).await, "3 per 52w"));
+    let limiter = Arc::new(build_limiter(&connect(&cluster).await, "3 per 52w"));
     let mut tasks = JoinSet::new();
     for index in 0..4 * KEYS {
         let limiter = limiter.clone();
@@ -54,13 +54,13 @@ async fn every_primary_decides_and_calls_span_slots() {
     let mut made = 0;
     for primary in &cluster.nodes()[..3] {
         assert!(primary.command(&["DBSIZE"]).unwrap().integer().unwrap() > 0, "a primary has no keys");
-        made += calls(primary, "evalsha");
+        made += count_calls(primary, "evalsha");
     }
     assert!(made < 4 * KEYS as u64, "{made} calls for {} decisions", 4 * KEYS);
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn what_spans_nodes_is_charged_as_a_whole_or_not_at_all() {
+async fn multi_node_request_is_all_or_nothing() {
     let cluster = RedisCluster::start().unwrap();
     let store = connect(&cluster).await;
     for (index, quota) in [
@@ -74,8 +74,8 @@ async fn what_spans_nodes_is_charged_as_a_whole_or_not_at_all() {
     .into_iter()
     .enumerate()
     {
-        let limit = limit(&format!("rule-{index}"), quota);
-        let places = on_each_primary(&cluster, &store, &limit);
+        let limit = build_limit(&format!("rule-{index}"), quota);
+        let places = keys_on_each_primary(&cluster, &store, &limit);
         let [_, _, full] = &places;
         assert!(is_granted(&decide(&store, std::slice::from_ref(full), Demand::new(4)).await[0]), "{quota}");
 
@@ -90,25 +90,25 @@ async fn what_spans_nodes_is_charged_as_a_whole_or_not_at_all() {
                     "nothing to give back is left"
                 );
             }
-            assert_eq!(left(&store, &places).await, [4, 4, 0], "{quota}, {order:?}");
+            assert_eq!(remaining(&store, &places).await, [4, 4, 0], "{quota}, {order:?}");
         }
 
-        perform(&store, StoreRequest::Reset(full.clone())).await;
+        execute(&store, StoreRequest::Reset(full.clone())).await;
         assert!(decide(&store, &places, Demand::new(3)).await.iter().all(is_granted), "{quota}");
-        assert_eq!(left(&store, &places).await, [1, 1, 1], "{quota}");
+        assert_eq!(remaining(&store, &places).await, [1, 1, 1], "{quota}");
         let looked = decide(&store, &places, Demand::probe(2)).await;
         assert!(looked.len() == 3 && !looked.iter().any(is_granted), "{quota}");
-        assert_eq!(left(&store, &places).await, [1, 1, 1], "{quota}");
+        assert_eq!(remaining(&store, &places).await, [1, 1, 1], "{quota}");
     }
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn slots_that_span_nodes_are_given_back() {
+async fn denied_multi_node_slots_are_released() {
     let cluster = RedisCluster::start().unwrap();
     let store = connect(&cluster).await;
     let quotas = vec![Quota::concurrency_with_lease(2, Duration::from_secs(600)).unwrap()];
     let limit = Arc::new(StoreLimit::new("downloads", quotas, QuotaSelection::All, CarryOver::default()));
-    let places = on_each_primary(&cluster, &store, &limit);
+    let places = keys_on_each_primary(&cluster, &store, &limit);
     let [_, _, full] = &places;
     for _ in 0..2 {
         assert!(is_granted(&decide(&store, std::slice::from_ref(full), Demand::new(1)).await[0]));
@@ -116,39 +116,41 @@ async fn slots_that_span_nodes_are_given_back() {
     for _ in 0..5 {
         assert!(!decide(&store, &places, Demand::new(1)).await.iter().all(is_granted));
     }
-    assert_eq!(left(&store, &places).await, [2, 2, 0]);
+    assert_eq!(remaining(&store, &places).await, [2, 2, 0]);
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn who_gives_up_leaves_nothing_charged() {
+async fn canceled_multi_node_call_is_refunded() {
     let cluster = RedisCluster::start().unwrap();
     let store = connect(&cluster).await;
-    let limit = limit("rule", "1000 per 52w fixed-window");
-    let places = on_each_primary(&cluster, &store, &limit);
-    assert_eq!(left(&store, &places).await, [1000; 3]);
+    let limit = build_limit("rule", "1000 per 52w fixed-window");
+    let places = keys_on_each_primary(&cluster, &store, &limit);
+    assert_eq!(remaining(&store, &places).await, [1000; 3]);
     let before = Handle::current().metrics().num_alive_tasks();
     for _ in 0..200 {
-        let asks = places.iter().map(|place| ask(place, Demand::new(1))).collect();
+        let asks = places.iter().map(|place| build_check(place, Demand::new(1))).collect();
         let mut request = store.execute(StoreRequest::Decide(asks));
         let polled = poll_fn(|context| Poll::Ready(request.as_mut().poll(context))).await;
         assert!(polled.is_pending(), "it was asked only once");
         drop(request);
         tokio::task::yield_now().await;
     }
-    soon("all calls have ended", async || Handle::current().metrics().num_alive_tasks() <= before).await;
-    assert_eq!(left(&store, &places).await, [1000; 3]);
+    poll_until("all calls have ended", async || Handle::current().metrics().num_alive_tasks() <= before)
+        .await;
+    assert_eq!(remaining(&store, &places).await, [1000; 3]);
 }
 
 /// A primary answers before its replica knows. A failover may forget what was admitted in the last moments, so a key
 /// may get as much again; one that was quiet gets exactly what it had left, and so does one on another node.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_primary_dies_under_load() {
+async fn primary_failover_under_load_keeps_limits() {
     const KEYS: usize = 96;
     const LIMIT: u64 = 10;
     let cluster = RedisCluster::start().unwrap();
     let store = connect(&cluster).await;
-    let limiter = Arc::new(limiter(&store, "10 per 52w"));
-    let slot_of = |key: &str| RedisCluster::slot_of(store.key(&place(&limit("rule", "10 per 52w"), key)));
+    let limiter = Arc::new(build_limiter(&store, "10 per 52w"));
+    let slot_of =
+        |key: &str| RedisCluster::slot_of(store.key(&key_ref(&build_limit("rule", "10 per 52w"), key)));
     for _ in 0..4 {
         assert!(limiter.decide("quiet", 1).await.is_allowed());
     }
@@ -156,7 +158,7 @@ async fn a_primary_dies_under_load() {
     let on_victim = |key: &str| cluster.primary_of(slot_of(key)).unwrap().port() == victim.port();
     let keys: Vec<_> = (0..KEYS).map(|index| format!("key-{index}")).collect();
     let may_repeat: Vec<_> = keys.iter().map(|key| on_victim(key)).collect();
-    until("the replica knows", || replica_knows(victim)).unwrap();
+    wait_until("the replica knows", || check_replicated(victim)).unwrap();
     let tasks_before = Handle::current().metrics().num_alive_tasks();
 
     let counts = || -> Arc<Vec<AtomicU64>> { Arc::new((0..KEYS).map(|_| AtomicU64::new(0)).collect()) };
@@ -185,15 +187,15 @@ async fn a_primary_dies_under_load() {
             }
         });
     }
-    soon("the load is on", async || answers.load(Ordering::Relaxed) > 1_000).await;
+    poll_until("the load is on", async || answers.load(Ordering::Relaxed) > 1_000).await;
     block_in_place(|| {
         victim.kill();
         cluster.wait_until_ok()
     })
     .unwrap();
-    soon("all keys are decided", async || all_decided(&limiter, &keys).await).await;
+    poll_until("all keys are decided", async || are_all_decided(&limiter, &keys).await).await;
     let then = answers.load(Ordering::Relaxed);
-    soon("everybody goes on", async || answers.load(Ordering::Relaxed) > then + 1_000).await;
+    poll_until("everybody goes on", async || answers.load(Ordering::Relaxed) > then + 1_000).await;
     is_over.store(true, Ordering::Relaxed);
     tasks.join_all().await;
 
@@ -206,11 +208,12 @@ async fn a_primary_dies_under_load() {
         let least = LIMIT.saturating_sub(unknown);
         assert!((least..=most).contains(&admitted), "{key}: {admitted} of {LIMIT}, {unknown} unknown");
     }
-    assert_eq!(granted(&limiter, "quiet", 20).await, LIMIT - 4);
-    assert_eq!(store.trouble(), None);
+    assert_eq!(count_granted(&limiter, "quiet", 20).await, LIMIT - 4);
+    assert_eq!(store.last_error(), None);
 
     // The dead node has left, and nobody looks for it.
-    soon("no task is left", async || Handle::current().metrics().num_alive_tasks() <= tasks_before).await;
+    poll_until("no task is left", async || Handle::current().metrics().num_alive_tasks() <= tasks_before)
+        .await;
     let listener = TcpListener::bind(victim.address()).unwrap();
     listener.set_nonblocking(true).unwrap();
     let degraded = limiter.degraded_count();
@@ -223,38 +226,38 @@ async fn a_primary_dies_under_load() {
 
 /// Nobody asks for a key of the dead node: what a health check sees gets well all the same.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn trouble_ends_without_anybody_asking() {
+async fn store_recovers_without_traffic() {
     let cluster = RedisCluster::start().unwrap();
     let store = connect(&cluster).await;
-    let limiter = limiter(&store, "10 per 52w");
+    let limiter = build_limiter(&store, "10 per 52w");
     limiter.decide("a", 1).await;
-    let slot = RedisCluster::slot_of(store.key(&place(&limit("rule", "10 per 52w"), "a")));
+    let slot = RedisCluster::slot_of(store.key(&key_ref(&build_limit("rule", "10 per 52w"), "a")));
     cluster.kill_primary_of(slot).unwrap();
     limiter.decide("a", 1).await;
-    assert!(store.trouble().is_some());
+    assert!(store.last_error().is_some());
     block_in_place(|| cluster.wait_until_ok()).unwrap();
-    soon("all is well", async || store.trouble().is_none()).await;
+    poll_until("all is well", async || store.last_error().is_none()).await;
     assert_eq!(store.outages(), 1, "what a node that has left went through still counts");
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_slot_moves_under_load() {
+async fn slot_migration_under_load_keeps_counts() {
     let cluster = RedisCluster::start().unwrap();
     let store = connect(&cluster).await;
-    let limit = limit("rule", "40 per 52w");
-    let limiter = Arc::new(limiter(&store, "40 per 52w"));
-    let [moved, stays, new, newest] = in_one_slot(&store, &limit);
-    let slot = RedisCluster::slot_of(store.key(&place(&limit, &moved)));
+    let limit = build_limit("rule", "40 per 52w");
+    let limiter = Arc::new(build_limiter(&store, "40 per 52w"));
+    let [moved, stays, new, newest] = keys_in_one_slot(&store, &limit);
+    let slot = RedisCluster::slot_of(store.key(&key_ref(&limit, &moved)));
     let to = cluster.primaries_without(slot).unwrap()[0];
     let keys = [moved.clone(), stays.clone(), new.clone(), newest];
     let mut counts = BTreeMap::new();
-    take_from(&limiter, &[moved.clone(), stays.clone()], 10, &mut counts).await;
+    take_concurrently(&limiter, &[moved.clone(), stays.clone()], 10, &mut counts).await;
 
     // Between two nodes: those that moved, those that did not, and those that are new.
     let migration = cluster.begin_migration(slot, to).unwrap();
-    migration.move_key(&store.key(&place(&limit, &moved))).unwrap();
-    take_from(&limiter, &keys[..3], 10, &mut counts).await;
-    let both = [place(&limit, &moved), place(&limit, &stays), place(&limit, &new)];
+    migration.move_key(&store.key(&key_ref(&limit, &moved))).unwrap();
+    take_concurrently(&limiter, &keys[..3], 10, &mut counts).await;
+    let both = [key_ref(&limit, &moved), key_ref(&limit, &stays), key_ref(&limit, &new)];
     assert!(decide(&store, &both, Demand::new(2)).await.iter().all(is_granted));
     keys[..3].iter().for_each(|key| *counts.entry(key.clone()).or_default() += 2);
     assert_eq!(limiter.degraded_count(), 0);
@@ -265,7 +268,7 @@ async fn a_slot_moves_under_load() {
         async move {
             let mut counts = BTreeMap::new();
             for _ in 0..10 {
-                take_from(&limiter, &keys, 1, &mut counts).await;
+                take_concurrently(&limiter, &keys, 1, &mut counts).await;
             }
             counts
         }
@@ -276,7 +279,7 @@ async fn a_slot_moves_under_load() {
     }
     assert_eq!(cluster.primary_of(slot).unwrap().port(), to.port());
     for key in &keys {
-        let rest = granted(&limiter, key, 50).await;
+        let rest = count_granted(&limiter, key, 50).await;
         assert_eq!(counts[key] + rest, 40, "{key}: {} and {rest}", counts[key]);
     }
     assert_eq!(limiter.degraded_count(), 0);
@@ -285,36 +288,36 @@ async fn a_slot_moves_under_load() {
 
 /// The usual way to grow: a node without slots joins, and gets one.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_slot_moves_to_a_node_that_had_none() {
+async fn slot_migration_to_new_node_keeps_counts() {
     let cluster = RedisCluster::start().unwrap();
     let store = connect(&cluster).await;
-    let limit = limit("rule", "40 per 52w");
-    let limiter = Arc::new(limiter(&store, "40 per 52w"));
-    let [moved, stays, new] = in_one_slot(&store, &limit);
-    let slot = RedisCluster::slot_of(store.key(&place(&limit, &moved)));
+    let limit = build_limit("rule", "40 per 52w");
+    let limiter = Arc::new(build_limiter(&store, "40 per 52w"));
+    let [moved, stays, new] = keys_in_one_slot(&store, &limit);
+    let slot = RedisCluster::slot_of(store.key(&key_ref(&limit, &moved)));
     let mut counts = BTreeMap::new();
-    take_from(&limiter, &[moved.clone(), stays.clone()], 5, &mut counts).await;
+    take_concurrently(&limiter, &[moved.clone(), stays.clone()], 5, &mut counts).await;
 
     let newcomer = &cluster.nodes()[5];
     newcomer.command(&["CLUSTER", "RESET", "SOFT"]).unwrap();
     newcomer.command(&["CLUSTER", "MEET", "127.0.0.1", &cluster.nodes()[0].port().to_string()]).unwrap();
     let migration = block_in_place(|| {
         cluster.wait_until_ok()?;
-        until("all know the newcomer", || cluster.begin_migration(slot, newcomer))
+        wait_until("all know the newcomer", || cluster.begin_migration(slot, newcomer))
     })
     .unwrap();
-    migration.move_key(&store.key(&place(&limit, &moved))).unwrap();
-    take_from(&limiter, &[moved.clone(), stays.clone(), new.clone()], 10, &mut counts).await;
+    migration.move_key(&store.key(&key_ref(&limit, &moved))).unwrap();
+    take_concurrently(&limiter, &[moved.clone(), stays.clone(), new.clone()], 10, &mut counts).await;
     block_in_place(|| migration.finish()).unwrap();
     for key in [&moved, &stays, &new] {
-        assert_eq!(counts[key] + granted(&limiter, key, 50).await, 40, "{key}");
+        assert_eq!(counts[key] + count_granted(&limiter, key, 50).await, 40, "{key}");
     }
     assert_eq!((limiter.degraded_count(), store.outages()), (0, 0));
 }
 
 /// A process that starts in the middle of a move must be able to tell the others of its quota.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_quota_is_announced_while_its_slot_moves() {
+async fn quota_is_announced_during_slot_migration() {
     let cluster = RedisCluster::start().unwrap();
     let store = connect(&cluster).await;
     let quota: Quota = "7 per 52w".parse().unwrap();
@@ -322,7 +325,7 @@ async fn a_quota_is_announced_while_its_slot_moves() {
     let slot = RedisCluster::slot_of(&announced);
     let to = cluster.primaries_without(slot).unwrap()[0];
     let migration = cluster.begin_migration(slot, to).unwrap();
-    let limiter = limiter(&store, "7 per 52w");
+    let limiter = build_limiter(&store, "7 per 52w");
     assert!(limiter.decide("a", 1).await.is_allowed());
     assert_eq!(limiter.degraded_count(), 0);
     block_in_place(|| migration.finish()).unwrap();
@@ -330,17 +333,17 @@ async fn a_quota_is_announced_while_its_slot_moves() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn slots_that_moved_unseen_are_found() {
+async fn finished_migrations_are_discovered() {
     let cluster = RedisCluster::start().unwrap();
     let store = connect(&cluster).await;
-    let limit = limit("rule", "10 per 52w");
-    let limiter = limiter(&store, "10 per 52w");
-    let slot_of = |key: &str| RedisCluster::slot_of(store.key(&place(&limit, key)));
+    let limit = build_limit("rule", "10 per 52w");
+    let limiter = build_limiter(&store, "10 per 52w");
+    let slot_of = |key: &str| RedisCluster::slot_of(store.key(&key_ref(&limit, key)));
     let owner = |key: &str| cluster.primary_of(slot_of(key)).unwrap().port();
     let keys: Vec<_> = (0..60).map(|index| format!("key-{index}")).collect();
     let neighbours: Vec<_> = keys.iter().filter(|key| owner(key) == owner(&keys[0])).take(8).collect();
     for key in &neighbours {
-        assert_eq!(granted(&limiter, key, 4).await, 4);
+        assert_eq!(count_granted(&limiter, key, 4).await, 4);
     }
     for key in &neighbours[..4] {
         let slot = slot_of(key);
@@ -348,43 +351,43 @@ async fn slots_that_moved_unseen_are_found() {
     }
 
     // All at once: those that moved, and those that share a call with them.
-    let places: Vec<_> = neighbours.iter().map(|key| place(&limit, key)).collect();
+    let places: Vec<_> = neighbours.iter().map(|key| key_ref(&limit, key)).collect();
     assert!(decide(&store, &places, Demand::new(1)).await.iter().all(is_granted));
     for key in &neighbours {
-        assert_eq!(granted(&limiter, key, 20).await, 5, "{key}");
+        assert_eq!(count_granted(&limiter, key, 20).await, 5, "{key}");
     }
     assert_eq!((limiter.degraded_count(), store.outages()), (0, 0));
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn everything_restarts() {
+async fn cluster_restart_keeps_counts() {
     let cluster =
         RedisCluster::start_with(&RedisServer::builder().password("s3cret/@").append_only()).unwrap();
     let store = connect(&cluster).await;
-    let limiter = limiter(&store, "10 per 52w");
+    let limiter = build_limiter(&store, "10 per 52w");
     let keys: Vec<_> = (0..12).map(|index| format!("key-{index}")).collect();
     for key in &keys {
-        assert_eq!(granted(&limiter, key, 4).await, 4);
+        assert_eq!(count_granted(&limiter, key, 4).await, 4);
     }
     block_in_place(|| cluster.restart_all()).unwrap();
-    soon("all keys are decided", async || all_decided(&limiter, &keys).await).await;
+    poll_until("all keys are decided", async || are_all_decided(&limiter, &keys).await).await;
     for key in &keys {
-        assert_eq!(granted(&limiter, key, 20).await, 6, "{key}");
+        assert_eq!(count_granted(&limiter, key, 20).await, 6, "{key}");
     }
-    soon("all is well", async || store.trouble().is_none()).await;
+    poll_until("all is well", async || store.last_error().is_none()).await;
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_store_opens_before_its_cluster_does() {
+async fn store_opens_before_cluster() {
     let cluster = RedisCluster::start().unwrap();
     cluster.nodes().iter().for_each(RedisServer::kill);
-    let refused = RedisStore::connect(&url(&cluster)).await.unwrap_err().to_string();
+    let refused = RedisStore::connect(&cluster_url(&cluster)).await.unwrap_err().to_string();
     assert!(refused.contains("is a server running there"), "{refused}");
 
-    let store = RedisStore::builder().deadline(DEADLINE).open(&url(&cluster)).unwrap();
-    let limiter = limiter(&store, "10 per 52w");
+    let store = RedisStore::builder().deadline(DEADLINE).open(&cluster_url(&cluster)).unwrap();
+    let limiter = build_limiter(&store, "10 per 52w");
     assert!(limiter.decide("a", 1).await.is_degraded());
-    let cause = store.trouble().unwrap();
+    let cause = store.last_error().unwrap();
     assert!(cause.contains("Connection refused") && cause.contains("is a server running there"), "{cause}");
 
     block_in_place(|| {
@@ -393,25 +396,25 @@ async fn a_store_opens_before_its_cluster_does() {
     })
     .unwrap();
     let keys: Vec<_> = (0..12).map(|index| format!("key-{index}")).collect();
-    soon("all keys are decided", async || all_decided(&limiter, &keys).await).await;
-    soon("all is well", async || store.trouble().is_none()).await;
+    poll_until("all keys are decided", async || are_all_decided(&limiter, &keys).await).await;
+    poll_until("all is well", async || store.last_error().is_none()).await;
 }
 
 /// However much is asked while a node is away, the others are asked ten times a second who has what, and not more.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn nobody_is_bothered_with_questions_about_slots() {
+async fn slot_queries_are_rate_limited() {
     let cluster = RedisCluster::start().unwrap();
     let store = connect(&cluster).await;
-    let limiter = limiter(&store, "10 per 52w");
+    let limiter = build_limiter(&store, "10 per 52w");
     limiter.decide("a", 1).await;
-    let slot = RedisCluster::slot_of(store.key(&place(&limit("rule", "10 per 52w"), "a")));
+    let slot = RedisCluster::slot_of(store.key(&key_ref(&build_limit("rule", "10 per 52w"), "a")));
     let questions = || -> u64 {
-        let living = cluster.nodes().iter().filter(|node| node.state() == State::Running);
-        living.map(|node| calls(node, "cluster|slots")).sum()
+        let living = cluster.nodes().iter().filter(|node| node.state() == RedisServerState::Running);
+        living.map(|node| count_calls(node, "cluster|slots")).sum()
     };
     cluster.kill_primary_of(slot).unwrap();
     let before = questions();
-    soon("the replica decides", async || {
+    poll_until("the replica decides", async || {
         for _ in 0..100 {
             limiter.decide("a", 1).await;
             tokio::task::yield_now().await;
@@ -424,7 +427,7 @@ async fn nobody_is_bothered_with_questions_about_slots() {
     assert!(questions < 400, "{questions} questions in {asked} decisions");
 }
 
-fn url(cluster: &RedisCluster) -> String {
+fn cluster_url(cluster: &RedisCluster) -> String {
     let urls = cluster.urls();
     let login =
         urls[0].strip_prefix("redis://").unwrap().rsplit_once('@').map(|(login, _)| format!("{login}@"));
@@ -433,11 +436,11 @@ fn url(cluster: &RedisCluster) -> String {
 }
 
 async fn connect(cluster: &RedisCluster) -> RedisStore {
-    RedisStore::builder().deadline(DEADLINE).connect(&url(cluster)).await.unwrap()
+    RedisStore::builder().deadline(DEADLINE).connect(&cluster_url(cluster)).await.unwrap()
 }
 
 /// Without the store it denies, so that all that is admitted was counted there.
-fn limiter(store: &RedisStore, quota: &str) -> Limiter {
+fn build_limiter(store: &RedisStore, quota: &str) -> Limiter {
     Limiter::builder()
         .name("rule")
         .store(store.clone())
@@ -446,32 +449,32 @@ fn limiter(store: &RedisStore, quota: &str) -> Limiter {
         .unwrap()
 }
 
-fn limit(name: &str, quota: &str) -> Arc<StoreLimit> {
+fn build_limit(name: &str, quota: &str) -> Arc<StoreLimit> {
     Arc::new(StoreLimit::new(name, vec![quota.parse().unwrap()], QuotaSelection::All, CarryOver::default()))
 }
 
-fn place(limit: &Arc<StoreLimit>, key: &str) -> KeyRef {
+fn key_ref(limit: &Arc<StoreLimit>, key: &str) -> KeyRef {
     KeyRef { limit: limit.clone(), key: key.to_owned(), tier: 0 }
 }
 
-fn ask(place: &KeyRef, demand: Demand) -> StoreCheck {
+fn build_check(place: &KeyRef, demand: Demand) -> StoreCheck {
     StoreCheck { key_ref: place.clone(), demand, slot_mode: SlotMode::Acquire, receipt: false }
 }
 
-async fn perform(store: &RedisStore, request: StoreRequest) -> StoreReply {
+async fn execute(store: &RedisStore, request: StoreRequest) -> StoreReply {
     store.execute(request).await.unwrap()
 }
 
 async fn decide(store: &RedisStore, places: &[KeyRef], demand: Demand) -> Vec<StoreDecision> {
-    let asks = places.iter().map(|place| ask(place, demand)).collect();
-    match perform(store, StoreRequest::Decide(asks)).await {
+    let asks = places.iter().map(|place| build_check(place, demand)).collect();
+    match execute(store, StoreRequest::Decide(asks)).await {
         StoreReply::Decided(answers) => answers,
         other => panic!("{other:?}"),
     }
 }
 
 /// How much each place would be granted.
-async fn left<const N: usize>(store: &RedisStore, places: &[KeyRef; N]) -> [u64; N] {
+async fn remaining<const N: usize>(store: &RedisStore, places: &[KeyRef; N]) -> [u64; N] {
     let mut left = [0; N];
     for (place, left) in places.iter().zip(&mut left) {
         let limit = place.limit.quotas()[0].limit();
@@ -492,11 +495,11 @@ fn is_granted(answer: &StoreDecision) -> bool {
 }
 
 /// A key on each primary.
-fn on_each_primary(cluster: &RedisCluster, store: &RedisStore, limit: &Arc<StoreLimit>) -> [KeyRef; 3] {
+fn keys_on_each_primary(cluster: &RedisCluster, store: &RedisStore, limit: &Arc<StoreLimit>) -> [KeyRef; 3] {
     let owner = |place: &KeyRef| cluster.primary_of(RedisCluster::slot_of(store.key(place))).unwrap().port();
     let mut found: BTreeMap<u16, KeyRef> = BTreeMap::new();
     for index in 0.. {
-        let place = place(limit, &format!("key-{index}"));
+        let place = key_ref(limit, &format!("key-{index}"));
         found.entry(owner(&place)).or_insert(place);
         if found.len() == 3 {
             break;
@@ -506,14 +509,14 @@ fn on_each_primary(cluster: &RedisCluster, store: &RedisStore, limit: &Arc<Store
 }
 
 /// Keys that share a slot.
-fn in_one_slot<const N: usize>(store: &RedisStore, limit: &Arc<StoreLimit>) -> [String; N] {
-    let slot_of = |key: &str| RedisCluster::slot_of(store.key(&place(limit, key)));
+fn keys_in_one_slot<const N: usize>(store: &RedisStore, limit: &Arc<StoreLimit>) -> [String; N] {
+    let slot_of = |key: &str| RedisCluster::slot_of(store.key(&key_ref(limit, key)));
     let keys = (0..).map(|index| format!("key-{index}"));
     let slot = slot_of("key-0");
     keys.filter(|key| slot_of(key) == slot).take(N).collect::<Vec<_>>().try_into().unwrap()
 }
 
-async fn granted(limiter: &Limiter, key: &str, tries: u64) -> u64 {
+async fn count_granted(limiter: &Limiter, key: &str, tries: u64) -> u64 {
     let mut granted = 0;
     for _ in 0..tries {
         granted += u64::from(limiter.decide(key, 1).await.is_allowed());
@@ -522,7 +525,12 @@ async fn granted(limiter: &Limiter, key: &str, tries: u64) -> u64 {
 }
 
 /// Takes so many of each key, all at once. All must be granted.
-async fn take_from(limiter: &Arc<Limiter>, keys: &[String], count: u64, taken: &mut BTreeMap<String, u64>) {
+async fn take_concurrently(
+    limiter: &Arc<Limiter>,
+    keys: &[String],
+    count: u64,
+    taken: &mut BTreeMap<String, u64>,
+) {
     let mut tasks = JoinSet::new();
     for key in keys {
         for _ in 0..count {
@@ -536,7 +544,7 @@ async fn take_from(limiter: &Arc<Limiter>, keys: &[String], count: u64, taken: &
     }
 }
 
-async fn all_decided(limiter: &Limiter, keys: &[String]) -> bool {
+async fn are_all_decided(limiter: &Limiter, keys: &[String]) -> bool {
     for key in keys {
         if limiter.key(key).peek(1).await.is_degraded() {
             return false;
@@ -546,17 +554,17 @@ async fn all_decided(limiter: &Limiter, keys: &[String]) -> bool {
 }
 
 /// How often a server was sent a command.
-fn calls(server: &RedisServer, command: &str) -> u64 {
-    let told = server.command(&["INFO", "commandstats"]).unwrap();
+fn count_calls(server: &RedisServer, command: &str) -> u64 {
+    let info = server.command(&["INFO", "commandstats"]).unwrap();
     let name = format!("cmdstat_{command}:calls=");
-    let line = told.text().unwrap().lines().find_map(|line| line.strip_prefix(&name));
+    let line = info.text().unwrap().lines().find_map(|line| line.strip_prefix(&name));
     line.map_or(0, |line| line.split(',').next().unwrap().parse().unwrap())
 }
 
 /// Whether all that was written has reached the replica.
-fn replica_knows(primary: &RedisServer) -> Result<(), String> {
+fn check_replicated(primary: &RedisServer) -> Result<(), String> {
     let role = primary.command(&["ROLE"])?;
-    let [_, Value::Integer(written), replicas] = role.items() else { return Err(format!("{role}")) };
+    let [_, RespValue::Integer(written), replicas] = role.items() else { return Err(format!("{role}")) };
     let known = replicas.items().first().and_then(|replica| replica.items()[2].text()?.parse::<i64>().ok());
     if known == Some(*written) { Ok(()) } else { Err(format!("{known:?} of {written}")) }
 }

@@ -17,14 +17,14 @@ use std::{
 use tidegate_core::{AlgorithmKind, Micros, Quota};
 use tidegate_limiter::{FailureMode, Limiter, TokenPrefetch};
 use tidegate_redis::RedisStore;
-use tidegate_testkit::servers::{Connection, RedisServer, Value};
+use tidegate_testkit::servers::{RedisServer, RespConnection, RespValue};
 use tokio::task::JoinSet;
 
-const PROCESSES: usize = 4;
-const TASKS: u64 = 64;
-const ASKS: u64 = 15;
+const PROCESS_COUNT: usize = 4;
+const TASKS_PER_PROCESS: u64 = 64;
+const CHECKS_PER_TASK: u64 = 15;
 /// So many times each key is asked for.
-const ALL: u64 = PROCESSES as u64 * TASKS * ASKS;
+const TOTAL_CHECKS: u64 = PROCESS_COUNT as u64 * TASKS_PER_PROCESS * CHECKS_PER_TASK;
 
 /// At least one of each algorithm; all of them deny most of what is asked.
 const QUOTAS: [&str; 13] = [
@@ -44,45 +44,45 @@ const QUOTAS: [&str; 13] = [
 ];
 
 /// How far ahead tokens are taken.
-const TTL: Duration = Duration::from_millis(200);
+const PREFETCH_TTL: Duration = Duration::from_millis(200);
 
 /// Where a process of the fleet finds its server, and how it counts there.
-const CHILD: &str = "TIDEGATE_FLEET";
-const MODE: &str = "TIDEGATE_FLEET_MODE";
+const ADDRESS_ENV: &str = "TIDEGATE_FLEET";
+const MODE_ENV: &str = "TIDEGATE_FLEET_MODE";
 
 /// How the fleet counts.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Mode {
+enum FleetMode {
     /// Every decision in the server, those of many tasks together in one call.
     Strict,
     /// With tokens that were taken ahead.
-    Leased,
+    Prefetched,
 }
 
-impl Mode {
+impl FleetMode {
     /// The most that the fleet may be allowed.
-    fn bound(self, quota: &Quota, window: Micros) -> u64 {
-        let is_leased = self == Self::Leased && quota.rate().is_some();
-        let ahead = if is_leased { TTL.into() } else { Micros::ZERO };
+    fn max_admitted(self, quota: &Quota, window: Micros) -> u64 {
+        let is_leased = self == Self::Prefetched && quota.rate().is_some();
+        let ahead = if is_leased { PREFETCH_TTL.into() } else { Micros::ZERO };
         quota.bound().with_prefetch(ahead).max_in_window(window)
     }
 }
 
 #[test]
-fn four_processes_admit_no_more_than_one_would() {
+fn four_processes_share_one_bound() {
     let names: Vec<_> = QUOTAS.iter().map(|quota| quota.parse::<Quota>().unwrap().kind().name()).collect();
     assert!(AlgorithmKind::names().all(|name| names.contains(&name)), "an algorithm is missing: {names:?}");
-    for mode in [Mode::Strict, Mode::Leased] {
+    for mode in [FleetMode::Strict, FleetMode::Prefetched] {
         let server = RedisServer::start().unwrap();
         let process =
-            || spawn(Command::new(env::current_exe().unwrap()).env(MODE, format!("{mode:?}")), &server);
-        check([(); PROCESSES].map(|()| process()), mode);
+            || spawn(Command::new(env::current_exe().unwrap()).env(MODE_ENV, format!("{mode:?}")), &server);
+        check_bounds([(); PROCESS_COUNT].map(|()| process()), mode);
     }
 }
 
 /// No clock but that of the server counts: processes whose clocks are hours apart get as much as any.
 #[test]
-fn clocks_that_are_wrong_change_nothing() {
+fn wrong_process_clocks_change_nothing() {
     if Command::new("faketime").arg("--version").output().is_err() {
         tidegate_testkit::servers::skip_without("faketime");
         return;
@@ -94,7 +94,7 @@ fn clocks_that_are_wrong_change_nothing() {
         // A wall clock may be set; a monotonic one is not.
         spawn(command.env("FAKETIME_DONT_FAKE_MONOTONIC", "1").env("DONT_FAKE_MONOTONIC", "1"), &server)
     });
-    let clocks = check(children, Mode::Strict);
+    let clocks = check_bounds(children, FleetMode::Strict);
     let apart = clocks.iter().max().unwrap() - clocks.iter().min().unwrap();
     assert!(apart > 24 * 3_600, "the clocks were right: {clocks:?}");
 }
@@ -102,10 +102,10 @@ fn clocks_that_are_wrong_change_nothing() {
 /// One of the processes: says what time it thinks it is, and what it was allowed of each quota.
 #[test]
 #[ignore = "other tests start it"]
-fn process_of_a_fleet() {
-    let Ok(address) = env::var(CHILD) else { return };
-    let mut connection = Connection::tcp(address.parse().unwrap()).unwrap();
-    let is_leased = env::var(MODE).is_ok_and(|mode| mode == format!("{:?}", Mode::Leased));
+fn fleet_process() {
+    let Ok(address) = env::var(ADDRESS_ENV) else { return };
+    let mut connection = RespConnection::connect_tcp(address.parse().unwrap()).unwrap();
+    let is_leased = env::var(MODE_ENV).is_ok_and(|mode| mode == format!("{:?}", FleetMode::Prefetched));
     println!("\nclock {}", wall_clock());
     let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(2).enable_all().build().unwrap();
     runtime.block_on(async {
@@ -116,24 +116,27 @@ fn process_of_a_fleet() {
             .unwrap();
         for (index, quota) in QUOTAS.into_iter().enumerate() {
             let builder = Limiter::builder().name(&format!("rule-{index}")).store(store.clone());
-            let builder =
-                if is_leased { builder.prefetch(TokenPrefetch::default().ttl(TTL)) } else { builder };
+            let builder = if is_leased {
+                builder.prefetch(TokenPrefetch::default().ttl(PREFETCH_TTL))
+            } else {
+                builder
+            };
             let limiter = Arc::new(builder.failure_mode(FailureMode::Closed).build(quota).unwrap());
-            let from = time(&mut connection);
+            let from = server_time(&mut connection);
             let mut tasks = JoinSet::new();
-            for _ in 0..TASKS {
-                let _task = tasks.spawn(ask(limiter.clone()));
+            for _ in 0..TASKS_PER_PROCESS {
+                let _task = tasks.spawn(run_checks(limiter.clone()));
             }
             let allowed: u64 = tasks.join_all().await.into_iter().sum();
-            println!("told {allowed} {} {from} {}", limiter.degraded_count(), time(&mut connection));
+            println!("result {allowed} {} {from} {}", limiter.degraded_count(), server_time(&mut connection));
         }
     });
 }
 
-async fn ask(limiter: Arc<Limiter>) -> u64 {
+async fn run_checks(limiter: Arc<Limiter>) -> u64 {
     let counts_permits = matches!(limiter.quotas()[0].kind(), AlgorithmKind::Concurrency(_));
     let mut allowed = 0;
-    for _ in 0..ASKS {
+    for _ in 0..CHECKS_PER_TASK {
         if counts_permits {
             let permit = limiter.key("key").permit().await;
             allowed += u64::from(permit.decision().is_allowed());
@@ -147,53 +150,53 @@ async fn ask(limiter: Arc<Limiter>) -> u64 {
 }
 
 /// Compares what all were allowed with what the quotas promise; returns the clocks of the processes.
-fn check(children: [Child; PROCESSES], mode: Mode) -> Vec<u64> {
+fn check_bounds(children: [Child; PROCESS_COUNT], mode: FleetMode) -> Vec<u64> {
     let mut clocks = Vec::new();
     let mut sums = [(0, u64::MAX, 0); QUOTAS.len()];
     for child in children {
         let output = child.wait_with_output().unwrap();
         let text = String::from_utf8(output.stdout).unwrap();
         assert!(output.status.success(), "{text}");
-        let told = |word: &str| -> Vec<Vec<u64>> {
+        let result = |word: &str| -> Vec<Vec<u64>> {
             let lines = text.lines().filter_map(|line| line.strip_prefix(word));
             lines.map(|line| line.split(' ').map(|number| number.parse().unwrap()).collect()).collect()
         };
-        clocks.extend(told("clock ").into_iter().flatten());
-        let told = told("told ");
-        assert_eq!(told.len(), QUOTAS.len(), "{text}");
-        for ((sum, first, last), told) in sums.iter_mut().zip(told) {
-            let [allowed, 0, from, to] = told[..] else {
-                panic!("not all was decided by the store: {told:?}")
+        clocks.extend(result("clock ").into_iter().flatten());
+        let result = result("result ");
+        assert_eq!(result.len(), QUOTAS.len(), "{text}");
+        for ((sum, first, last), result) in sums.iter_mut().zip(result) {
+            let [allowed, 0, from, to] = result[..] else {
+                panic!("not all was decided by the store: {result:?}")
             };
             (*sum, *first, *last) = (*sum + allowed, from.min(*first), to.max(*last));
         }
     }
     for (quota, (sum, first, last)) in QUOTAS.into_iter().zip(sums) {
         let window = Micros::new(last - first);
-        let bound = mode.bound(&quota.parse().unwrap(), window);
-        println!("{mode:?} {quota}: {sum} of {ALL} allowed, at most {bound} within {window}");
+        let bound = mode.max_admitted(&quota.parse().unwrap(), window);
+        println!("{mode:?} {quota}: {sum} of {TOTAL_CHECKS} allowed, at most {bound} within {window}");
         assert!((1..=bound).contains(&sum), "{quota}: {sum} allowed, at most {bound} within {window}");
-        assert!(sum < ALL, "{quota}: nothing was denied");
+        assert!(sum < TOTAL_CHECKS, "{quota}: nothing was denied");
     }
-    let (held, ..) = sums[QUOTAS.len() - 1];
-    assert_eq!(held, 30, "every slot was taken once");
+    let (slots, ..) = sums[QUOTAS.len() - 1];
+    assert_eq!(slots, 30, "every slot was taken once");
     clocks
 }
 
 fn spawn(command: &mut Command, server: &RedisServer) -> Child {
     command
-        .args(["--exact", "fleet::process_of_a_fleet", "--ignored", "--nocapture"])
-        .env(CHILD, server.address().to_string())
+        .args(["--exact", "fleet::fleet_process", "--ignored", "--nocapture"])
+        .env(ADDRESS_ENV, server.address().to_string())
         .stdout(Stdio::piped())
         .spawn()
         .unwrap()
 }
 
 /// The server's clock, in microseconds.
-fn time(connection: &mut Connection) -> u64 {
-    let told = connection.command(&["TIME"]).unwrap();
-    let number = |value: &Value| value.text().unwrap().parse::<u64>().unwrap();
-    number(&told.items()[0]) * 1_000_000 + number(&told.items()[1])
+fn server_time(connection: &mut RespConnection) -> u64 {
+    let result = connection.command(&["TIME"]).unwrap();
+    let number = |value: &RespValue| value.text().unwrap().parse::<u64>().unwrap();
+    number(&result.items()[0]) * 1_000_000 + number(&result.items()[1])
 }
 
 #[allow(clippy::disallowed_methods, reason = "to show that it is wrong")]

@@ -8,7 +8,10 @@
     reason = "this is how a test fails, and what it did"
 )]
 
-use crate::common::{AMPLE, FIVE, commands, keys, limiter, number, soon, store, verdict};
+use crate::common::{
+    FIVE_PER_YEAR, LONG_DEADLINE, build_limiter, connect_store, count_calls, integer_reply, matching_keys,
+    poll_until, summarize,
+};
 use std::{
     sync::{Arc, Mutex},
     thread,
@@ -34,65 +37,66 @@ const ALGORITHMS: [&str; 10] = [
 ];
 
 /// Does everything, and tells what the answers were.
-async fn transcript(limiter: &Limiter) -> Vec<String> {
+async fn record_transcript(limiter: &Limiter) -> Vec<String> {
     let patience = Duration::from_secs(52 * 7 * 86_400);
-    let mut said = Vec::new();
-    said.push(format!("peek {}", verdict(&limiter.key("a").peek(1).await)));
-    said.push(format!("check {}", verdict(&limiter.decide("a", 1).await)));
-    said.push(format!("two {}", verdict(&limiter.decide("a", 2).await)));
-    said.push(format!("none {}", verdict(&limiter.decide("a", 0).await)));
+    let mut lines = Vec::new();
+    lines.push(format!("peek {}", summarize(&limiter.key("a").peek(1).await)));
+    lines.push(format!("check {}", summarize(&limiter.decide("a", 1).await)));
+    lines.push(format!("two {}", summarize(&limiter.decide("a", 2).await)));
+    lines.push(format!("none {}", summarize(&limiter.decide("a", 0).await)));
     let (taken, decision) = limiter.key("a").take_up_to(10).await;
-    said.push(format!("took {taken} {}", verdict(&decision)));
+    lines.push(format!("took {taken} {}", summarize(&decision)));
     let (taken, decision) = limiter.key("a").take_up_to(0).await;
-    said.push(format!("took {taken} {}", verdict(&decision)));
-    said.push(format!("check {}", verdict(&limiter.decide("a", 1).await)));
-    said.push(format!("much {}", verdict(&limiter.decide("a", 100).await)));
-    said.push(format!("huge {}", verdict(&limiter.decide("a", u64::MAX).await)));
-    said.push(format!("try {}", verdict(&limiter.key("a").try_acquire(1, Duration::from_micros(1)).await)));
-    said.push(format!("wait {}", verdict(limiter.key("a").reserve(1, patience).await.decision())));
+    lines.push(format!("took {taken} {}", summarize(&decision)));
+    lines.push(format!("check {}", summarize(&limiter.decide("a", 1).await)));
+    lines.push(format!("much {}", summarize(&limiter.decide("a", 100).await)));
+    lines.push(format!("huge {}", summarize(&limiter.decide("a", u64::MAX).await)));
+    lines
+        .push(format!("try {}", summarize(&limiter.key("a").try_acquire(1, Duration::from_micros(1)).await)));
+    lines.push(format!("wait {}", summarize(limiter.key("a").reserve(1, patience).await.decision())));
 
     let reserved = limiter.key("b").reserve(2, Duration::ZERO).await;
-    said.push(format!("reserve {}", verdict(reserved.decision())));
+    lines.push(format!("reserve {}", summarize(reserved.decision())));
     reserved.cancel().await;
-    said.push(format!("cancelled {}", verdict(&limiter.key("b").peek(1).await)));
+    lines.push(format!("cancelled {}", summarize(&limiter.key("b").peek(1).await)));
     limiter.key("b").reserve(1, Duration::ZERO).await.keep();
-    said.push(format!("kept {}", verdict(&limiter.key("b").peek(1).await)));
+    lines.push(format!("kept {}", summarize(&limiter.key("b").peek(1).await)));
     limiter.key("c").reserve(3, Duration::ZERO).await.commit(1).await;
-    said.push(format!("less {}", verdict(&limiter.key("c").peek(1).await)));
+    lines.push(format!("less {}", summarize(&limiter.key("c").peek(1).await)));
     limiter.key("d").reserve(1, Duration::ZERO).await.commit(3).await;
-    said.push(format!("more {}", verdict(&limiter.key("d").peek(1).await)));
+    lines.push(format!("more {}", summarize(&limiter.key("d").peek(1).await)));
 
-    said.push(format!("credit {}", verdict(&limiter.key("e").check_with_overdraft(20).await)));
-    said.push(format!("in debt {}", verdict(&limiter.decide("e", 1).await)));
+    lines.push(format!("credit {}", summarize(&limiter.key("e").check_with_overdraft(20).await)));
+    lines.push(format!("in debt {}", summarize(&limiter.decide("e", 1).await)));
     limiter.key("e").reset().await.unwrap();
-    said.push(format!("reset {}", verdict(&limiter.key("e").peek(1).await)));
-    said.push(format!("acquire {}", verdict(&limiter.key("e").acquire(1).await)));
-    said
+    lines.push(format!("reset {}", summarize(&limiter.key("e").peek(1).await)));
+    lines.push(format!("acquire {}", summarize(&limiter.key("e").acquire(1).await)));
+    lines
 }
 
 #[tokio::test]
-async fn the_answers_are_those_of_memory() {
+async fn answers_match_memory() {
     let server = RedisServer::start().unwrap();
-    let store = store(&server.url()).await;
+    let store = connect_store(&server.url()).await;
     for (index, quota) in ALGORITHMS.into_iter().enumerate() {
         let name = format!("rule-{index}");
-        let memory = transcript(&Limiter::builder().name(&name).build(quota).unwrap()).await;
-        let redis = limiter(&store, &name, quota);
-        assert_eq!(transcript(&redis).await, memory, "{quota}");
+        let memory = record_transcript(&Limiter::builder().name(&name).build(quota).unwrap()).await;
+        let redis = build_limiter(&store, &name, quota);
+        assert_eq!(record_transcript(&redis).await, memory, "{quota}");
         assert_eq!(redis.degraded_count(), 0);
     }
-    for key in keys(&server, "*") {
-        assert!(number(&server, &["PTTL", &key]) > 0, "{key} stays for ever");
+    for key in matching_keys(&server, "*") {
+        assert!(integer_reply(&server, &["PTTL", &key]) > 0, "{key} stays for ever");
     }
-    assert_eq!(store.trouble(), None);
+    assert_eq!(store.last_error(), None);
 }
 
 /// A key never goes before it is as good as new, and stays no more than two seconds longer; whether it is made, written
 /// in place, or told anew when to go.
 #[tokio::test]
-async fn a_key_goes_when_it_says_nothing_any_more() {
+async fn key_expiry_follows_reset_time() {
     let server = RedisServer::start().unwrap();
-    let store = store(&server.url()).await;
+    let store = connect_store(&server.url()).await;
     let all = ["1000/s burst 5000", "7/s burst 1000", "100000/s burst 5000", "1000000000/s burst 5000000000"];
     let mut rules: Vec<Vec<Quota>> = all.iter().map(|quota| vec![quota.parse().unwrap()]).collect();
     rules.push(rules.concat());
@@ -101,13 +105,13 @@ async fn a_key_goes_when_it_says_nothing_any_more() {
         let name = format!("rule-{index}");
         let limiter = Limiter::builder().name(&name).store(store.clone()).build_all(quotas).unwrap();
         for cost in [1, 1, 1, 1, 500, 1, 1, 250, 1, 1] {
-            let before = time(&server);
+            let before = server_time(&server);
             let decision = limiter.decide("key", cost).await;
             assert!(decision.is_allowed() && !decision.is_degraded());
             let last = limiter.key("key").peek(0).await.reset_after();
-            let after = time(&server);
-            let goes =
-                number(&server, &["PEXPIRETIME", &format!("tidegate:{{{name}:key}}:1")]) as u64 * 1_000;
+            let after = server_time(&server);
+            let goes = integer_reply(&server, &["PEXPIRETIME", &format!("tidegate:{{{name}:key}}:1")]) as u64
+                * 1_000;
             let (earliest, latest) = (before + last.get(), after + decision.reset_after().get() + 2_001_000);
             assert!(
                 (earliest..=latest).contains(&goes),
@@ -115,31 +119,31 @@ async fn a_key_goes_when_it_says_nothing_any_more() {
             );
         }
     }
-    assert!(commands(&server, "setrange") > 0, "nothing was written in place");
+    assert!(count_calls(&server, "setrange") > 0, "nothing was written in place");
 }
 
 /// The server's clock, in microseconds.
-fn time(server: &RedisServer) -> u64 {
-    let told = server.command(&["TIME"]).unwrap();
-    let part = |index: usize| told.items()[index].text().unwrap().parse::<u64>().unwrap();
+fn server_time(server: &RedisServer) -> u64 {
+    let reply = server.command(&["TIME"]).unwrap();
+    let part = |index: usize| reply.items()[index].text().unwrap().parse::<u64>().unwrap();
     part(0) * 1_000_000 + part(1)
 }
 
 #[tokio::test]
 async fn several_quotas_are_charged_together_or_not_at_all() {
     let server = RedisServer::start().unwrap();
-    let store = store(&server.url()).await;
+    let store = connect_store(&server.url()).await;
     let quotas: Vec<Quota> = ["5 per 52w", "2 per 52w sliding-log", "9 per 52w fixed-window from-first-hit"]
         .map(|quota| quota.parse().unwrap())
         .to_vec();
     let memory = Limiter::builder().name("all").build_all(&quotas).unwrap();
     let redis = Limiter::builder().name("all").store(store).build_all(&quotas).unwrap();
     for limiter in [&memory, &redis] {
-        assert_eq!(verdict(&limiter.decide("a", 1).await), "allow 1 of 2");
-        assert_eq!(verdict(&limiter.decide("a", 3).await), "never 1 of 2");
-        assert_eq!(verdict(&limiter.decide("a", 1).await), "allow 0 of 2");
+        assert_eq!(summarize(&limiter.decide("a", 1).await), "allow 1 of 2");
+        assert_eq!(summarize(&limiter.decide("a", 3).await), "never 1 of 2");
+        assert_eq!(summarize(&limiter.decide("a", 1).await), "allow 0 of 2");
         let denied = limiter.decide("a", 1).await;
-        assert_eq!((verdict(&denied), denied.quota()), ("deny 0 of 2".to_owned(), 1));
+        assert_eq!((summarize(&denied), denied.quota()), ("deny 0 of 2".to_owned(), 1));
     }
     // Were the denied ones charged to the first quota, it would have nothing left by now.
     let wider: Vec<Quota> = ["5 per 52w", "9 per 52w sliding-log", "9 per 52w fixed-window from-first-hit"]
@@ -151,63 +155,63 @@ async fn several_quotas_are_charged_together_or_not_at_all() {
 }
 
 #[tokio::test]
-async fn a_reservation_that_is_dropped_gives_back() {
+async fn dropped_reservation_is_refunded() {
     let server = RedisServer::start().unwrap();
-    let limiter = limiter(&store(&server.url()).await, "drop", FIVE);
+    let limiter = build_limiter(&connect_store(&server.url()).await, "drop", FIVE_PER_YEAR);
     let reserved = limiter.key("a").reserve(5, Duration::ZERO).await;
     assert!(reserved.decision().is_allowed());
     assert!(!limiter.decide("a", 1).await.is_granted());
     drop(reserved);
-    soon("it is given back", async || limiter.key("a").peek(1).await.remaining() == 5).await;
+    poll_until("it is given back", async || limiter.key("a").peek(1).await.remaining() == 5).await;
 }
 
 #[tokio::test]
-async fn waiting_is_worth_it() {
+async fn acquire_waits_for_tokens() {
     let server = RedisServer::start().unwrap();
-    let limiter = limiter(&store(&server.url()).await, "wait", "50/s burst 1");
+    let limiter = build_limiter(&connect_store(&server.url()).await, "wait", "50/s burst 1");
     for _ in 0..5 {
         assert!(limiter.key("a").acquire(1).await.is_granted());
-        assert!(limiter.key("a").try_acquire(1, AMPLE).await.is_granted());
+        assert!(limiter.key("a").try_acquire(1, LONG_DEADLINE).await.is_granted());
     }
     assert_eq!(limiter.degraded_count(), 0);
 }
 
 #[tokio::test]
-async fn a_permit_is_held_until_it_is_dropped() {
+async fn permit_is_released_on_drop() {
     let server = RedisServer::start().unwrap();
-    let store = store(&server.url()).await;
-    let limiter = limiter(&store, "slots", "2 at once");
+    let store = connect_store(&server.url()).await;
+    let limiter = build_limiter(&store, "slots", "2 at once");
     assert_eq!(limiter.quotas()[0].to_string(), "2 at once lease 30s");
     let (first, second) = (limiter.key("a").permit().await, limiter.key("a").permit().await);
     assert!(first.decision().is_allowed() && second.decision().is_allowed());
-    assert_eq!(verdict(limiter.key("a").permit().await.decision()), "full 0 of 2");
-    assert_eq!(verdict(&limiter.decide("a", 1).await), "full 0 of 2");
+    assert_eq!(summarize(limiter.key("a").permit().await.decision()), "full 0 of 2");
+    assert_eq!(summarize(&limiter.decide("a", 1).await), "full 0 of 2");
     drop(first);
-    soon("the slot is free", async || limiter.key("a").permit().await.decision().is_allowed()).await;
+    poll_until("the slot is free", async || limiter.key("a").permit().await.decision().is_allowed()).await;
     drop(second);
-    soon("both are free", async || limiter.key("a").peek(2).await.is_allowed()).await;
-    assert_eq!(keys(&server, "tidegate:{*"), [""; 0]);
+    poll_until("both are free", async || limiter.key("a").peek(2).await.is_allowed()).await;
+    assert_eq!(matching_keys(&server, "tidegate:{*"), [""; 0]);
 }
 
 #[tokio::test]
-async fn a_permit_is_renewed_for_as_long_as_it_lives() {
+async fn permit_lease_is_renewed() {
     let server = RedisServer::start().unwrap();
-    let store = store(&server.url()).await;
-    let limiter = limiter(&store, "renewed", "1 at once lease 2s");
+    let store = connect_store(&server.url()).await;
+    let limiter = build_limiter(&store, "renewed", "1 at once lease 2s");
     let permit = limiter.key("a").permit().await;
-    let key = &keys(&server, "tidegate:{*")[0];
+    let key = &matching_keys(&server, "tidegate:{*")[0];
     // The key's own end moves with every renewal.
-    let end = || number(&server, &["PEXPIRETIME", key]);
+    let end = || integer_reply(&server, &["PEXPIRETIME", key]);
     let first = end();
-    soon("it was renewed twice", async || end() >= first + 1_000).await;
+    poll_until("it was renewed twice", async || end() >= first + 1_000).await;
     assert!(!permit.is_lost());
     assert!(!limiter.key("a").permit().await.decision().is_granted());
 }
 
 #[tokio::test]
-async fn a_permit_beside_other_quotas_is_renewed_too() {
+async fn permit_lease_is_renewed_with_other_quotas() {
     let server = RedisServer::start().unwrap();
-    let store = store(&server.url()).await;
+    let store = connect_store(&server.url()).await;
     for quotas in [["9 per 52w", "1 at once lease 2s"], ["1 at once lease 2s", "9 per 52w"]] {
         let name = quotas[0].replace(' ', "-");
         let quotas = quotas.map(|quota| quota.parse::<Quota>().unwrap());
@@ -215,13 +219,13 @@ async fn a_permit_beside_other_quotas_is_renewed_too() {
         let permit = limiter.key("a").permit().await;
         assert!(permit.decision().is_allowed());
         // A renewal is the only thing that writes here.
-        let calls = || commands(&server, "psetex");
+        let calls = || count_calls(&server, "psetex");
         let before = calls();
-        soon("it was renewed twice", async || calls() >= before + 2).await;
+        poll_until("it was renewed twice", async || calls() >= before + 2).await;
         assert!(!permit.is_lost(), "{quotas:?}");
         assert!(!limiter.key("a").permit().await.decision().is_granted(), "{quotas:?}");
         drop(permit);
-        soon("the slot is free", async || limiter.key("a").peek(1).await.is_allowed()).await;
+        poll_until("the slot is free", async || limiter.key("a").peek(1).await.is_allowed()).await;
         for _ in 0..8 {
             assert!(limiter.decide("a", 1).await.is_allowed(), "{quotas:?}");
         }
@@ -230,12 +234,12 @@ async fn a_permit_beside_other_quotas_is_renewed_too() {
 }
 
 #[test]
-fn a_holder_that_dies_gives_back_when_its_lease_ends() {
+fn lease_of_dead_holder_expires() {
     let server = RedisServer::start().unwrap();
     let runtime = || tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
     let process = runtime();
     process.block_on(async {
-        let limiter = limiter(&store(&server.url()).await, "dead", "2 at once lease 400ms");
+        let limiter = build_limiter(&connect_store(&server.url()).await, "dead", "2 at once lease 400ms");
         // As a process that is killed leaves them.
         std::mem::forget((limiter.key("a").permit().await, limiter.key("a").permit().await));
         std::mem::forget(limiter);
@@ -243,55 +247,55 @@ fn a_holder_that_dies_gives_back_when_its_lease_ends() {
     process.shutdown_background();
 
     runtime().block_on(async {
-        let limiter = limiter(&store(&server.url()).await, "dead", "2 at once lease 400ms");
-        soon("the slots are free", async || limiter.key("a").peek(2).await.is_allowed()).await;
+        let limiter = build_limiter(&connect_store(&server.url()).await, "dead", "2 at once lease 400ms");
+        poll_until("the slots are free", async || limiter.key("a").peek(2).await.is_allowed()).await;
         assert!(limiter.key("a").permit().await.decision().is_allowed());
     });
 }
 
 #[tokio::test]
-async fn a_change_keeps_what_was_used() {
+async fn quota_change_keeps_usage() {
     let server = RedisServer::start().unwrap();
-    let store = store(&server.url()).await;
+    let store = connect_store(&server.url()).await;
     for (inherit, left) in [(CarryOver::Keep, 17), (CarryOver::Reset, 20)] {
-        let memory = Limiter::builder().name("change").build(FIVE).unwrap();
-        let redis = limiter(&store, &format!("change-{inherit:?}"), FIVE);
+        let memory = Limiter::builder().name("change").build(FIVE_PER_YEAR).unwrap();
+        let redis = build_limiter(&store, &format!("change-{inherit:?}"), FIVE_PER_YEAR);
         for limiter in [&memory, &redis] {
             limiter.decide("a", 3).await;
             limiter.change_all(&["20 per 52w".parse().unwrap()], inherit).unwrap();
             assert_eq!(limiter.key("a").peek(1).await.remaining(), left, "{inherit:?} {limiter:?}");
-            assert_eq!(verdict(&limiter.decide("a", 1).await), format!("allow {} of 20", left - 1));
+            assert_eq!(summarize(&limiter.decide("a", 1).await), format!("allow {} of 20", left - 1));
         }
     }
 }
 
 /// Two processes: nothing is shared but the server.
 #[tokio::test]
-async fn processes_with_different_quotas_understand_each_other() {
+async fn processes_with_different_quotas_share_state() {
     let server = RedisServer::start().unwrap();
-    let (old, new) = (store(&server.url()).await, store(&server.url()).await);
-    let (old, new) = (limiter(&old, "login", FIVE), limiter(&new, "login", "8 per 52w"));
-    assert_eq!(verdict(&old.decide("a", 1).await), "allow 4 of 5");
-    assert_eq!(verdict(&new.decide("a", 1).await), "allow 6 of 8");
-    assert_eq!(verdict(&old.decide("a", 1).await), "allow 2 of 5");
-    assert_eq!(verdict(&new.decide("a", 5).await), "allow 0 of 8");
+    let (old, new) = (connect_store(&server.url()).await, connect_store(&server.url()).await);
+    let (old, new) = (build_limiter(&old, "login", FIVE_PER_YEAR), build_limiter(&new, "login", "8 per 52w"));
+    assert_eq!(summarize(&old.decide("a", 1).await), "allow 4 of 5");
+    assert_eq!(summarize(&new.decide("a", 1).await), "allow 6 of 8");
+    assert_eq!(summarize(&old.decide("a", 1).await), "allow 2 of 5");
+    assert_eq!(summarize(&new.decide("a", 5).await), "allow 0 of 8");
     assert!(!old.decide("a", 1).await.is_granted());
     assert!(!new.decide("a", 1).await.is_granted());
 
     // Other algorithms have states of their own beside each other: nobody is locked out while both are in use.
-    let log = limiter(&store(&server.url()).await, "login", "5 per 52w sliding-log");
-    assert_eq!(verdict(&log.decide("b", 1).await), "allow 4 of 5");
-    assert_eq!(verdict(&old.decide("b", 1).await), "allow 4 of 5");
-    assert_eq!(verdict(&log.decide("b", 1).await), "allow 3 of 5");
-    assert_eq!(verdict(&old.decide("b", 1).await), "allow 3 of 5");
+    let log = build_limiter(&connect_store(&server.url()).await, "login", "5 per 52w sliding-log");
+    assert_eq!(summarize(&log.decide("b", 1).await), "allow 4 of 5");
+    assert_eq!(summarize(&old.decide("b", 1).await), "allow 4 of 5");
+    assert_eq!(summarize(&log.decide("b", 1).await), "allow 3 of 5");
+    assert_eq!(summarize(&old.decide("b", 1).await), "allow 3 of 5");
     assert_eq!(old.degraded_count() + new.degraded_count() + log.degraded_count(), 0);
 }
 
 /// Each node counts by itself while there are few quotas; with more than a key has entries for, they share states.
 #[tokio::test]
-async fn processes_that_reset_do_not_reset_each_other() {
+async fn carry_over_reset_is_per_process() {
     let server = RedisServer::start().unwrap();
-    let stores = [store(&server.url()).await, store(&server.url()).await];
+    let stores = [connect_store(&server.url()).await, connect_store(&server.url()).await];
     for (count, algorithm) in
         [(2, ""), (2, " fixed-window"), (9, " sliding-log"), (14, ""), (14, " fixed-window")]
     {
@@ -307,7 +311,7 @@ async fn processes_that_reset_do_not_reset_each_other() {
             let (node, quota) = (&nodes[turn % nodes.len()], quotas[turn % nodes.len()]);
             let expected = model.decide(&[quota], CarryOver::Reset, now, Demand::new(1)).remove(0).decision;
             let decision = node.decide("a", 1).await;
-            assert_eq!(verdict(&decision), verdict(&expected), "{quota}, turn {turn}");
+            assert_eq!(summarize(&decision), summarize(&expected), "{quota}, turn {turn}");
             admitted += u64::from(decision.is_allowed());
         }
         let sum: u64 = quotas.iter().map(Quota::limit).sum();
@@ -317,36 +321,36 @@ async fn processes_that_reset_do_not_reset_each_other() {
 }
 
 #[tokio::test]
-async fn processes_understand_each_other_on_a_server_that_lost_everything() {
+async fn different_quotas_recover_after_flush() {
     let server = RedisServer::start().unwrap();
-    let (old, new) = (store(&server.url()).await, store(&server.url()).await);
-    let (old, new) = (limiter(&old, "login", FIVE), limiter(&new, "login", "8 per 52w"));
+    let (old, new) = (connect_store(&server.url()).await, connect_store(&server.url()).await);
+    let (old, new) = (build_limiter(&old, "login", FIVE_PER_YEAR), build_limiter(&new, "login", "8 per 52w"));
     assert!(old.decide("a", 1).await.is_allowed() && new.decide("b", 1).await.is_allowed());
     server.command(&["FLUSHALL"]).unwrap();
     // Nobody can tell who wrote this: it is no reason to fail.
-    assert_eq!(verdict(&old.decide("a", 1).await), "allow 4 of 5");
-    assert_eq!(verdict(&new.decide("a", 1).await), "allow 7 of 8");
+    assert_eq!(summarize(&old.decide("a", 1).await), "allow 4 of 5");
+    assert_eq!(summarize(&new.decide("a", 1).await), "allow 7 of 8");
     // As soon as the quotas are announced again, they do.
-    let again = limiter(&store(&server.url()).await, "login", FIVE);
-    let anew = limiter(&store(&server.url()).await, "login", "8 per 52w");
+    let again = build_limiter(&connect_store(&server.url()).await, "login", FIVE_PER_YEAR);
+    let anew = build_limiter(&connect_store(&server.url()).await, "login", "8 per 52w");
     assert!(again.decide("c", 1).await.is_allowed() && anew.decide("d", 1).await.is_allowed());
-    assert_eq!(verdict(&old.decide("a", 1).await), "allow 3 of 5");
-    assert_eq!(verdict(&new.decide("a", 1).await), "allow 5 of 8");
+    assert_eq!(summarize(&old.decide("a", 1).await), "allow 3 of 5");
+    assert_eq!(summarize(&new.decide("a", 1).await), "allow 5 of 8");
     assert_eq!(old.degraded_count() + new.degraded_count(), 0);
 }
 
 #[tokio::test]
-async fn any_text_is_a_key() {
+async fn any_text_is_a_valid_key() {
     let server = RedisServer::start().unwrap();
-    let limiter = limiter(&store(&server.url()).await, "keys", FIVE);
+    let limiter = build_limiter(&connect_store(&server.url()).await, "keys", FIVE_PER_YEAR);
     let long = "k".repeat(10_000);
     let longer = format!("{long}k");
     let names = ["", " ", "{", "}", "{}", "a}b{c", "*", "\r\n", "\0", "ключ 🗝", "a:b", "#1", &long, &longer];
     for name in names {
-        assert_eq!(verdict(&limiter.decide(name, 2).await), "allow 3 of 5", "{name:?}");
-        assert_eq!(verdict(&limiter.decide(name, 2).await), "allow 1 of 5", "{name:?}");
+        assert_eq!(summarize(&limiter.decide(name, 2).await), "allow 3 of 5", "{name:?}");
+        assert_eq!(summarize(&limiter.decide(name, 2).await), "allow 1 of 5", "{name:?}");
     }
-    let written = keys(&server, "tidegate:{*");
+    let written = matching_keys(&server, "tidegate:{*");
     assert_eq!(written.len(), names.len());
     assert!(written.iter().all(|key| key.len() < 300));
     // What stands for a long key is not that key's only by chance.
@@ -360,55 +364,56 @@ async fn any_text_is_a_key() {
 }
 
 #[tokio::test]
-async fn keys_are_where_they_are_said_to_be() {
+async fn key_names_are_as_documented() {
     let server = RedisServer::start().unwrap();
-    let store = store(&server.url()).await;
-    let plain = limiter(&store, "login", FIVE);
+    let store = connect_store(&server.url()).await;
+    let plain = build_limiter(&store, "login", FIVE_PER_YEAR);
     plain.decide("alice", 1).await;
-    assert_eq!(keys(&server, "tidegate:{*"), ["tidegate:{login:alice}:1"]);
-    let tag = FIVE.parse::<Quota>().unwrap().tag();
-    assert_eq!(keys(&server, "tidegate:q*"), [format!("tidegate:quota:login:{tag:04x}")]);
+    assert_eq!(matching_keys(&server, "tidegate:{*"), ["tidegate:{login:alice}:1"]);
+    let tag = FIVE_PER_YEAR.parse::<Quota>().unwrap().tag();
+    assert_eq!(matching_keys(&server, "tidegate:q*"), [format!("tidegate:quota:login:{tag:04x}")]);
 
-    let other = RedisStore::builder().prefix("acme").deadline(AMPLE).connect(&server.url()).await.unwrap();
-    let other = limiter(&other, "login", FIVE);
-    assert_eq!(verdict(&other.decide("alice", 1).await), "allow 4 of 5");
-    assert_eq!(keys(&server, "acme:{*"), ["acme:{login:alice}:1"]);
-    assert_eq!(verdict(&plain.decide("alice", 1).await), "allow 3 of 5");
+    let other =
+        RedisStore::builder().prefix("acme").deadline(LONG_DEADLINE).connect(&server.url()).await.unwrap();
+    let other = build_limiter(&other, "login", FIVE_PER_YEAR);
+    assert_eq!(summarize(&other.decide("alice", 1).await), "allow 4 of 5");
+    assert_eq!(matching_keys(&server, "acme:{*"), ["acme:{login:alice}:1"]);
+    assert_eq!(summarize(&plain.decide("alice", 1).await), "allow 3 of 5");
 }
 
 #[tokio::test]
-async fn what_says_nothing_is_not_kept() {
+async fn unused_state_is_not_stored() {
     let server = RedisServer::start().unwrap();
-    let store = store(&server.url()).await;
+    let store = connect_store(&server.url()).await;
     for (index, quota) in ALGORITHMS.into_iter().enumerate() {
-        let limiter = limiter(&store, &format!("idle-{index}"), quota);
+        let limiter = build_limiter(&store, &format!("idle-{index}"), quota);
         limiter.key("a").peek(1).await;
         limiter.key("a").reset().await.unwrap();
         // Shapers grant any cost to a key that was never seen.
         if !quota.contains("smooth") && !quota.contains("warm-up") {
             limiter.decide("a", 1_000).await;
         }
-        assert_eq!(keys(&server, "tidegate:{*"), [""; 0], "{quota}");
+        assert_eq!(matching_keys(&server, "tidegate:{*"), [""; 0], "{quota}");
     }
     for quota in ["1000/s burst 5", "200/s sliding-log", "50/s fixed-window", "100/s sliding-strict 4"] {
-        let limiter = limiter(&store, quota, quota);
+        let limiter = build_limiter(&store, quota, quota);
         assert!(limiter.decide("a", 5).await.is_allowed());
-        soon("the key is gone", async || keys(&server, "tidegate:{*").is_empty()).await;
+        poll_until("the key is gone", async || matching_keys(&server, "tidegate:{*").is_empty()).await;
     }
-    let limiter = limiter(&store, "cancelled", FIVE);
+    let limiter = build_limiter(&store, "cancelled", FIVE_PER_YEAR);
     limiter.key("a").reserve(5, Duration::ZERO).await.cancel().await;
-    soon("the key is gone", async || keys(&server, "tidegate:{*").is_empty()).await;
+    poll_until("the key is gone", async || matching_keys(&server, "tidegate:{*").is_empty()).await;
 }
 
 #[tokio::test]
-async fn those_who_wait_for_a_slot_of_the_fleet_get_it_by_priority_and_in_time() {
+async fn queued_permits_follow_priority_and_deadline() {
     let server = RedisServer::start().unwrap();
-    let store = store(&server.url()).await;
-    let near = Arc::new(limiter(&store, "line", "1 at once"));
-    let far = limiter(&store, "line", "1 at once");
+    let store = connect_store(&server.url()).await;
+    let near = Arc::new(build_limiter(&store, "line", "1 at once"));
+    let far = build_limiter(&store, "line", "1 at once");
 
     // Too late, and too much.
-    let held = far.key("a").permit().await;
+    let permit = far.key("a").permit().await;
     let hurried = Waiter::new(1).deadline(Duration::from_millis(20));
     assert_eq!(near.key("a").permit_queued(hurried).await.unwrap_err(), WaitError::DeadlineExceeded);
     assert_eq!(near.key("a").permit_queued(Waiter::new(2)).await.unwrap_err(), WaitError::ExceedsLimit);
@@ -427,44 +432,44 @@ async fn those_who_wait_for_a_slot_of_the_fleet_get_it_by_priority_and_in_time()
         tokio::task::yield_now().await;
     }
     // All stand in line, and those who were first for a moment have had their answer.
-    let asked = commands(&server, "evalsha");
-    soon("the first asks again and again", async || commands(&server, "evalsha") >= asked + 4).await;
-    drop(held);
+    let calls = count_calls(&server, "evalsha");
+    poll_until("the first asks again and again", async || count_calls(&server, "evalsha") >= calls + 4).await;
+    drop(permit);
     for task in tasks {
         task.await.unwrap();
     }
     assert_eq!(*order.lock().unwrap(), [9, 5, 0]);
     // Nobody is left in line, and nothing is held.
-    soon("the slot is free", async || far.key("a").permit().await.decision().is_allowed()).await;
+    poll_until("the slot is free", async || far.key("a").permit().await.decision().is_allowed()).await;
 }
 
 #[test]
-fn a_resident_store_is_asked_from_anywhere() {
+fn bound_store_serves_other_runtimes() {
     let server = RedisServer::start().unwrap();
     let runtime =
         || tokio::runtime::Builder::new_multi_thread().worker_threads(1).enable_all().build().unwrap();
-    let home = runtime();
-    let store = RedisStore::builder().resident().deadline(Duration::from_secs(10));
-    let store = home.block_on(store.connect(&server.url())).unwrap();
+    let main_runtime = runtime();
+    let store = RedisStore::builder().bind_to_runtime().deadline(Duration::from_secs(10));
+    let store = main_runtime.block_on(store.connect(&server.url())).unwrap();
     let limiter = Limiter::builder().name("resident").store(store).build("10 per 1h").unwrap();
     let limiter = Arc::new(limiter);
     // No timers here; and nothing of it is left behind when it ends.
-    let abroad = || tokio::runtime::Builder::new_current_thread().build().unwrap();
+    let other_runtime = || tokio::runtime::Builder::new_current_thread().build().unwrap();
     for left in [9, 8] {
-        let decision = abroad().block_on(limiter.decide("a", 1));
+        let decision = other_runtime().block_on(limiter.decide("a", 1));
         assert!(decision.is_allowed() && !decision.is_degraded());
         assert_eq!(decision.remaining(), left);
     }
     // Many at once, from several threads, each of which may be given up.
-    let crowd: Vec<_> = (0..4)
+    let threads: Vec<_> = (0..4)
         .map(|_| {
             let limiter = limiter.clone();
             thread::spawn(move || {
-                let runtime = abroad();
+                let runtime = other_runtime();
                 runtime.block_on(async {
-                    let asked: Vec<_> = (0..8).map(|_| tokio::spawn(asked(limiter.clone()))).collect();
+                    let calls: Vec<_> = (0..8).map(|_| tokio::spawn(is_admitted(limiter.clone()))).collect();
                     let mut admitted = 0;
-                    for one in asked {
+                    for one in calls {
                         admitted += u64::from(one.await.unwrap());
                     }
                     admitted
@@ -472,9 +477,9 @@ fn a_resident_store_is_asked_from_anywhere() {
             })
         })
         .collect();
-    assert_eq!(crowd.into_iter().map(|one| one.join().unwrap()).sum::<u64>(), 8);
+    assert_eq!(threads.into_iter().map(|one| one.join().unwrap()).sum::<u64>(), 8);
 }
 
-async fn asked(limiter: Arc<Limiter>) -> bool {
+async fn is_admitted(limiter: Arc<Limiter>) -> bool {
     limiter.decide("a", 1).await.is_allowed()
 }

@@ -3,7 +3,7 @@
 #![cfg(target_os = "linux")]
 #![allow(clippy::unwrap_used, clippy::panic, reason = "this is how a test fails")]
 
-use crate::common::soon;
+use crate::common::poll_until;
 use std::{
     sync::{
         Arc,
@@ -13,7 +13,7 @@ use std::{
 };
 use tidegate_limiter::{FailureMode, Limiter};
 use tidegate_redis::RedisStore;
-use tidegate_testkit::servers::{RedisSentinel, RedisServer, Value, until};
+use tidegate_testkit::servers::{RedisSentinel, RedisServer, RespValue, wait_until};
 use tokio::task::{JoinSet, block_in_place};
 
 /// Long enough for a machine that is busy with something else.
@@ -21,20 +21,20 @@ const DEADLINE: Duration = Duration::from_secs(10);
 const LIMIT: u64 = 10;
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_login_and_a_database_are_those_of_the_servers() {
+async fn url_login_and_database_apply_to_servers() {
     let sentinel = RedisSentinel::start_with(&RedisServer::builder().password("s3cret/@")).unwrap();
-    let hosts = hosts(&sentinel);
+    let hosts = sentinel_hosts(&sentinel);
     let connect = async |url: String| RedisStore::builder().deadline(DEADLINE).connect(&url).await;
     let store = connect(format!("redis+sentinel://:s3cret%2F%40@{hosts}/tidegate/3")).await.unwrap();
-    let limiter = limiter(&store);
-    assert_eq!(granted(&limiter, "a").await, LIMIT);
+    let limiter = build_limiter(&store);
+    assert_eq!(count_granted(&limiter, "a").await, LIMIT);
 
     let mut connection = sentinel.primary().unwrap().connect().unwrap();
-    assert_eq!(connection.command(&["DBSIZE"]).unwrap(), Value::Integer(0));
+    assert_eq!(connection.command(&["DBSIZE"]).unwrap(), RespValue::Integer(0));
     connection.command(&["SELECT", "3"]).unwrap();
-    assert_eq!(connection.command(&["DBSIZE"]).unwrap(), Value::Integer(2));
+    assert_eq!(connection.command(&["DBSIZE"]).unwrap(), RespValue::Integer(2));
 
-    for (url, says) in [
+    for (url, expected) in [
         (format!("redis+sentinel://:wrong@{hosts}/tidegate"), "check user and password"),
         (format!("redis+sentinel://{hosts}/tidegate"), "check user and password"),
         (format!("redis+sentinel://:s3cret%2F%40@{hosts}/nobody"), "the sentinels know no primary"),
@@ -42,72 +42,72 @@ async fn a_login_and_a_database_are_those_of_the_servers() {
         (format!("redis+sentinel://:s3cret%2F%40@{hosts}/tidegate/x"), "not a number"),
     ] {
         let refused = connect(url).await.unwrap_err().to_string();
-        assert!(refused.contains(says), "{refused}");
+        assert!(refused.contains(expected), "{refused}");
         assert!(!refused.contains("s3cret"), "{refused}");
     }
 
     // The sentinel that is named first may be gone.
     sentinel.sentinels()[0].kill();
     let store = connect(format!("redis+sentinel://:s3cret%2F%40@{hosts}/tidegate/3")).await.unwrap();
-    assert_eq!(granted(&self::limiter(&store), "a").await, 0);
+    assert_eq!(count_granted(&self::build_limiter(&store), "a").await, 0);
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn the_primary_changes_and_dies_under_load() {
+async fn failovers_under_load_keep_counts() {
     let sentinel = RedisSentinel::start_with(&RedisServer::builder().password("secret")).unwrap();
-    let url = format!("redis+sentinel://:secret@{}/tidegate/1", hosts(&sentinel));
+    let url = format!("redis+sentinel://:secret@{}/tidegate/1", sentinel_hosts(&sentinel));
     let store = RedisStore::builder().deadline(DEADLINE).connect(&url).await.unwrap();
-    let limiter = Arc::new(limiter(&store));
+    let limiter = Arc::new(build_limiter(&store));
     for _ in 0..4 {
         assert!(limiter.decide("quiet", 1).await.is_allowed());
     }
     let first = sentinel.primary().unwrap();
-    until("the replica knows", || replica_knows(first)).unwrap();
+    wait_until("the replica knows", || check_replicated(first)).unwrap();
 
-    let load = Load::start(&limiter);
-    load.goes_on().await;
+    let load = SentinelLoad::start(&limiter);
+    load.wait_for_progress().await;
     block_in_place(|| sentinel.fail_over()).unwrap();
-    recovered(&store, &limiter).await;
-    load.goes_on().await;
+    wait_until_recovered(&store, &limiter).await;
+    load.wait_for_progress().await;
     let second = sentinel.primary().unwrap();
     assert_ne!(second.port(), first.port());
     assert_eq!(connected_clients(first), 0, "nobody is with the old primary any more");
     assert!(connected_clients(second) > 0);
 
     block_in_place(|| {
-        until("the replica knows", || replica_follows(first))?;
+        wait_until("the replica knows", || check_replica_linked(first))?;
         sentinel.kill_primary()?;
         sentinel.wait_until_ok()
     })
     .unwrap();
-    recovered(&store, &limiter).await;
-    load.goes_on().await;
+    wait_until_recovered(&store, &limiter).await;
+    load.wait_for_progress().await;
     let degraded = limiter.degraded_count();
     assert!(degraded > 0, "nothing was decided in between");
-    load.goes_on().await;
+    load.wait_for_progress().await;
     assert_eq!(limiter.degraded_count(), degraded, "the store decides again, and goes on");
     load.stop().await;
 
     assert_eq!(sentinel.primary().unwrap().port(), first.port());
-    assert_eq!(granted(&limiter, "quiet").await, LIMIT - 4);
-    assert_eq!(store.trouble(), None);
+    assert_eq!(count_granted(&limiter, "quiet").await, LIMIT - 4);
+    assert_eq!(store.last_error(), None);
     assert!(store.outages() >= 2);
 }
 
 /// A primary that is made a replica keeps its clients: it says `READONLY` to who decides there.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_primary_that_turned_replica_is_left() {
+async fn demoted_primary_is_left() {
     let sentinel = RedisSentinel::start().unwrap();
-    let url = format!("redis+sentinel://{}/tidegate", hosts(&sentinel));
+    let url = format!("redis+sentinel://{}/tidegate", sentinel_hosts(&sentinel));
     let store = RedisStore::builder().deadline(DEADLINE).connect(&url).await.unwrap();
-    let limiter = limiter(&store);
+    let limiter = build_limiter(&store);
     for _ in 0..4 {
         assert!(limiter.decide("quiet", 1).await.is_allowed());
     }
     let old = sentinel.primary().unwrap();
-    until("the replica knows", || replica_knows(old)).unwrap();
+    wait_until("the replica knows", || check_replicated(old)).unwrap();
     let new = block_in_place(|| {
-        until("the sentinels make the replica the primary", || {
+        wait_until("the sentinels make the replica the primary", || {
             let new = sentinel.primary()?;
             if new.port() == old.port() {
                 sentinel.sentinels()[0].command(&["SENTINEL", "FAILOVER", "tidegate"])?;
@@ -121,28 +121,28 @@ async fn a_primary_that_turned_replica_is_left() {
 
     // What is denied is not written, so a denial would not show where it comes from.
     let mut admitted = 4;
-    soon("decisions come from the new primary", async || {
+    poll_until("decisions come from the new primary", async || {
         let decision = limiter.decide("quiet", 1).await;
         admitted += u64::from(decision.is_allowed());
         !decision.is_degraded()
     })
     .await;
-    assert_eq!(admitted + granted(&limiter, "quiet").await, LIMIT);
+    assert_eq!(admitted + count_granted(&limiter, "quiet").await, LIMIT);
     let degraded = limiter.degraded_count();
-    assert_eq!(granted(&limiter, "other").await, LIMIT);
+    assert_eq!(count_granted(&limiter, "other").await, LIMIT);
     assert_eq!(limiter.degraded_count(), degraded);
     let key = "tidegate:{rule:other}:1";
-    assert_eq!(new.command(&["EXISTS", key]).unwrap(), Value::Integer(1));
+    assert_eq!(new.command(&["EXISTS", key]).unwrap(), RespValue::Integer(1));
 }
 
 /// Many tasks that ask for many keys.
-struct Load {
+struct SentinelLoad {
     tasks: JoinSet<()>,
     answers: Arc<AtomicU64>,
-    is_over: Arc<AtomicBool>,
+    is_stopped: Arc<AtomicBool>,
 }
 
-impl Load {
+impl SentinelLoad {
     fn start(limiter: &Arc<Limiter>) -> Self {
         let (answers, is_over) = (Arc::new(AtomicU64::new(0)), Arc::new(AtomicBool::new(false)));
         let mut tasks = JoinSet::new();
@@ -159,32 +159,32 @@ impl Load {
                 }
             });
         }
-        Self { tasks, answers, is_over }
+        Self { tasks, answers, is_stopped: is_over }
     }
 
-    async fn goes_on(&self) {
+    async fn wait_for_progress(&self) {
         let now = self.answers.load(Ordering::Relaxed);
-        soon("everybody goes on", async || self.answers.load(Ordering::Relaxed) > now + 1_000).await;
+        poll_until("everybody goes on", async || self.answers.load(Ordering::Relaxed) > now + 1_000).await;
     }
 
     async fn stop(self) {
-        self.is_over.store(true, Ordering::Relaxed);
+        self.is_stopped.store(true, Ordering::Relaxed);
         self.tasks.join_all().await;
     }
 }
 
-fn hosts(sentinel: &RedisSentinel) -> String {
+fn sentinel_hosts(sentinel: &RedisSentinel) -> String {
     let hosts: Vec<_> = sentinel.sentinels().iter().map(|sentinel| sentinel.address().to_string()).collect();
     hosts.join(",")
 }
 
 /// Without the store it denies, so that all that is admitted was counted there.
-fn limiter(store: &RedisStore) -> Limiter {
+fn build_limiter(store: &RedisStore) -> Limiter {
     let builder = Limiter::builder().name("rule").store(store.clone()).failure_mode(FailureMode::Closed);
     builder.build(&*format!("{LIMIT} per 52w")).unwrap()
 }
 
-async fn granted(limiter: &Limiter, key: &str) -> u64 {
+async fn count_granted(limiter: &Limiter, key: &str) -> u64 {
     let mut granted = 0;
     for _ in 0..2 * LIMIT {
         granted += u64::from(limiter.decide(key, 1).await.is_allowed());
@@ -192,23 +192,23 @@ async fn granted(limiter: &Limiter, key: &str) -> u64 {
     granted
 }
 
-async fn recovered(store: &RedisStore, limiter: &Limiter) {
-    soon("the store decides", async || {
-        store.trouble().is_none() && !limiter.key("quiet").peek(1).await.is_degraded()
+async fn wait_until_recovered(store: &RedisStore, limiter: &Limiter) {
+    poll_until("the store decides", async || {
+        store.last_error().is_none() && !limiter.key("quiet").peek(1).await.is_degraded()
     })
     .await;
 }
 
 /// Whether all that was written has reached the replica.
-fn replica_knows(primary: &RedisServer) -> Result<(), String> {
+fn check_replicated(primary: &RedisServer) -> Result<(), String> {
     let role = primary.command(&["ROLE"])?;
-    let [_, Value::Integer(written), replicas] = role.items() else { return Err(format!("{role}")) };
+    let [_, RespValue::Integer(written), replicas] = role.items() else { return Err(format!("{role}")) };
     let known = replicas.items().first().and_then(|replica| replica.items()[2].text()?.parse::<i64>().ok());
     if known >= Some(*written) { Ok(()) } else { Err(format!("{known:?} of {written}")) }
 }
 
 /// Whether a replica has a link to its primary.
-fn replica_follows(replica: &RedisServer) -> Result<(), String> {
+fn check_replica_linked(replica: &RedisServer) -> Result<(), String> {
     let role = replica.command(&["ROLE"])?;
     match role.items() {
         [_, _, _, link, ..] if *link == "connected" => Ok(()),
@@ -218,6 +218,6 @@ fn replica_follows(replica: &RedisServer) -> Result<(), String> {
 
 /// Clients that run scripts.
 fn connected_clients(server: &RedisServer) -> usize {
-    let told = server.command(&["CLIENT", "LIST", "TYPE", "normal"]).unwrap();
-    told.text().unwrap().lines().filter(|line| line.contains("cmd=evalsha")).count()
+    let reply = server.command(&["CLIENT", "LIST", "TYPE", "normal"]).unwrap();
+    reply.text().unwrap().lines().filter(|line| line.contains("cmd=evalsha")).count()
 }

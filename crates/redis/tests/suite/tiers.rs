@@ -3,7 +3,7 @@
 #![cfg(target_os = "linux")]
 #![allow(clippy::unwrap_used, clippy::panic, reason = "this is how a test fails")]
 
-use crate::common::{limiter, store, verdict};
+use crate::common::{build_limiter, connect_store, summarize};
 use proptest::{prelude::*, test_runner::TestCaseResult};
 use std::{
     sync::{
@@ -21,36 +21,36 @@ use tidegate_testkit::{servers::RedisServer, strategy::*};
 
 /// When, for how much, under which tier, how patient; and in one of eight cases what was taken last is given back first,
 /// in another the key is forgotten.
-type Caller = (Pause, Cost, usize, Patience, u8);
+type TierStep = (CallPause, CallCost, usize, MaxWait, u8);
 
 /// Random stories, told at the same times to the memory of this process and to the server.
 #[test]
-fn tiers_in_redis_are_those_of_memory() {
+fn redis_tiers_match_memory() {
     let server = RedisServer::start().unwrap();
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
-    let store = runtime.block_on(store(&server.url()));
-    let made = AtomicU64::new(0);
+    let store = runtime.block_on(connect_store(&server.url()));
+    let next_key = AtomicU64::new(0);
     for (name, samples) in every_algorithm().into_iter().filter(|(name, _)| *name != "concurrency") {
-        let caller = (pauses(), costs(), 0_usize..3, patience(), 0_u8..8);
-        let stories = (proptest::collection::vec(samples, 2..4), proptest::collection::vec(caller, 1..25));
-        let law = |(samples, story): (Vec<Sample>, Vec<Caller>)| -> TestCaseResult {
+        let caller = (pauses(), costs(), 0_usize..3, max_waits(), 0_u8..8);
+        let inputs = (proptest::collection::vec(samples, 2..4), proptest::collection::vec(caller, 1..25));
+        let property = |(samples, steps): (Vec<Sample>, Vec<TierStep>)| -> TestCaseResult {
             let quotas: Vec<Quota> = samples.iter().map(|sample| sample.quota).collect();
             let (clock, hand) = Clock::manual();
             let memory = Limiter::builder().clock(clock).build_tiers(&quotas).unwrap();
             let limit =
                 Arc::new(StoreLimit::new("tiers", quotas.clone(), QuotaSelection::Tier, CarryOver::Keep));
-            let key = made.fetch_add(1, Ordering::Relaxed).to_string();
-            let mut moment = Moment::start_of(&samples[0]);
-            let mut held = None;
-            for (pause, cost, tier, patience, deed) in story {
+            let key = next_key.fetch_add(1, Ordering::Relaxed).to_string();
+            let mut call_clock = CallClock::new(&samples[0]);
+            let mut last_charge = None;
+            for (pause, cost, tier, patience, op) in steps {
                 let tier = tier % quotas.len();
-                moment.pass(pause);
-                hand.set(moment.now);
+                call_clock.advance(pause);
+                hand.set(call_clock.now);
                 let place = |tier| KeyRef { limit: limit.clone(), key: key.clone(), tier };
                 let perform = |request| {
-                    runtime.block_on(store.perform_at(&[request], moment.now)).pop().unwrap().unwrap()
+                    runtime.block_on(store.execute_at(&[request], call_clock.now)).pop().unwrap().unwrap()
                 };
-                match (deed, held.take()) {
+                match (op, last_charge.take()) {
                     (0, Some((reservation, tier, charge, cost))) => {
                         perform(StoreRequest::Refund { key_ref: place(tier), charge, cost });
                         drop::<Reservation>(reservation);
@@ -64,7 +64,7 @@ fn tiers_in_redis_are_those_of_memory() {
                     }
                     _ => {}
                 }
-                let caller = Move { pause: Pause::None, cost, patience };
+                let caller = CallStep { pause: CallPause::None, cost, max_wait: patience };
                 let demand = caller.demand(&samples[tier]);
                 let ask =
                     StoreCheck { key_ref: place(tier), demand, slot_mode: SlotMode::Peek, receipt: true };
@@ -74,13 +74,14 @@ fn tiers_in_redis_are_those_of_memory() {
                 let bucket = memory.blocking().key("k").tier(tier).unwrap();
                 let reservation = bucket.reserve(demand.cost, demand.max_wait.into());
                 let (ours, theirs) = (*reservation.decision(), answers[0].steps[0].decision);
-                prop_assert_eq!(ours, theirs, "{:?} under {} at {}", demand, quotas[tier], moment.now);
-                moment.hear(&ours);
-                held = ours.is_granted().then(|| (reservation, tier, answers[0].charge(), demand.cost));
+                prop_assert_eq!(ours, theirs, "{:?} under {} at {}", demand, quotas[tier], call_clock.now);
+                call_clock.record(&ours);
+                last_charge =
+                    ours.is_granted().then(|| (reservation, tier, answers[0].charge(), demand.cost));
             }
             Ok(())
         };
-        if let Err(broken) = runner_of(24).run(&stories, law) {
+        if let Err(broken) = runner_with_cases(24).run(&inputs, property) {
             panic!("{name}: {broken}");
         }
     }
@@ -88,9 +89,9 @@ fn tiers_in_redis_are_those_of_memory() {
 
 /// The same words in memory, in the server, and when it is away.
 #[tokio::test]
-async fn a_call_names_its_tier() {
+async fn call_selects_its_tier() {
     let server = RedisServer::start().unwrap();
-    let store = store(&server.url()).await;
+    let store = connect_store(&server.url()).await;
     let tiers: Vec<Quota> = ["2 per 52w", "5 per 52w"].map(|quota| quota.parse().unwrap()).to_vec();
     let builder = || Limiter::builder().name("plans");
     let memory = builder().build_tiers(&tiers).unwrap();
@@ -99,22 +100,22 @@ async fn a_call_names_its_tier() {
         let tier = |tier| limiter.key("a").tier(tier);
         let (free, pro) = (tier(0).unwrap(), tier(1).unwrap());
         assert!(tier(2).is_none() && limiter.tiers() == 2);
-        assert_eq!(verdict(&free.check(2).await), "allow 0 of 2");
-        assert_eq!(verdict(&free.check(1).await), "deny 0 of 2");
-        assert_eq!(verdict(&pro.peek(1).await), "allow 3 of 5");
+        assert_eq!(summarize(&free.check(2).await), "allow 0 of 2");
+        assert_eq!(summarize(&free.check(1).await), "deny 0 of 2");
+        assert_eq!(summarize(&pro.peek(1).await), "allow 3 of 5");
         let reserved = pro.reserve(2, Duration::ZERO).await;
-        assert_eq!((verdict(reserved.decision()), reserved.decision().quota()), ("allow 1 of 5".into(), 1));
+        assert_eq!((summarize(reserved.decision()), reserved.decision().quota()), ("allow 1 of 5".into(), 1));
         reserved.cancel().await;
         let (taken, decision): (u64, Decision) = pro.take_up_to(9).await;
-        assert_eq!((taken, verdict(&decision)), (3, "allow 0 of 5".into()));
+        assert_eq!((taken, summarize(&decision)), (3, "allow 0 of 5".into()));
         limiter.key("a").reset().await.unwrap();
         let waiter = |cost| Waiter::new(cost).deadline(Duration::ZERO);
         assert!(free.acquire_queued(waiter(3)).await.is_err() && pro.acquire_queued(waiter(3)).await.is_ok());
         limiter.key("a").reset().await.unwrap();
-        assert_eq!(verdict(&limiter.decide("a", 1).await), "allow 1 of 2");
+        assert_eq!(summarize(&limiter.decide("a", 1).await), "allow 1 of 2");
         assert_eq!(limiter.degraded_count(), 0);
     }
-    assert!(limiter(&store, "one", "5 per 52w").key("a").tier(1).is_none());
+    assert!(build_limiter(&store, "one", "5 per 52w").key("a").tier(1).is_none());
     let mixed = [tiers[0], "5/s sliding-log".parse().unwrap()];
     assert!(builder().build_tiers(&mixed).is_err() && builder().store(store).build_tiers(&mixed).is_err());
     server.kill();

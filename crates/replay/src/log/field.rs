@@ -18,7 +18,7 @@ pub enum Field {
     Number,
     /// The address of the client, with or without a port; or its name, which is no address.
     Ip,
-    /// `GET /path HTTP/1.1`
+    /// `GET /path HTTP_ABOUT/1.1`
     Request,
     /// `GET`
     Method,

@@ -24,7 +24,7 @@ use tidegate_overload::Cause;
 /// ```
 /// use tidegate_rule::{Answer, Declaration, Rules};
 ///
-/// # tokio::runtime::Builder::new_current_thread().enable_time().build().unwrap().block_on(async {
+/// # tokio::runtime::RedisServerBuilder::new_current_thread().enable_time().build().unwrap().block_on(async {
 /// let login = Rules::new().rule(Declaration::of("login").quota("1/min")?.message("Too many attempts."))?;
 /// login.admit("alice", 1).await?;
 /// let limited = login.admit("alice", 1).await.unwrap_err();

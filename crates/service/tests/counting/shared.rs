@@ -18,7 +18,7 @@ use tidegate_service::descriptors::{
     AskedDescriptor, Counting, DescriptorFault, DescriptorService, DomainAsk, Lookup, Override,
     ServiceSettings, SharedKeys, WhenOver, WindowTime,
 };
-use tidegate_testkit::servers::{RedisServer, Value};
+use tidegate_testkit::servers::{RedisServer, RespValue};
 
 /// Five seconds into a minute, as in the example that everybody knows.
 const NOW: u64 = 1_606_925_765;
@@ -58,7 +58,7 @@ fn get(server: &RedisServer, key: &str) -> Option<String> {
 
 fn all_keys(server: &RedisServer) -> Vec<String> {
     let keys = server.command(&["KEYS", "*"]).unwrap();
-    let mut keys: Vec<_> = keys.items().iter().filter_map(Value::text).map(str::to_owned).collect();
+    let mut keys: Vec<_> = keys.items().iter().filter_map(RespValue::text).map(str::to_owned).collect();
     keys.sort();
     keys
 }

@@ -65,7 +65,7 @@ async fn health_follows_the_store_only_where_that_is_declared() {
         let environment = environment(folder.path(), variables);
         let store = RedisStore::builder().deadline(AMPLE).connect(&redis.url()).await.unwrap();
         let stores = HostStores { store: Some(Arc::new(store.clone())), ..HostStores::default() };
-        let host = ServiceHost::open(&environment, stores).unwrap().store_health(move || store.trouble());
+        let host = ServiceHost::open(&environment, stores).unwrap().store_health(move || store.last_error());
         let (grpc, http) = (address(&host, "gRPC"), address(&host, "JSON"));
         let running = tokio::spawn(host.run(pending()));
 

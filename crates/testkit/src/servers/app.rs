@@ -1,6 +1,6 @@
 //! Programs of others that serve HTTP: applications in Node and in Flask, Caddy, Envoy.
 
-use super::{nginx::Sent, port::Port, process::Process, until};
+use super::{nginx::SentHttpRequest, port::ReservedPort, process::ServerProcess, wait_until};
 use std::{
     fs, io,
     net::{SocketAddr, TcpStream},
@@ -11,10 +11,10 @@ use tempfile::TempDir;
 /// A server on loopback that this test started: one process, its own directory. Dropping it kills it.
 #[derive(Debug)]
 pub struct AppServer {
-    process: Process,
-    port: Port,
+    process: ServerProcess,
+    port: ReservedPort,
     /// Where Envoy reports that it is ready. Without one a server is ready when it accepts connections.
-    admin: Option<Port>,
+    admin_port: Option<ReservedPort>,
     directory: TempDir,
 }
 
@@ -22,32 +22,32 @@ pub struct AppServer {
 const CADDY_GLOBAL: &str = "{\n\tadmin off\n\tauto_https off\n}\n";
 
 impl AppServer {
-    /// Runs a script in Node, which listens on the port of its first argument; `None` where no `node` is installed.
-    pub fn node(script: &str) -> Result<Option<Self>, String> {
-        let port = Port::any()?;
+    /// Runs a script in Node, which listens on the port of its first argument; `None` where no `start_node` is installed.
+    pub fn start_node(script: &str) -> Result<Option<Self>, String> {
+        let port = ReservedPort::reserve()?;
         let number = port.number().to_string();
         Self::start("node", &["app.js", &number], ("app.js", script), (port, None))
     }
 
-    /// Runs a module with an `app` in Flask; `None` where no `flask` is installed.
-    pub fn flask(module: &str) -> Result<Option<Self>, String> {
-        let port = Port::any()?;
+    /// Runs a module with an `app` in Flask; `None` where no `start_flask` is installed.
+    pub fn start_flask(module: &str) -> Result<Option<Self>, String> {
+        let port = ReservedPort::reserve()?;
         let number = port.number().to_string();
         let args = ["--app", "app.py", "run", "--host", "127.0.0.1", "--port", &number, "--with-threads"];
         Self::start("flask", &args, ("app.py", module), (port, None))
     }
 
-    /// Runs Caddy with a Caddyfile in which `PORT` stands for its port; `None` where no `caddy` is installed.
-    pub fn caddy(config: &str) -> Result<Option<Self>, String> {
-        let port = Port::any()?;
+    /// Runs Caddy with a Caddyfile in which `PORT` stands for its port; `None` where no `start_caddy` is installed.
+    pub fn start_caddy(config: &str) -> Result<Option<Self>, String> {
+        let port = ReservedPort::reserve()?;
         let config = format!("{CADDY_GLOBAL}{}", config.replace("PORT", &port.number().to_string()));
         let args = ["run", "--config", "Caddyfile", "--adapter", "caddyfile"];
         Self::start("caddy", &args, ("Caddyfile", &config), (port, None))
     }
 
-    /// Runs Envoy with a file in which `PORT` and `ADMIN` stand for its ports; `None` where no `envoy` is installed.
-    pub fn envoy(config: &str) -> Result<Option<Self>, String> {
-        let (port, admin) = (Port::any()?, Port::any()?);
+    /// Runs Envoy with a file in which `PORT` and `ADMIN` stand for its ports; `None` where no `start_envoy` is installed.
+    pub fn start_envoy(config: &str) -> Result<Option<Self>, String> {
+        let (port, admin) = (ReservedPort::reserve()?, ReservedPort::reserve()?);
         let config = config
             .replace(": PORT", &format!(": {}", port.number()))
             .replace("ADMIN", &admin.number().to_string());
@@ -60,7 +60,7 @@ impl AppServer {
         program: &str,
         args: &[&str],
         (file, text): (&str, &str),
-        (port, admin): (Port, Option<Port>),
+        (port, admin): (ReservedPort, Option<ReservedPort>),
     ) -> Result<Option<Self>, String> {
         let directory = tempfile::Builder::new().prefix("tidegate-").tempdir().map_err(|e| e.to_string())?;
         let path = directory.path();
@@ -72,15 +72,15 @@ impl AppServer {
             // It keeps nothing elsewhere.
             command.env("HOME", path).env("XDG_DATA_HOME", path).env("XDG_CONFIG_HOME", path);
             command.env("PYTHONDONTWRITEBYTECODE", "1");
-            Process::start(&mut command, path)
+            ServerProcess::start(&mut command, path)
         };
         let process = match spawn() {
             Ok(process) => process,
             Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(None),
             Err(error) => return Err(format!("{program} does not start: {error}")),
         };
-        let mut server = Self { process, port, admin, directory };
-        until(&format!("{program} is ready"), || match server.process.end() {
+        let mut server = Self { process, port, admin_port: admin, directory };
+        wait_until(&format!("{program} is ready"), || match server.process.exit_status() {
             Some(status) => Ok(Err(format!("{program} ended with {status}:\n{}", server.log()))),
             None => server.check_ready().map(Ok),
         })??;
@@ -88,8 +88,8 @@ impl AppServer {
     }
 
     fn check_ready(&self) -> Result<(), String> {
-        match &self.admin {
-            Some(admin) => match Sent::new(admin.address(), "/ready")?.wait()? {
+        match &self.admin_port {
+            Some(admin) => match SentHttpRequest::new(admin.address(), "/ready")?.wait()? {
                 200 => Ok(()),
                 status => Err(format!("/ready returns {status}")),
             },

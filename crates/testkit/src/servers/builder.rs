@@ -1,14 +1,14 @@
 //! What a server is to be like.
 
-use super::{RedisServer, Version, certificates::Certificates, port::Port, redis::Parts};
+use super::{RedisServer, ServerVersion, certificates::Certificates, port::ReservedPort, redis::ServerParts};
 use std::env;
 
 /// Describes a server. Without more words it is bare: a TCP port on loopback, no password, nothing kept on disk.
 #[derive(Clone, Debug)]
 #[must_use]
-pub struct Builder {
+pub struct RedisServerBuilder {
     pub(super) binary: String,
-    pub(super) role: Role,
+    pub(super) role: RedisRole,
     pub(super) password: Option<String>,
     pub(super) user: Option<(String, String)>,
     has_socket: bool,
@@ -18,7 +18,7 @@ pub struct Builder {
 
 /// What the program is started as.
 #[derive(Clone, Copy, Debug)]
-pub(super) enum Role {
+pub(super) enum RedisRole {
     /// On its own, or with replicas.
     Single,
     /// In a cluster.
@@ -28,7 +28,7 @@ pub(super) enum Role {
 }
 
 /// A replica gets its data through a file: without one it would wait a second for what is written next.
-const BARE: &str = "\
+const BASE_CONFIG: &str = "\
 bind 127.0.0.1
 save \"\"
 repl-diskless-sync no
@@ -37,24 +37,24 @@ repl-ping-replica-period 1
 ";
 
 /// Tests may call `DEBUG`, and replicas that stand still do not hold up the end of a server.
-const SINCE_7: &str = "\
+const CONFIG_SINCE_7: &str = "\
 enable-debug-command local
 shutdown-timeout 0
 ";
 
 /// A client needs no certificate, unless the test says so.
-const TLS: &str = "\
+const TLS_CONFIG: &str = "\
 tls-ca-cert-file authority.crt
 tls-cert-file server.crt
 tls-key-file server.key
 tls-auth-clients no
 ";
 
-impl Builder {
+impl RedisServerBuilder {
     pub(super) fn new() -> Self {
         Self {
             binary: env::var("TIDEGATE_REDIS").unwrap_or_else(|_| "redis-server".into()),
-            role: Role::Single,
+            role: RedisRole::Single,
             password: None,
             user: None,
             has_socket: false,
@@ -112,7 +112,7 @@ impl Builder {
         Ok(server)
     }
 
-    pub(super) fn role(mut self, role: Role) -> Self {
+    pub(super) fn role(mut self, role: RedisRole) -> Self {
         self.role = role;
         self
     }
@@ -120,16 +120,16 @@ impl Builder {
     /// All of a server but its process.
     pub(super) fn prepare(&self) -> Result<RedisServer, String> {
         let binary = &self.binary;
-        let version = Version::of(binary)
+        let version = ServerVersion::detect(binary)
             .ok_or_else(|| format!("{binary} is not installed: apt-get install {binary}"))?;
         let directory = tempfile::Builder::new().prefix("tidegate-").tempdir().map_err(|e| e.to_string())?;
         let (port, bus) = match self.role {
-            Role::Node => Port::with_bus().map(|(port, bus)| (port, Some(bus)))?,
-            Role::Single | Role::Sentinel => (Port::any()?, None),
+            RedisRole::Node => ReservedPort::reserve_with_bus().map(|(port, bus)| (port, Some(bus)))?,
+            RedisRole::Single | RedisRole::Sentinel => (ReservedPort::reserve()?, None),
         };
-        let mut config = format!("{BARE}port {}\n", port.number());
-        if version >= Version::SEVEN {
-            config += SINCE_7;
+        let mut config = format!("{BASE_CONFIG}port {}\n", port.number());
+        if version >= ServerVersion::REDIS_7 {
+            config += CONFIG_SINCE_7;
         }
 
         let socket = self.has_socket.then(|| directory.path().join("redis.sock"));
@@ -138,12 +138,12 @@ impl Builder {
         }
         let mut tls = None;
         if self.has_tls {
-            let port = Port::any()?;
-            config += &format!("{TLS}tls-port {}\n", port.number());
+            let port = ReservedPort::reserve()?;
+            config += &format!("{TLS_CONFIG}tls-port {}\n", port.number());
             tls = Some((port, Certificates::create(directory.path())?));
         }
 
-        let parts = Parts { builder: self.clone(), version, port, bus, socket, tls, directory };
+        let parts = ServerParts { builder: self.clone(), version, port, bus, socket, tls, directory };
         let server = RedisServer::new(parts);
         server.append("redis.conf", &(config + &self.config))?;
         Ok(server)

@@ -1,10 +1,10 @@
 //! A cluster of six.
 
 use super::{
-    Builder, Connection, Migration, RedisServer, State, Value,
-    builder::Role,
-    slot::{self, SLOTS},
-    until,
+    Migration, RedisServer, RedisServerBuilder, RedisServerState, RespConnection, RespValue,
+    builder::RedisRole,
+    slot::{self, SLOT_COUNT},
+    wait_until,
 };
 use std::iter;
 
@@ -16,14 +16,14 @@ pub struct RedisCluster {
     nodes: Vec<RedisServer>,
 }
 
-const PRIMARIES: usize = 3;
+const PRIMARY_COUNT: usize = 3;
 
 /// After how many milliseconds of silence a node is taken for dead. Less, and a busy machine kills nodes.
 const NODE_TIMEOUT: &str = "1500";
 
 /// Slots that follow each other, and the port of the primary that has them.
 #[derive(Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub(super) struct Share {
+pub(super) struct SlotOwner {
     first: u16,
     last: u16,
     port: u16,
@@ -36,17 +36,17 @@ impl RedisCluster {
     }
 
     /// Starts nodes as described.
-    pub fn start_with(node: &Builder) -> Result<Self, String> {
+    pub fn start_with(node: &RedisServerBuilder) -> Result<Self, String> {
         let node = node
             .clone()
-            .role(Role::Node)
+            .role(RedisRole::Node)
             .config("cluster-enabled", "yes")
             .config("cluster-node-timeout", NODE_TIMEOUT)
             .config("cluster-config-file", "nodes.conf");
-        let nodes = iter::repeat_with(|| node.prepare()).take(2 * PRIMARIES).collect::<Result<_, _>>()?;
+        let nodes = iter::repeat_with(|| node.prepare()).take(2 * PRIMARY_COUNT).collect::<Result<_, _>>()?;
         let cluster = Self { nodes };
         for node in &cluster.nodes {
-            node.append("nodes.conf", &cluster.as_seen_by(node))?;
+            node.append("nodes.conf", &cluster.nodes_conf(node))?;
             node.launch()?;
         }
         cluster.wait_until_ok()?;
@@ -55,7 +55,7 @@ impl RedisCluster {
 
     /// Where a client connects first: any node will do.
     pub fn url(&self) -> String {
-        self.living().next().unwrap_or(&self.nodes[0]).url()
+        self.running_nodes().next().unwrap_or(&self.nodes[0]).url()
     }
 
     /// Where all of the nodes are.
@@ -75,13 +75,13 @@ impl RedisCluster {
 
     /// The node that has a slot, as the nodes see it.
     pub fn primary_of(&self, slot: u16) -> Result<&RedisServer, String> {
-        let shares = shares(&mut self.any()?.connect()?)?;
+        let shares = fetch_slot_owners(&mut self.any_node()?.connect()?)?;
         self.owner(&shares, slot)
     }
 
     /// The primaries that do not have a slot, to move it to.
     pub fn primaries_without(&self, slot: u16) -> Result<Vec<&RedisServer>, String> {
-        let shares = shares(&mut self.any()?.connect()?)?;
+        let shares = fetch_slot_owners(&mut self.any_node()?.connect()?)?;
         let owner = self.owner(&shares, slot)?;
         let is_other = |node: &&RedisServer| {
             node.port() != owner.port() && shares.iter().any(|share| share.port == node.port())
@@ -115,25 +115,25 @@ impl RedisCluster {
 
     /// Waits until all nodes that run say that all is well, agree who has which slot, and have none with a dead node.
     pub fn wait_until_ok(&self) -> Result<(), String> {
-        until("the cluster is well", || self.shares().map(drop))
+        wait_until("the cluster is well", || self.slot_owners().map(drop))
     }
 }
 
 /// What the nodes say.
 impl RedisCluster {
     /// Who has which slots, if all nodes agree and all is well.
-    pub(super) fn shares(&self) -> Result<Vec<Share>, String> {
-        let mut agreed: Option<Vec<Share>> = None;
-        for node in self.living() {
+    pub(super) fn slot_owners(&self) -> Result<Vec<SlotOwner>, String> {
+        let mut agreed: Option<Vec<SlotOwner>> = None;
+        for node in self.running_nodes() {
             let mut connection = node.connect()?;
             let problem = |what: &str| format!("{} {what}", node.address());
-            if !says(&mut connection, &["CLUSTER", "INFO"], "cluster_state:ok")? {
+            if !reply_has_line(&mut connection, &["CLUSTER", "INFO"], "cluster_state:ok")? {
                 return Err(problem("says that the cluster is down"));
             }
-            if says(&mut connection, &["INFO", "replication"], "master_link_status:down")? {
+            if reply_has_line(&mut connection, &["INFO", "replication"], "master_link_status:down")? {
                 return Err(problem("has no link to its primary"));
             }
-            let shares = shares(&mut connection)?;
+            let shares = fetch_slot_owners(&mut connection)?;
             if agreed.as_ref().is_some_and(|agreed| *agreed != shares) {
                 return Err(problem("sees the slots elsewhere"));
             }
@@ -142,66 +142,68 @@ impl RedisCluster {
         let agreed = agreed.ok_or("no node runs")?;
         for share in &agreed {
             let owner = self.owner(&agreed, share.first)?;
-            if owner.state() != State::Running {
+            if owner.state() != RedisServerState::Running {
                 return Err(format!("{} still has slots", owner.address()));
             }
         }
         Ok(agreed)
     }
 
-    pub(super) fn owner(&self, shares: &[Share], slot: u16) -> Result<&RedisServer, String> {
+    pub(super) fn owner(&self, shares: &[SlotOwner], slot: u16) -> Result<&RedisServer, String> {
         let share = shares.iter().find(|share| (share.first..=share.last).contains(&slot));
         let port = share.ok_or_else(|| format!("nobody has slot {slot}"))?.port;
         self.nodes.iter().find(|node| node.port() == port).ok_or_else(|| format!("{port} is no node of ours"))
     }
 
-    fn living(&self) -> impl Iterator<Item = &RedisServer> {
-        self.nodes.iter().filter(|node| node.state() == State::Running)
+    fn running_nodes(&self) -> impl Iterator<Item = &RedisServer> {
+        self.nodes.iter().filter(|node| node.state() == RedisServerState::Running)
     }
 
-    fn any(&self) -> Result<&RedisServer, String> {
-        self.living().next().ok_or_else(|| "no node runs".into())
+    fn any_node(&self) -> Result<&RedisServer, String> {
+        self.running_nodes().next().ok_or_else(|| "no node runs".into())
     }
 
     /// The file that a node keeps of the cluster.
-    fn as_seen_by(&self, own: &RedisServer) -> String {
+    fn nodes_conf(&self, own: &RedisServer) -> String {
         let mut text = String::new();
         for (index, node) in self.nodes.iter().enumerate() {
             let myself = if node.port() == own.port() { "myself," } else { "" };
             let (id, address, bus) = (node.id(), node.address(), node.bus().unwrap_or_default());
             let place = match index {
-                ..PRIMARIES => {
-                    let (first, last) = third(index);
+                ..PRIMARY_COUNT => {
+                    let (first, last) = slot_range(index);
                     format!("master - 0 0 {} connected {first}-{last}", index + 1)
                 }
                 _ => {
-                    let primary = index - PRIMARIES;
+                    let primary = index - PRIMARY_COUNT;
                     format!("slave {} 0 0 {} connected", self.nodes[primary].id(), primary + 1)
                 }
             };
             text += &format!("{id} {address}@{bus} {myself}{place}\n");
         }
-        text + &format!("vars currentEpoch {PRIMARIES} lastVoteEpoch 0\n")
+        text + &format!("vars currentEpoch {PRIMARY_COUNT} lastVoteEpoch 0\n")
     }
 }
 
-fn third(index: usize) -> (u16, u16) {
-    let bound = |index: usize| usize::from(SLOTS) * index / PRIMARIES;
+fn slot_range(index: usize) -> (u16, u16) {
+    let bound = |index: usize| usize::from(SLOT_COUNT) * index / PRIMARY_COUNT;
     (bound(index) as u16, bound(index + 1) as u16 - 1)
 }
 
-fn says(connection: &mut Connection, words: &[&str], line: &str) -> Result<bool, String> {
+fn reply_has_line(connection: &mut RespConnection, words: &[&str], line: &str) -> Result<bool, String> {
     let answer = connection.command(words)?;
-    Ok(answer.text().is_some_and(|text| text.lines().any(|said| said == line)))
+    Ok(answer.text().is_some_and(|text| text.lines().any(|reply_line| reply_line == line)))
 }
 
-fn shares(connection: &mut Connection) -> Result<Vec<Share>, String> {
+fn fetch_slot_owners(connection: &mut RespConnection) -> Result<Vec<SlotOwner>, String> {
     let answer = connection.command(&["CLUSTER", "SLOTS"])?;
-    let number = |value: &Value| u16::try_from(value.integer()?).ok();
-    let share = |item: &Value| match item.items() {
-        [first, last, primary, ..] => {
-            Some(Share { first: number(first)?, last: number(last)?, port: number(primary.items().get(1)?)? })
-        }
+    let number = |value: &RespValue| u16::try_from(value.integer()?).ok();
+    let share = |item: &RespValue| match item.items() {
+        [first, last, primary, ..] => Some(SlotOwner {
+            first: number(first)?,
+            last: number(last)?,
+            port: number(primary.items().get(1)?)?,
+        }),
         _ => None,
     };
     let shares: Option<Vec<_>> = answer.items().iter().map(share).collect();

@@ -1,20 +1,20 @@
 //! A slot on its way from one node to another.
 
-use super::{RedisCluster, RedisServer, until};
+use super::{RedisCluster, RedisServer, wait_until};
 
 /// A slot that two nodes share for a while. Its keys move one by one, or all with [`Self::finish`].
 ///
 /// ```text
 ///   a key that   is still there    has moved    is new
-///   its node     answers           ASK          ASK
+///   its start_node     answers           ASK          ASK
 /// ```
 #[derive(Debug)]
 #[must_use = "the slot stays between two nodes until `finish`"]
 pub struct Migration<'a> {
     cluster: &'a RedisCluster,
     slot: u16,
-    from: &'a RedisServer,
-    to: &'a RedisServer,
+    source: &'a RedisServer,
+    target: &'a RedisServer,
 }
 
 impl<'a> Migration<'a> {
@@ -23,33 +23,33 @@ impl<'a> Migration<'a> {
         let name = slot.to_string();
         to.command(&["CLUSTER", "SETSLOT", &name, "IMPORTING", &from.id()])?;
         from.command(&["CLUSTER", "SETSLOT", &name, "MIGRATING", &to.id()])?;
-        Ok(Self { cluster, slot, from, to })
+        Ok(Self { cluster, slot, source: from, target: to })
     }
 
     /// The node that the slot leaves.
-    pub fn from(&self) -> &'a RedisServer {
-        self.from
+    pub fn source(&self) -> &'a RedisServer {
+        self.source
     }
 
     /// The node that it goes to.
-    pub fn to(&self) -> &'a RedisServer {
-        self.to
+    pub fn target(&self) -> &'a RedisServer {
+        self.target
     }
 
     /// Moves one key.
     pub fn move_key(&self, key: &str) -> Result<(), String> {
-        let (host, port) = (self.to.address().ip().to_string(), self.to.port().to_string());
+        let (host, port) = (self.target.address().ip().to_string(), self.target.port().to_string());
         let mut words = vec!["MIGRATE", &host, &port, "", "0", "5000"];
-        words.extend(self.to.password().iter().flat_map(|password| ["AUTH", password]));
+        words.extend(self.target.password().iter().flat_map(|password| ["AUTH", password]));
         words.extend(["KEYS", key]);
-        self.from.command(&words).map(drop)
+        self.source.command(&words).map(drop)
     }
 
     /// Moves all keys that are left, and gives the slot to its new node. Returns when all nodes know.
     pub fn finish(self) -> Result<(), String> {
         let slot = self.slot.to_string();
         loop {
-            let keys = self.from.command(&["CLUSTER", "GETKEYSINSLOT", &slot, "100"])?;
+            let keys = self.source.command(&["CLUSTER", "GETKEYSINSLOT", &slot, "100"])?;
             if keys.items().is_empty() {
                 break;
             }
@@ -57,12 +57,16 @@ impl<'a> Migration<'a> {
         }
 
         // First the one that gains it, so that the slot is never without a node.
-        for node in [self.to, self.from] {
-            node.command(&["CLUSTER", "SETSLOT", &slot, "NODE", &self.to.id()])?;
+        for node in [self.target, self.source] {
+            node.command(&["CLUSTER", "SETSLOT", &slot, "NODE", &self.target.id()])?;
         }
-        until("the slot has moved", || {
-            let owner = self.cluster.owner(&self.cluster.shares()?, self.slot)?;
-            if owner.port() == self.to.port() { Ok(()) } else { Err(format!("{} has it", owner.address())) }
+        wait_until("the slot has moved", || {
+            let owner = self.cluster.owner(&self.cluster.slot_owners()?, self.slot)?;
+            if owner.port() == self.target.port() {
+                Ok(())
+            } else {
+                Err(format!("{} has it", owner.address()))
+            }
         })
     }
 }

@@ -1,13 +1,13 @@
 //! Real servers for tests: each test starts its own, on loopback, and nothing of them outlives it.
 //!
 //! ```no_run
-//! use tidegate_testkit::servers::{Fault, Proxy, RedisServer};
+//! use tidegate_testkit::servers::{NetworkFault, Proxy, RedisServer};
 //!
 //! # fn main() -> Result<(), String> {
 //! let server = RedisServer::builder().password("secret").config("maxmemory", "2mb").start()?;
-//! let proxy = Proxy::before(&server)?;
+//! let proxy = Proxy::for_server(&server)?;
 //! // ... a client connects to `proxy.url()` ...
-//! proxy.inject(Fault::Stall);
+//! proxy.inject(NetworkFault::Stall);
 //! server.kill();
 //! server.restart()?;
 //! # Ok(())
@@ -16,14 +16,14 @@
 //!
 //! | noun | is |
 //! |---|---|
-//! | [`RedisServer`] | one Redis or Valkey, as a [`Builder`] describes it |
+//! | [`RedisServer`] | one Redis or Valkey, as a [`RedisServerBuilder`] describes it |
 //! | [`RedisCluster`] | three primaries with a replica each; slots can be moved with a [`Migration`] |
 //! | [`RedisSentinel`] | a primary and a replica under three sentinels |
 //! | [`NginxServer`] | one nginx, by its own clock or by one that the test moves |
 //! | [`AppServer`] | one web application in Node or in Flask, one Caddy, or one Envoy |
-//! | [`Proxy`] | a wire to a server, with a [`Fault`] when asked for one |
-//! | [`Connection`], [`Value`] | enough of the protocol to look at a server without a driver |
-//! | [`until`] | waits for what another process does |
+//! | [`Proxy`] | a wire to a server, with a [`NetworkFault`] when asked for one |
+//! | [`RespConnection`], [`RespValue`] | enough of the protocol to look at a server without a driver |
+//! | [`wait_until`] | waits for what another process does |
 //! | [`skip_without`] | skips a test, or fails it where every component is required |
 //!
 //! Set `TIDEGATE_REDIS` to run them all with another program than `redis-server`: `valkey-server`, or a path.
@@ -42,19 +42,19 @@ mod required;
 mod resp;
 mod sentinel;
 mod slot;
-mod until;
 mod version;
+mod wait;
 
 pub use app::AppServer;
-pub use builder::Builder;
+pub use builder::RedisServerBuilder;
 pub use certificates::Certificates;
 pub use cluster::RedisCluster;
 pub use migration::Migration;
-pub use nginx::{NginxServer, Sent};
-pub use proxy::{Fault, Proxy};
-pub use redis::{RedisServer, State};
+pub use nginx::{NginxServer, SentHttpRequest};
+pub use proxy::{NetworkFault, Proxy};
+pub use redis::{RedisServer, RedisServerState};
 pub use required::skip_without;
-pub use resp::{Connection, Value};
+pub use resp::{RespConnection, RespValue};
 pub use sentinel::RedisSentinel;
-pub use until::until;
-pub use version::Version;
+pub use version::ServerVersion;
+pub use wait::wait_until;

@@ -1,6 +1,6 @@
 //! One nginx, by its own clock or by ours.
 
-use super::{port::Port, process::Process, until};
+use super::{port::ReservedPort, process::ServerProcess, wait_until};
 use std::{
     fs,
     io::{self, Read, Write},
@@ -24,21 +24,21 @@ use tempfile::TempDir;
 /// ```
 #[derive(Debug)]
 pub struct NginxServer {
-    process: Process,
-    port: Port,
-    probe: Port,
+    process: ServerProcess,
+    port: ReservedPort,
+    probe_port: ReservedPort,
     directory: TempDir,
 }
 
 /// A request that was sent, and may not be answered yet.
 #[derive(Debug)]
-pub struct Sent {
+pub struct SentHttpRequest {
     stream: TcpStream,
     answer: Vec<u8>,
 }
 
 /// One process, nothing outside of its directory, and a second port that nothing is limited on.
-const MAIN: &str = "\
+const MAIN_CONFIG: &str = "\
 daemon off;
 master_process off;
 pid nginx.pid;
@@ -65,8 +65,8 @@ impl NginxServer {
     }
 
     /// The same, whose clock stands still until [`set_clock`](Self::set_clock) moves it; `None` where there is no faketime.
-    pub fn start_by_hand(http: &str) -> Result<Option<Self>, String> {
-        match faketime() {
+    pub fn start_with_manual_clock(http: &str) -> Result<Option<Self>, String> {
+        match faketime_library() {
             Some(library) => Self::launch(http, Some(&library)).map(Some),
             None => Ok(None),
         }
@@ -74,19 +74,19 @@ impl NginxServer {
 
     fn launch(http: &str, faketime: Option<&Path>) -> Result<Self, String> {
         let directory = tempfile::Builder::new().prefix("tidegate-").tempdir().map_err(|e| e.to_string())?;
-        let (port, probe) = (Port::any()?, Port::any()?);
-        let config = MAIN
+        let (port, probe) = (ReservedPort::reserve()?, ReservedPort::reserve()?);
+        let config = MAIN_CONFIG
             .replace("HTTP", &http.replace("PORT", &port.number().to_string()))
             .replace("PROBE", &probe.number().to_string());
         let path = directory.path().join("nginx.conf");
         fs::write(&path, config).map_err(|error| format!("nginx.conf: {error}"))?;
-        set_clock(directory.path(), Duration::ZERO)?;
+        write_clock(directory.path(), Duration::ZERO)?;
         let process = spawn(directory.path(), faketime)
             .map_err(|error| format!("nginx does not start: {error}: apt-get install nginx"))?;
-        let mut server = Self { process, port, probe, directory };
-        until("nginx answers", || match server.process.end() {
+        let mut server = Self { process, port, probe_port: probe, directory };
+        wait_until("nginx answers", || match server.process.exit_status() {
             Some(status) => Ok(Err(format!("nginx ended with {status}:\n{}", server.log()))),
-            None => server.touch().map(Ok),
+            None => server.process_events().map(Ok),
         })??;
         Ok(server)
     }
@@ -109,27 +109,27 @@ impl NginxServer {
 
     /// Moves its clock, and returns when it has done whatever it was to do by then.
     pub fn set_clock(&self, time: Duration) -> Result<(), String> {
-        set_clock(self.directory.path(), time)?;
-        self.touch()
+        write_clock(self.directory.path(), time)?;
+        self.process_events()
     }
 
     /// Sends a request, and returns when it has been looked at: what is not answered then has to wait.
-    pub fn get(&self, path: &str) -> Result<Sent, String> {
-        let sent = Sent::new(self.address(), path)?;
-        self.touch()?;
+    pub fn get(&self, path: &str) -> Result<SentHttpRequest, String> {
+        let sent = SentHttpRequest::new(self.address(), path)?;
+        self.process_events()?;
         Ok(sent)
     }
 
     /// Has it go through all that has happened: connections are taken in the order in which they were made.
-    fn touch(&self) -> Result<(), String> {
-        match Sent::new(self.probe.address(), "/")?.wait()? {
+    fn process_events(&self) -> Result<(), String> {
+        match SentHttpRequest::new(self.probe_port.address(), "/")?.wait()? {
             200 => Ok(()),
             status => Err(format!("nginx answers {status}")),
         }
     }
 }
 
-impl Sent {
+impl SentHttpRequest {
     /// Sends a request to whoever listens there.
     pub fn new(address: SocketAddr, path: &str) -> Result<Self, String> {
         let head = format!("GET {path} HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n\r\n");
@@ -164,11 +164,11 @@ impl Sent {
 
     /// The status, when there is an answer.
     pub fn wait(mut self) -> Result<u16, String> {
-        until("there is an answer", || self.poll()?.ok_or_else(|| "there is none".to_owned()))
+        wait_until("there is an answer", || self.poll()?.ok_or_else(|| "there is none".to_owned()))
     }
 }
 
-fn spawn(directory: &Path, faketime: Option<&Path>) -> io::Result<Process> {
+fn spawn(directory: &Path, faketime: Option<&Path>) -> io::Result<ServerProcess> {
     let output = fs::File::create(directory.join("output"))?;
     // Debian has it where only the system's own programs are looked for.
     let path = std::env::var("PATH").unwrap_or_default() + ":/usr/sbin";
@@ -180,19 +180,19 @@ fn spawn(directory: &Path, faketime: Option<&Path>) -> io::Result<Process> {
     }
     command.arg("nginx").arg("-p").arg(directory).args(["-c", "nginx.conf", "-e", "error.log"]);
     command.stdout(output.try_clone()?).stderr(output);
-    Process::start(&mut command, directory)
+    ServerProcess::start(&mut command, directory)
 }
 
 /// The library that tells a program another time.
-fn faketime() -> Option<PathBuf> {
+fn faketime_library() -> Option<PathBuf> {
     let folders = fs::read_dir("/usr/lib").ok()?.filter_map(|entry| Some(entry.ok()?.path()));
     folders.map(|folder| folder.join("faketime/libfaketime.so.1")).find(|library| library.exists())
 }
 
 /// Half a millisecond more than is meant: who counts whole ones rounds down.
-fn set_clock(directory: &Path, time: Duration) -> Result<(), String> {
-    const HALF: Duration = Duration::from_micros(500);
-    let time = time + HALF;
+fn write_clock(directory: &Path, time: Duration) -> Result<(), String> {
+    const HALF_MILLISECOND: Duration = Duration::from_micros(500);
+    let time = time + HALF_MILLISECOND;
     let (minutes, seconds) = (time.as_secs() / 60, time.as_secs() % 60);
     let text = format!(
         "2026-01-01 {:02}:{:02}:{seconds:02}.{:06}\n",

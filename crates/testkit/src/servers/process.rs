@@ -1,6 +1,6 @@
 //! A process that cannot outlive the test.
 
-use super::until::until;
+use super::wait::wait_until;
 use rustix::process::{Pid, Signal, WaitId, WaitIdOptions, kill_process, waitid};
 use std::{
     io,
@@ -14,16 +14,16 @@ use std::{
 /// Where nothing is dropped (the test is killed or aborts, or the server is in a `static`), a guard does the same: a
 /// shell that reads from a pipe until the test's process is gone.
 #[derive(Debug)]
-pub(super) struct Process {
+pub(super) struct ServerProcess {
     child: Child,
     guard: Child,
     pid: Pid,
 }
 
 /// Kills only who works in the server's directory: its number may have gone to another.
-const GUARD: &str = r#"read -r _; [ "/proc/$1/cwd" -ef "$2" ] && kill -9 "$1"; rm -rf "$2""#;
+const GUARD_SCRIPT: &str = r#"read -r _; [ "/proc/$1/cwd" -ef "$2" ] && kill -9 "$1"; rm -rf "$2""#;
 
-impl Process {
+impl ServerProcess {
     /// Starts a process that works in `directory`, which is its own.
     pub(super) fn start(command: &mut Command, directory: &Path) -> io::Result<Self> {
         let mut child = command.current_dir(directory).stdin(Stdio::null()).spawn()?;
@@ -31,7 +31,7 @@ impl Process {
         // In a group of its own it outlives a signal to the whole group, such as that of a time limit.
         let guard = Command::new("sh")
             .process_group(0)
-            .args(["-c", GUARD, "guard", &child.id().to_string()])
+            .args(["-c", GUARD_SCRIPT, "guard", &child.id().to_string()])
             .arg(directory)
             .stdin(Stdio::piped())
             .stdout(Stdio::null())
@@ -51,7 +51,7 @@ impl Process {
     }
 
     /// How it ended, if it did by itself.
-    pub(super) fn end(&mut self) -> Option<ExitStatus> {
+    pub(super) fn exit_status(&mut self) -> Option<ExitStatus> {
         self.child.try_wait().ok().flatten()
     }
 
@@ -71,15 +71,15 @@ impl Process {
     /// Asks it to end until it does: a server that writes its first file to disk says no.
     pub(super) fn terminate(mut self) -> Result<(), String> {
         self.resume().map_err(|error| error.to_string())?;
-        until("the server ends", || {
+        wait_until("the server ends", || {
             kill_process(self.pid, Signal::TERM).map_err(|error| error.to_string())?;
-            self.end().map(drop).ok_or("it goes on".into())
+            self.exit_status().map(drop).ok_or("it goes on".into())
         })
     }
 }
 
 /// The guard goes before the child is waited for: until then nobody else can have the child's number.
-impl Drop for Process {
+impl Drop for ServerProcess {
     fn drop(&mut self) {
         let _ = self.child.kill();
         let _ = self.guard.kill().and_then(|()| self.guard.wait());

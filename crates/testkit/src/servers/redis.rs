@@ -1,7 +1,8 @@
 //! One server.
 
 use super::{
-    Builder, Certificates, Connection, Value, Version, builder::Role, port::Port, process::Process, until,
+    Certificates, RedisServerBuilder, RespConnection, RespValue, ServerVersion, builder::RedisRole,
+    port::ReservedPort, process::ServerProcess, wait_until,
 };
 use std::{
     fs::{self, File},
@@ -18,25 +19,25 @@ use tempfile::TempDir;
 /// Its port stays its own while it is down, so that it comes back where it was.
 #[derive(Debug)]
 pub struct RedisServer {
-    run: Mutex<Option<Run>>,
-    parts: Parts,
+    running: Mutex<Option<RunningServer>>,
+    parts: ServerParts,
 }
 
 /// What a server is made of, whether it runs or not.
 #[derive(Debug)]
-pub(super) struct Parts {
-    pub(super) builder: Builder,
-    pub(super) version: Version,
-    pub(super) port: Port,
-    pub(super) bus: Option<Port>,
+pub(super) struct ServerParts {
+    pub(super) builder: RedisServerBuilder,
+    pub(super) version: ServerVersion,
+    pub(super) port: ReservedPort,
+    pub(super) bus: Option<ReservedPort>,
     pub(super) socket: Option<PathBuf>,
-    pub(super) tls: Option<(Port, Certificates)>,
+    pub(super) tls: Option<(ReservedPort, Certificates)>,
     pub(super) directory: TempDir,
 }
 
 /// What a server does at the moment.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum State {
+pub enum RedisServerState {
     /// It answers.
     Running,
     /// Its process stands still; its connections are open.
@@ -46,9 +47,9 @@ pub enum State {
 }
 
 #[derive(Debug)]
-struct Run {
-    process: Process,
-    state: State,
+struct RunningServer {
+    process: ServerProcess,
+    state: RedisServerState,
 }
 
 impl RedisServer {
@@ -58,8 +59,8 @@ impl RedisServer {
     }
 
     /// Describes one.
-    pub fn builder() -> Builder {
-        Builder::new()
+    pub fn builder() -> RedisServerBuilder {
+        RedisServerBuilder::new()
     }
 
     /// Where a client connects: `redis://127.0.0.1:PORT`, with the user and password that it needs.
@@ -99,23 +100,23 @@ impl RedisServer {
     }
 
     /// Its version.
-    pub fn version(&self) -> Version {
+    pub fn version(&self) -> ServerVersion {
         self.parts.version
     }
 
     /// Its process, unless it is down.
     pub fn pid(&self) -> Option<u32> {
-        self.run().as_ref().map(|run| run.process.id())
+        self.running().as_ref().map(|run| run.process.id())
     }
 
     /// What it does at the moment.
-    pub fn state(&self) -> State {
-        self.run().as_ref().map_or(State::Down, |run| run.state)
+    pub fn state(&self) -> RedisServerState {
+        self.running().as_ref().map_or(RedisServerState::Down, |run| run.state)
     }
 
     /// A new connection that may do everything.
-    pub fn connect(&self) -> Result<Connection, String> {
-        let mut connection = Connection::tcp(self.address())?;
+    pub fn connect(&self) -> Result<RespConnection, String> {
+        let mut connection = RespConnection::connect_tcp(self.address())?;
         if let Some(password) = &self.parts.builder.password {
             connection.command(&["AUTH", password])?;
         }
@@ -123,18 +124,18 @@ impl RedisServer {
     }
 
     /// Runs one command on a new connection.
-    pub fn command(&self, words: &[&str]) -> Result<Value, String> {
+    pub fn command(&self, words: &[&str]) -> Result<RespValue, String> {
         self.connect()?.command(words)
     }
 
     /// Ends it without a warning, as a power failure does.
     pub fn kill(&self) {
-        self.run().take();
+        self.running().take();
     }
 
     /// Lets it end in order.
     pub fn stop(&self) -> Result<(), String> {
-        let run = self.run().take();
+        let run = self.running().take();
         run.map_or(Ok(()), |run| run.process.terminate())
     }
 
@@ -146,19 +147,19 @@ impl RedisServer {
 
     /// Stops it in its tracks: clients can connect, and hear nothing.
     pub fn pause(&self) -> Result<(), String> {
-        self.turn(State::Paused)
+        self.set_state(RedisServerState::Paused)
     }
 
     /// Lets it go on.
     pub fn resume(&self) -> Result<(), String> {
-        self.turn(State::Running)
+        self.set_state(RedisServerState::Running)
     }
 
-    fn turn(&self, state: State) -> Result<(), String> {
-        let mut run = self.run();
+    fn set_state(&self, state: RedisServerState) -> Result<(), String> {
+        let mut run = self.running();
         let run = run.as_mut().ok_or_else(|| format!("{} is down", self.address()))?;
         let done = match state {
-            State::Paused => run.process.pause(),
+            RedisServerState::Paused => run.process.pause(),
             _ => run.process.resume(),
         };
         run.state = state;
@@ -166,9 +167,9 @@ impl RedisServer {
     }
 
     /// Its process, unless that has ended, by our hand or by itself.
-    fn run(&self) -> MutexGuard<'_, Option<Run>> {
-        let mut run = self.run.lock().unwrap_or_else(PoisonError::into_inner);
-        run.take_if(|run| run.process.end().is_some());
+    fn running(&self) -> MutexGuard<'_, Option<RunningServer>> {
+        let mut run = self.running.lock().unwrap_or_else(PoisonError::into_inner);
+        run.take_if(|run| run.process.exit_status().is_some());
         run
     }
 
@@ -183,8 +184,8 @@ impl RedisServer {
 
 /// For the builder, and for those who build several.
 impl RedisServer {
-    pub(super) fn new(parts: Parts) -> Self {
-        Self { run: Mutex::new(None), parts }
+    pub(super) fn new(parts: ServerParts) -> Self {
+        Self { running: Mutex::new(None), parts }
     }
 
     /// What a client connects to when something at `address` leads here.
@@ -197,7 +198,7 @@ impl RedisServer {
     }
 
     pub(super) fn bus(&self) -> Option<u16> {
-        self.parts.bus.as_ref().map(Port::number)
+        self.parts.bus.as_ref().map(ReservedPort::number)
     }
 
     /// What others in a cluster or under a sentinel know it by: forty digits, from the port that no other has.
@@ -214,13 +215,13 @@ impl RedisServer {
     /// Starts its process, and returns when it answers.
     pub(super) fn launch(&self) -> Result<(), String> {
         let mut process = self.spawn()?;
-        until("the server answers", || match process.end() {
+        wait_until("the server answers", || match process.exit_status() {
             Some(status) => {
                 Ok(Err(format!("{} ended with {status}:\n{}", self.parts.builder.binary, self.log())))
             }
             None => {
                 self.command(&["PING"])?;
-                let (answering, own) = (self.answering_process()?, process.id());
+                let (answering, own) = (self.listening_pid()?, process.id());
                 if answering == own {
                     Ok(Ok(()))
                 } else {
@@ -228,28 +229,28 @@ impl RedisServer {
                 }
             }
         })??;
-        *self.run() = Some(Run { process, state: State::Running });
+        *self.running() = Some(RunningServer { process, state: RedisServerState::Running });
         Ok(())
     }
 
     /// The process that listens on the port of this server.
-    fn answering_process(&self) -> Result<u32, String> {
+    fn listening_pid(&self) -> Result<u32, String> {
         let information = self.command(&["INFO", "server"])?;
         let mut lines = information.text().unwrap_or_default().lines();
         let number = lines.find_map(|line| line.strip_prefix("process_id:"));
         number.and_then(|number| number.parse().ok()).ok_or_else(|| "INFO has no process_id".to_owned())
     }
 
-    fn spawn(&self) -> Result<Process, String> {
+    fn spawn(&self) -> Result<ServerProcess, String> {
         let binary = &self.parts.builder.binary;
         let start = || {
             let log = File::options().create(true).append(true).open(self.directory().join("log"))?;
             let mut command = Command::new(binary);
             command.arg("redis.conf").stdout(log.try_clone()?).stderr(log);
-            if let Role::Sentinel = self.parts.builder.role {
+            if let RedisRole::Sentinel = self.parts.builder.role {
                 command.arg("--sentinel");
             }
-            Process::start(&mut command, self.directory())
+            ServerProcess::start(&mut command, self.directory())
         };
         start().map_err(|error: io::Error| format!("{binary} does not start: {error}"))
     }

@@ -11,7 +11,7 @@ use std::{
 
 /// What a server answers.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Value {
+pub enum RespValue {
     /// Nothing.
     Nil,
     /// A whole number.
@@ -24,7 +24,7 @@ pub enum Value {
     List(Vec<Self>),
 }
 
-impl Value {
+impl RespValue {
     /// The text, if this is one.
     pub fn text(&self) -> Option<&str> {
         match self {
@@ -51,19 +51,19 @@ impl Value {
 }
 
 /// Compares with what a test writes down.
-impl PartialEq<str> for Value {
+impl PartialEq<str> for RespValue {
     fn eq(&self, text: &str) -> bool {
         self.text() == Some(text)
     }
 }
 
-impl PartialEq<&str> for Value {
+impl PartialEq<&str> for RespValue {
     fn eq(&self, text: &&str) -> bool {
         self.text() == Some(text)
     }
 }
 
-impl fmt::Display for Value {
+impl fmt::Display for RespValue {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::Nil => f.write_str("(nil)"),
@@ -75,54 +75,54 @@ impl fmt::Display for Value {
 }
 
 /// A connection to a server, over TCP or a socket file.
-pub struct Connection {
-    stream: BufReader<Box<dyn Stream>>,
+pub struct RespConnection {
+    stream: BufReader<Box<dyn ReadWrite>>,
 }
 
-trait Stream: Read + Write + Send {}
+trait ReadWrite: Read + Write + Send {}
 
-impl<S: Read + Write + Send> Stream for S {}
+impl<S: Read + Write + Send> ReadWrite for S {}
 
 /// A server that has not answered by then is taken for dead.
-const PATIENCE: Duration = Duration::from_secs(60);
+const IO_TIMEOUT: Duration = Duration::from_secs(60);
 
-impl Connection {
+impl RespConnection {
     /// Connects over TCP.
-    pub fn tcp(address: SocketAddr) -> Result<Self, String> {
+    pub fn connect_tcp(address: SocketAddr) -> Result<Self, String> {
         let open = || {
-            let stream = TcpStream::connect_timeout(&address, PATIENCE)?;
+            let stream = TcpStream::connect_timeout(&address, IO_TIMEOUT)?;
             stream.set_nodelay(true)?;
-            stream.set_read_timeout(Some(PATIENCE))?;
+            stream.set_read_timeout(Some(IO_TIMEOUT))?;
             Ok(Self { stream: BufReader::new(Box::new(stream)) })
         };
         open().map_err(|error: io::Error| format!("{address}: {error}"))
     }
 
     /// Connects through a socket file.
-    pub fn unix(path: &Path) -> Result<Self, String> {
+    pub fn connect_unix(path: &Path) -> Result<Self, String> {
         let open = || {
             let stream = UnixStream::connect(path)?;
-            stream.set_read_timeout(Some(PATIENCE))?;
+            stream.set_read_timeout(Some(IO_TIMEOUT))?;
             Ok(Self { stream: BufReader::new(Box::new(stream)) })
         };
         open().map_err(|error: io::Error| format!("{}: {error}", path.display()))
     }
 
     /// Sends a command and reads its answer; the server's errors and the wire's are both an `Err`.
-    pub fn command(&mut self, words: &[&str]) -> Result<Value, String> {
+    pub fn command(&mut self, words: &[&str]) -> Result<RespValue, String> {
         let mut line = format!("*{}\r\n", words.len());
         for word in words {
             line += &format!("${}\r\n{word}\r\n", word.len());
         }
         self.stream.get_mut().write_all(line.as_bytes()).map_err(|error| error.to_string())?;
-        match self.answer().map_err(|error| error.to_string())? {
-            Value::Error(error) => Err(error),
+        match self.read_reply().map_err(|error| error.to_string())? {
+            RespValue::Error(error) => Err(error),
             value => Ok(value),
         }
     }
 
     /// Reads the next answer: to a command, or a message to a subscriber.
-    pub fn answer(&mut self) -> io::Result<Value> {
+    pub fn read_reply(&mut self) -> io::Result<RespValue> {
         let mut line = String::new();
         self.stream.read_line(&mut line)?;
         let Some(line) = line.strip_suffix("\r\n") else {
@@ -132,30 +132,32 @@ impl Connection {
         let (kind, rest) = line.split_at_checked(1).ok_or_else(garbled)?;
         let number = || rest.parse::<i64>().map_err(|_| garbled());
         match kind {
-            "+" => Ok(Value::Text(rest.to_owned())),
-            "-" => Ok(Value::Error(rest.to_owned())),
-            ":" => Ok(Value::Integer(number()?)),
+            "+" => Ok(RespValue::Text(rest.to_owned())),
+            "-" => Ok(RespValue::Error(rest.to_owned())),
+            ":" => Ok(RespValue::Integer(number()?)),
             "$" => match usize::try_from(number()?) {
-                Ok(length) => self.text(length),
-                Err(_) => Ok(Value::Nil),
+                Ok(length) => self.read_text(length),
+                Err(_) => Ok(RespValue::Nil),
             },
             "*" => match number()? {
-                ..0 => Ok(Value::Nil),
-                length => Ok(Value::List((0..length).map(|_| self.answer()).collect::<io::Result<_>>()?)),
+                ..0 => Ok(RespValue::Nil),
+                length => {
+                    Ok(RespValue::List((0..length).map(|_| self.read_reply()).collect::<io::Result<_>>()?))
+                }
             },
             _ => Err(garbled()),
         }
     }
 
-    fn text(&mut self, length: usize) -> io::Result<Value> {
+    fn read_text(&mut self, length: usize) -> io::Result<RespValue> {
         let mut bytes = vec![0; length + 2];
         self.stream.read_exact(&mut bytes)?;
         bytes.truncate(length);
-        Ok(Value::Text(String::from_utf8_lossy(&bytes).into_owned()))
+        Ok(RespValue::Text(String::from_utf8_lossy(&bytes).into_owned()))
     }
 }
 
-impl fmt::Debug for Connection {
+impl fmt::Debug for RespConnection {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("Connection").finish_non_exhaustive()
     }

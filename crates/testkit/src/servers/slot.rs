@@ -1,14 +1,14 @@
 //! Which slot of a cluster a key is in.
 
 /// How many slots a cluster has.
-pub(super) const SLOTS: u16 = 16_384;
+pub(super) const SLOT_COUNT: u16 = 16_384;
 
 /// The slot of a key: of the part between its first braces, if there is one.
 pub(super) fn slot_of(key: &[u8]) -> u16 {
-    crc16(tag(key)) % SLOTS
+    crc16(hash_tag(key)) % SLOT_COUNT
 }
 
-fn tag(key: &[u8]) -> &[u8] {
+fn hash_tag(key: &[u8]) -> &[u8] {
     let inside = key.iter().position(|&byte| byte == b'{').map(|open| &key[open + 1..]);
     let tag = inside.and_then(|rest| rest.iter().position(|&byte| byte == b'}').map(|close| &rest[..close]));
     tag.filter(|tag| !tag.is_empty()).unwrap_or(key)
@@ -28,7 +28,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn slots_are_those_of_the_specification() {
+    fn key_slots_match_specification() {
         assert_eq!(crc16(b"123456789"), 0x31c3);
         for (key, like) in [
             ("{user1000}.following", "user1000"),
@@ -37,8 +37,8 @@ mod tests {
             ("foo{bar}{zap}", "bar"),
             ("foo{bar", "foo{bar"),
         ] {
-            assert_eq!(tag(key.as_bytes()), like.as_bytes());
-            assert_eq!(slot_of(key.as_bytes()), crc16(like.as_bytes()) % SLOTS);
+            assert_eq!(hash_tag(key.as_bytes()), like.as_bytes());
+            assert_eq!(slot_of(key.as_bytes()), crc16(like.as_bytes()) % SLOT_COUNT);
         }
     }
 }

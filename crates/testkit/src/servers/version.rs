@@ -4,7 +4,7 @@ use std::{fmt, path::Path, process::Command};
 
 /// The version of a server; those of Valkey go on where Redis 7 was.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub struct Version {
+pub struct ServerVersion {
     /// What changes when things break.
     pub major: u32,
     /// What changes with features.
@@ -13,24 +13,24 @@ pub struct Version {
     pub patch: u32,
 }
 
-impl Version {
+impl ServerVersion {
     /// The first that can be told to allow `DEBUG`.
-    pub(super) const SEVEN: Self = Self { major: 7, minor: 0, patch: 0 };
+    pub(super) const REDIS_7: Self = Self { major: 7, minor: 0, patch: 0 };
 
     /// Asks a program, by its name or path, for its version; `None` when it is not installed.
-    pub fn of(binary: impl AsRef<Path>) -> Option<Self> {
+    pub fn detect(binary: impl AsRef<Path>) -> Option<Self> {
         let output = Command::new(binary.as_ref()).arg("--version").output().ok()?;
         let text = String::from_utf8_lossy(&output.stdout);
-        Self::read(text.split_whitespace().find_map(|word| word.strip_prefix("v="))?)
+        Self::parse(text.split_whitespace().find_map(|word| word.strip_prefix("v="))?)
     }
 
-    fn read(text: &str) -> Option<Self> {
+    fn parse(text: &str) -> Option<Self> {
         let mut numbers = text.split('.').map(|number| number.parse().ok());
         Some(Self { major: numbers.next()??, minor: numbers.next()??, patch: numbers.next()?? })
     }
 }
 
-impl fmt::Display for Version {
+impl fmt::Display for ServerVersion {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "{}.{}.{}", self.major, self.minor, self.patch)
     }

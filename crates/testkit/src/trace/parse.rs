@@ -1,152 +1,163 @@
 //! Reads the lines of a story.
 
-use super::{Deed, Expectation, Expected, Line, TraceError};
+use super::{ExpectedOutcome, TraceError, TraceExpectation, TraceLine, TraceOp};
 use tidegate_core::{CarryOver, Demand, Micros, Outcome, Quota, Retry};
 
-pub(super) fn lines(text: &str) -> Result<Vec<Line>, TraceError> {
+pub(super) fn parse_lines(text: &str) -> Result<Vec<TraceLine>, TraceError> {
     let mut lines = Vec::new();
     for (index, line) in text.lines().enumerate() {
-        let told = line.split('#').next().unwrap_or_default();
-        let mut words = Words { rest: told.trim() };
+        let content = line.split('#').next().unwrap_or_default();
+        let mut words = LineParser { rest: content.trim() };
         if words.rest.is_empty() {
             continue;
         }
         let number = index + 1;
-        let deed = words.deed().map_err(|problem| TraceError::new(text, number, problem))?;
-        lines.push(Line { number, deed });
+        let op = words.parse_op().map_err(|problem| TraceError::new(text, number, problem))?;
+        lines.push(TraceLine { number, op });
     }
     Ok(lines)
 }
 
 /// What is left of a line.
-struct Words<'a> {
+struct LineParser<'a> {
     rest: &'a str,
 }
 
-impl<'a> Words<'a> {
-    fn deed(&mut self) -> Result<Deed, String> {
-        match self.next() {
-            "quota" => return self.quota().map(Deed::Start),
+impl<'a> LineParser<'a> {
+    fn parse_op(&mut self) -> Result<TraceOp, String> {
+        match self.next_word() {
+            "quota" => return self.parse_quota().map(TraceOp::Start),
             "at" => {}
             other => return Err(format!("a line starts with `quota` or `at`, not `{other}`")),
         }
-        let at = self.time()?;
-        match self.next() {
-            "cost" => self.ask(at, Micros::ZERO),
-            "reserve" => self.ask(at, Micros::MAX),
+        let at = self.parse_time()?;
+        match self.next_word() {
+            "cost" => self.parse_check(at, Micros::ZERO),
+            "reserve" => self.parse_check(at, Micros::MAX),
             "force" => {
-                let demand = Demand::forced(self.number()?);
-                self.answer(at, demand, None)
+                let demand = Demand::forced(self.parse_number()?);
+                self.parse_expected(at, demand, None)
             }
             "peek" => {
-                let demand = Demand::probe(self.number_if_next()?.unwrap_or(0));
-                self.answer(at, demand, None)
+                let demand = Demand::probe(self.parse_optional_number()?.unwrap_or(0));
+                self.parse_expected(at, demand, None)
             }
             "cancel" => {
-                let name = self.next().to_owned();
-                let cost = self.number_if_next()?;
-                self.end()?;
-                Ok(Deed::Cancel { at, name, cost })
+                let name = self.next_word().to_owned();
+                let cost = self.parse_optional_number()?;
+                self.expect_end()?;
+                Ok(TraceOp::Cancel { at, name, cost })
             }
-            "change" => self.change(at),
-            "create" => self.end().map(|()| Deed::Create { at }),
-            other => Err(format!("`{other}` is no deed")),
+            "change" => self.parse_change(at),
+            "create" => self.expect_end().map(|()| TraceOp::Create { at }),
+            other => Err(format!("`{other}` is no op")),
         }
     }
 
-    fn ask(&mut self, at: Micros, patience: Micros) -> Result<Deed, String> {
-        let mut demand = Demand::with_max_wait(self.number()?, patience);
+    fn parse_check(&mut self, at: Micros, patience: Micros) -> Result<TraceOp, String> {
+        let mut demand = Demand::with_max_wait(self.parse_number()?, patience);
         let mut name = None;
         loop {
             if self.take("within") {
-                demand.max_wait = self.time()?;
+                demand.max_wait = self.parse_time()?;
             } else if self.take("on credit") {
                 demand = demand.with_overdraft();
             } else if self.take("as") {
-                name = Some(self.next().to_owned());
+                name = Some(self.next_word().to_owned());
             } else {
-                return self.answer(at, demand, name);
+                return self.parse_expected(at, demand, name);
             }
         }
     }
 
-    fn answer(&mut self, at: Micros, demand: Demand, name: Option<String>) -> Result<Deed, String> {
-        let mut expected = Expected::default();
+    fn parse_expected(
+        &mut self,
+        at: Micros,
+        demand: Demand,
+        name: Option<String>,
+    ) -> Result<TraceOp, String> {
+        let mut expected = TraceExpectation::default();
         while !self.rest.is_empty() {
-            match self.next() {
-                "allow" => expected.outcome = Some(Expectation::Exactly(Outcome::Allow)),
+            match self.next_word() {
+                "allow" => expected.outcome = Some(ExpectedOutcome::Exact(Outcome::Allow)),
                 "delay" if self.rest.starts_with(|c: char| c.is_ascii_digit()) => {
-                    expected.outcome = Some(Expectation::Exactly(Outcome::Delay(self.time()?)));
+                    expected.outcome = Some(ExpectedOutcome::Exact(Outcome::Delay(self.parse_time()?)));
                 }
-                "delay" => expected.outcome = Some(Expectation::SomeDelay),
-                "deny" => expected.outcome = Some(self.denial()?),
-                "remaining" => expected.remaining = Some(self.number()?),
-                "reset" => expected.reset = Some(self.time()?),
-                "limit" => expected.limit = Some(self.number()?),
+                "delay" => expected.outcome = Some(ExpectedOutcome::AnyDelay),
+                "deny" => expected.outcome = Some(self.parse_denial()?),
+                "remaining" => expected.remaining = Some(self.parse_number()?),
+                "reset" => expected.reset = Some(self.parse_time()?),
+                "limit" => expected.limit = Some(self.parse_number()?),
                 other => return Err(format!("`{other}` is no answer")),
             }
         }
-        Ok(Deed::Ask { at, demand, name, expected })
+        Ok(TraceOp::Check { at, demand, name, expected })
     }
 
-    fn denial(&mut self) -> Result<Expectation, String> {
+    fn parse_denial(&mut self) -> Result<ExpectedOutcome, String> {
         let retry = if self.take("retry") {
-            Retry::After(self.time()?)
+            Retry::After(self.parse_time()?)
         } else if self.take("never") {
             Retry::Never
         } else if self.take("until a release") {
             Retry::WhenReleased
         } else {
-            return Ok(Expectation::SomeDenial);
+            return Ok(ExpectedOutcome::AnyDenial);
         };
-        Ok(Expectation::Exactly(Outcome::Deny(retry)))
+        Ok(ExpectedOutcome::Exact(Outcome::Deny(retry)))
     }
 
-    fn change(&mut self, at: Micros) -> Result<Deed, String> {
-        let how = match self.next() {
-            "quota" => return Ok(Deed::Change { at, quota: self.quota()?, how: CarryOver::default() }),
+    fn parse_change(&mut self, at: Micros) -> Result<TraceOp, String> {
+        let how = match self.next_word() {
+            "quota" => {
+                return Ok(TraceOp::Change {
+                    at,
+                    quota: self.parse_quota()?,
+                    carry_over: CarryOver::default(),
+                });
+            }
             "reset" => CarryOver::Reset,
             other => return Err(format!("`{other}` is neither `quota` nor `reset`")),
         };
-        match self.next() {
-            "quota" => Ok(Deed::Change { at, quota: self.quota()?, how }),
+        match self.next_word() {
+            "quota" => Ok(TraceOp::Change { at, quota: self.parse_quota()?, carry_over: how }),
             other => Err(format!("`quota` is missing before `{other}`")),
         }
     }
 
     /// A quota takes all that is left.
-    fn quota(&mut self) -> Result<Quota, String> {
+    fn parse_quota(&mut self) -> Result<Quota, String> {
         let quota = self.rest.parse::<Quota>();
         self.rest = "";
         quota.map_err(|error| format!("{}; {}", error.problem(), error.fix()))
     }
 
-    fn number(&mut self) -> Result<u64, String> {
-        let word = self.next();
+    fn parse_number(&mut self) -> Result<u64, String> {
+        let word = self.next_word();
         word.parse().map_err(|_| format!("`{word}` is no whole number"))
     }
 
-    fn number_if_next(&mut self) -> Result<Option<u64>, String> {
+    fn parse_optional_number(&mut self) -> Result<Option<u64>, String> {
         match self.rest.starts_with(|c: char| c.is_ascii_digit()) {
-            true => self.number().map(Some),
+            true => self.parse_number().map(Some),
             false => Ok(None),
         }
     }
 
     /// A time such as `100ms` or `3.9s`.
-    fn time(&mut self) -> Result<Micros, String> {
-        let word = self.next();
+    fn parse_time(&mut self) -> Result<Micros, String> {
+        let word = self.next_word();
         word.parse().map_err(|_| format!("`{word}` is no time"))
     }
 
-    fn end(&mut self) -> Result<(), String> {
+    fn expect_end(&mut self) -> Result<(), String> {
         match self.rest {
             "" => Ok(()),
             rest => Err(format!("`{rest}` does not belong here")),
         }
     }
 
-    /// Takes `words` if they come next.
+    /// Takes `state_words` if they come next.
     fn take(&mut self, words: &str) -> bool {
         match self.rest.strip_prefix(words) {
             Some(rest) if rest.is_empty() || rest.starts_with(char::is_whitespace) => {
@@ -157,7 +168,7 @@ impl<'a> Words<'a> {
         }
     }
 
-    fn next(&mut self) -> &'a str {
+    fn next_word(&mut self) -> &'a str {
         let (word, rest) = self.rest.split_once(char::is_whitespace).unwrap_or((self.rest, ""));
         self.rest = rest.trim_start();
         word

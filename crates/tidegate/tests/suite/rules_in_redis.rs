@@ -15,7 +15,7 @@ use std::{
     time::Duration,
 };
 use tidegate::{Declaration, FailureMode, Rule, Rules, rule::Settings};
-use tidegate_testkit::servers::{RedisServer, until};
+use tidegate_testkit::servers::{RedisServer, wait_until};
 use tokio::runtime::{Builder, Runtime};
 
 /// Settings that count in this server. Time is not the point, so there is plenty of it.
@@ -38,7 +38,7 @@ fn rules(server: &RedisServer) -> Rules {
 /// Waits until the store decides.
 fn wait_for(rules: &Rules) {
     let probe = rules.rule(Declaration::of("probe").quota("1000000 per 52w").unwrap()).unwrap();
-    until("the store decides", || probe.admit_blocking("", 1).map_err(|limited| limited.to_string()))
+    wait_until("the store decides", || probe.admit_blocking("", 1).map_err(|limited| limited.to_string()))
         .unwrap();
 }
 
@@ -256,10 +256,10 @@ fn slots_come_back_from_wherever_they_are_dropped() {
     // Another process has both as soon as they are back.
     let free = |what: &str| {
         let take = || elsewhere.hold_blocking("all").map_err(|limited| limited.to_string());
-        let both = until(what, || Ok([take()?, take()?])).unwrap();
+        let both = wait_until(what, || Ok([take()?, take()?])).unwrap();
         assert!(take().is_err());
         drop(both);
-        until("this process finds them free", || {
+        wait_until("this process finds them free", || {
             let both = [rule.hold_blocking("all"), rule.hold_blocking("all")];
             both.iter().all(Result::is_ok).then_some(()).ok_or_else(String::new)
         })
@@ -268,7 +268,7 @@ fn slots_come_back_from_wherever_they_are_dropped() {
     free("nobody has any");
 
     let held =
-        [until("a slot is free", || rule.hold_blocking("all").map_err(|limited| limited.to_string()))
+        [wait_until("a slot is free", || rule.hold_blocking("all").map_err(|limited| limited.to_string()))
             .unwrap()];
     let held = (held, one_thread().block_on(soon_held(&rule)));
     assert!(elsewhere.hold_blocking("all").is_err());
@@ -325,7 +325,7 @@ fn a_rule_that_moves_to_redis_while_it_is_hammered() {
             });
         }
         let enough = |count| {
-            until("enough were let through", || match admitted.load(Ordering::Relaxed) {
+            wait_until("enough were let through", || match admitted.load(Ordering::Relaxed) {
                 now if now >= count => Ok(()),
                 now => Err(now.to_string()),
             })

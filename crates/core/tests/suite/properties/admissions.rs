@@ -2,11 +2,11 @@
 
 use super::is_shaper;
 use tidegate_core::{AlgorithmKind, Demand, Outcome, Quota};
-pub(crate) use tidegate_testkit::bound::{Admission, check};
-use tidegate_testkit::{Plain, Subject, strategy::*};
+pub(crate) use tidegate_testkit::bound::{AdmittedCall, check_windows};
+use tidegate_testkit::{CoreModel, Subject, strategy::*};
 
 /// The demand of a move; for shapers, whose bound is about single calls, one at a time.
-pub(crate) fn demand(sample: &Sample, caller: &Move) -> Demand {
+pub(crate) fn demand(sample: &Sample, caller: &CallStep) -> Demand {
     let demand = caller.demand(sample);
     match is_shaper(&sample.quota) {
         true => Demand { cost: demand.cost.min(1), ..demand },
@@ -16,21 +16,21 @@ pub(crate) fn demand(sample: &Sample, caller: &Move) -> Demand {
 
 /// Plays a story and notes who goes when.
 pub(crate) fn run_moves(
-    key: &mut Plain,
+    key: &mut CoreModel,
     sample: &Sample,
-    moment: &mut Moment,
-    moves: &[Move],
-) -> Vec<Admission> {
+    moment: &mut CallClock,
+    moves: &[CallStep],
+) -> Vec<AdmittedCall> {
     let mut admissions = Vec::new();
     for caller in moves {
-        moment.pass(caller.pause);
+        moment.advance(caller.pause);
         let demand = demand(sample, caller);
         let decision = key.decide(moment.now, demand).decision;
-        moment.hear(&decision);
+        moment.record(&decision);
         match decision.outcome() {
-            Outcome::Allow => admissions.push(Admission { at: moment.now, cost: demand.cost }),
+            Outcome::Allow => admissions.push(AdmittedCall { at: moment.now, cost: demand.cost }),
             Outcome::Delay(wait) => {
-                admissions.push(Admission { at: moment.now.plus(wait), cost: demand.cost });
+                admissions.push(AdmittedCall { at: moment.now.plus(wait), cost: demand.cost });
             }
             Outcome::Deny(_) => {}
         }

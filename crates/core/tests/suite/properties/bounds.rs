@@ -1,28 +1,28 @@
 //! Law 2: admissions in any window never exceed the stated bound.
 
-use super::admissions::{check, has_closed_interval_bound, run_moves};
+use super::admissions::{check_windows, has_closed_interval_bound, run_moves};
 use tidegate_core::{Demand, Micros, Quota};
-use tidegate_testkit::{Plain, Subject, strategy::*};
+use tidegate_testkit::{CoreModel, Subject, strategy::*};
 
 #[test]
 fn admissions_stay_within_bound() {
-    hold(moves(), |sample, story| {
-        let (mut key, mut moment) = (Plain::new(sample.quota), Moment::start_of(&sample));
+    check_property(call_steps(), |sample, story| {
+        let (mut key, mut moment) = (CoreModel::new(sample.quota), CallClock::new(&sample));
         let admissions = run_moves(&mut key, &sample, &mut moment, &story);
         let bound = sample.quota.bound();
         match has_closed_interval_bound(&sample.quota) {
-            true => check(admissions, |length| bound.max_in_window(length.since(Micros::new(1)))),
-            false => check(admissions, |length| bound.max_in_window(length)),
+            true => check_windows(admissions, |length| bound.max_in_window(length.since(Micros::new(1)))),
+            false => check_windows(admissions, |length| bound.max_in_window(length)),
         }
     });
 }
 
 #[test]
 fn delayed_admissions_stay_within_bound() {
-    hold(patient_moves(), |sample, story| {
-        let (mut key, mut moment) = (Plain::new(sample.quota), Moment::start_of(&sample));
+    check_property(waiting_call_steps(), |sample, story| {
+        let (mut key, mut moment) = (CoreModel::new(sample.quota), CallClock::new(&sample));
         let admissions = run_moves(&mut key, &sample, &mut moment, &story);
-        check(admissions, |length| sample.quota.bound().max_in_window(length))
+        check_windows(admissions, |length| sample.quota.bound().max_in_window(length))
     });
 }
 
@@ -44,7 +44,7 @@ fn bounds_are_tight() {
         ("10/s sliding-log", late_burst()),
     ] {
         let quota: Quota = quota.parse().unwrap();
-        let mut key = Plain::new(quota);
+        let mut key = CoreModel::new(quota);
         asks.sort_unstable();
         let passes = |at: &u64| key.decide(Micros::new(*at), Demand::new(1)).decision.is_allowed();
         let passed: Vec<u64> = asks.into_iter().filter(passes).collect();

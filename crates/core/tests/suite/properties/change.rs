@@ -3,27 +3,27 @@
 //! Quotas that share a state admit together no more than the largest burst and, on top, the fastest rate among them. Those
 //! that share none have a bound each. No denial is longer than the smallest burst at the slowest rate would give.
 
-use super::admissions::{Admission, check, run_moves};
+use super::admissions::{AdmittedCall, check_windows, run_moves};
 use super::{is_concurrency, is_shaper};
 use proptest::{prelude::*, test_runner::TestCaseResult};
 use tidegate_core::{CarryOver, Demand, Micros, Outcome, Quota, Retry, StateEntries};
 use tidegate_testkit::{
-    Plain, Subject,
-    bound::{check_restored, largest, longest_retry, may_be_forgiven, sum_of_all, sum_of_largest},
+    CoreModel, Subject,
+    bound::{can_be_truncated, check_restored, largest_bound, max_retry, sum_of_bounds, sum_of_group_bounds},
     strategy::*,
 };
 
 /// One call in a fleet: by which quota, and when.
-type NodeMove = (prop::sample::Index, Move);
+type NodeMove = (prop::sample::Index, CallStep);
 
 fn node_moves() -> impl Strategy<Value = Vec<NodeMove>> {
     let caller = (any::<prop::sample::Index>(), pauses(), costs());
     let turn =
-        caller.prop_map(|(which, pause, cost)| (which, Move { pause, cost, patience: Patience::None }));
+        caller.prop_map(|(which, pause, cost)| (which, CallStep { pause, cost, max_wait: MaxWait::None }));
     prop::collection::vec(turn, 1..60)
 }
 
-fn demand(samples: &[Sample], sample: &Sample, caller: &Move) -> Demand {
+fn demand(samples: &[Sample], sample: &Sample, caller: &CallStep) -> Demand {
     let demand = caller.demand(sample);
     match samples.iter().any(|it| is_shaper(&it.quota)) {
         true => Demand { cost: demand.cost.min(1), ..demand },
@@ -42,21 +42,21 @@ fn check_fleet(
     turns: &[NodeMove],
     most: BoundFn,
 ) -> TestCaseResult {
-    let (mut key, mut moment) = (StateEntries::new(), Moment::start_of(&samples[0]));
+    let (mut key, mut moment) = (StateEntries::new(), CallClock::new(&samples[0]));
     let mut admissions = Vec::new();
     // Each quota as if it alone had admitted all of this.
-    let mut alone: Vec<_> = samples.iter().map(|sample| Plain::new(sample.quota)).collect();
+    let mut alone: Vec<_> = samples.iter().map(|sample| CoreModel::new(sample.quota)).collect();
     for (which, caller) in turns {
-        moment.pass(caller.pause);
+        moment.advance(caller.pause);
         let node = which.index(samples.len());
         let (sample, carry_over) = (&samples[node], carry_overs[node % carry_overs.len()]);
         let demand = demand(samples, sample, caller);
         let before = key.clone();
         let step = key.decide(&[sample.quota], carry_over, moment.now, demand).remove(0);
-        moment.hear(&step.decision);
+        moment.record(&step.decision);
         match step.decision.outcome() {
             Outcome::Allow => {
-                admissions.push(Admission { at: moment.now, cost: demand.cost });
+                admissions.push(AdmittedCall { at: moment.now, cost: demand.cost });
                 for key in &mut alone {
                     key.decide(moment.now, Demand::forced(demand.cost));
                 }
@@ -66,13 +66,13 @@ fn check_fleet(
                 prop_assert_eq!(&key, &before, "a denial writes nothing");
                 if let Retry::After(wait) = retry {
                     check_retry(&key, (sample, carry_over), moment.now, demand, wait)?;
-                    let longest = longest_retry(samples, &alone, moment.now);
+                    let longest = max_retry(samples, &alone, moment.now);
                     prop_assert!(wait <= longest, "a wait of {}, at most {}", wait, longest);
                 }
             }
         }
     }
-    check(admissions, |length| most(samples, length))
+    check_windows(admissions, |length| most(samples, length))
 }
 
 /// Waiting for exactly as long as a denial says admits, and one microsecond less does not.
@@ -97,25 +97,27 @@ fn check_retry(
 
 #[test]
 fn rolling_change_admits_at_most_the_largest_bound() {
-    let stories = (alike(), node_moves());
+    let stories = (same_algorithm_fleets(), node_moves());
     assert_holds(&stories, |(samples, turns)| {
-        check_fleet(&samples, &[CarryOver::Keep], &turns, sum_of_largest)
+        check_fleet(&samples, &[CarryOver::Keep], &turns, sum_of_group_bounds)
     });
 }
 
 #[test]
 fn rolling_change_of_algorithm_admits_no_more_than_the_sum() {
-    let stories = (unlike(), node_moves());
+    let stories = (mixed_fleets(), node_moves());
     assert_holds(&stories, |(samples, turns)| {
-        check_fleet(&samples, &[CarryOver::Keep], &turns, sum_of_largest)
+        check_fleet(&samples, &[CarryOver::Keep], &turns, sum_of_group_bounds)
     });
 }
 
 /// `reset` declared by every node: each counts by itself, so two nodes that alternate do not reset each other.
 #[test]
 fn rolling_reset_admits_no_more_than_the_sum_of_the_bounds() {
-    let stories = (prop_oneof![alike(), unlike()], node_moves());
-    assert_holds(&stories, |(samples, turns)| check_fleet(&samples, &[CarryOver::Reset], &turns, sum_of_all));
+    let stories = (prop_oneof![same_algorithm_fleets(), mixed_fleets()], node_moves());
+    assert_holds(&stories, |(samples, turns)| {
+        check_fleet(&samples, &[CarryOver::Reset], &turns, sum_of_bounds)
+    });
 }
 
 /// `reset` declared by some nodes: a node that keeps takes over the state of one that resets, which then starts anew. It takes over no
@@ -123,9 +125,9 @@ fn rolling_reset_admits_no_more_than_the_sum_of_the_bounds() {
 #[test]
 fn rolling_reset_with_keeping_nodes_stays_within_the_sum_of_bounds() {
     let carry_overs = prop::collection::vec(prop_oneof![Just(CarryOver::Keep), Just(CarryOver::Reset)], 4);
-    let stories = (prop_oneof![alike(), unlike()], carry_overs, node_moves());
+    let stories = (prop_oneof![same_algorithm_fleets(), mixed_fleets()], carry_overs, node_moves());
     assert_holds(&stories, |(samples, carry_overs, turns)| {
-        check_fleet(&samples, &carry_overs, &turns, sum_of_all)
+        check_fleet(&samples, &carry_overs, &turns, sum_of_bounds)
     });
 }
 
@@ -135,7 +137,7 @@ fn rolling_reset_of_many_quotas_stays_bounded() {
     // Small limits, one period: all share a state.
     let limits = prop::collection::btree_set(1_u64..=20, 10..16);
     let many = (any_sample(), limits).prop_map(|(first, limits)| {
-        let of_limit = |limit| of_limit(&first, limit);
+        let of_limit = |limit| with_limit(&first, limit);
         limits.into_iter().filter_map(of_limit).collect::<Vec<_>>()
     });
     let many = many.prop_filter("permits are held", |all| {
@@ -147,11 +149,11 @@ fn rolling_reset_of_many_quotas_stays_bounded() {
     ];
     let caller = (any::<prop::sample::Index>(), short_pauses(), costs());
     let turn =
-        caller.prop_map(|(which, pause, cost)| (which, Move { pause, cost, patience: Patience::None }));
+        caller.prop_map(|(which, pause, cost)| (which, CallStep { pause, cost, max_wait: MaxWait::None }));
     let turns = prop::collection::vec(turn, 40..200);
     let law = |(samples, carry_overs, turns): (Vec<Sample>, Vec<CarryOver>, Vec<NodeMove>)| {
         check_fleet(&samples, &carry_overs, &turns, |samples, length| {
-            sum_of_all(samples, length).min(largest(samples, length).saturating_mul(9))
+            sum_of_bounds(samples, length).min(largest_bound(samples, length).saturating_mul(9))
         })
     };
     runner().run(&(many, carry_overs, turns), law).unwrap_or_else(|broken| panic!("{broken}"));
@@ -182,7 +184,7 @@ fn alternating_resets_admit_each_bound_once() {
 fn assert_holds<S: Strategy>(stories: &S, law: impl Fn(S::Value) -> TestCaseResult) {
     // As many as every algorithm has in other laws.
     let cases = prop::test_runner::Config::default().cases * 9;
-    if let Err(broken) = runner_of(cases).run(stories, law) {
+    if let Err(broken) = runner_with_cases(cases).run(stories, law) {
         panic!("{broken}");
     }
 }
@@ -217,52 +219,54 @@ fn alternating_quotas_stay_within_bound() {
 /// A limiter in memory that is changed over and over.
 #[test]
 fn repeated_changes_stay_within_the_largest_bound() {
-    let stories = (alike(), node_moves(), prop::collection::vec(any::<bool>(), 60));
+    let stories = (same_algorithm_fleets(), node_moves(), prop::collection::vec(any::<bool>(), 60));
     assert_holds(&stories, |(samples, turns, changes)| {
-        let (mut key, mut moment) = (Plain::new(samples[0].quota), Moment::start_of(&samples[0]));
+        let (mut key, mut moment) = (CoreModel::new(samples[0].quota), CallClock::new(&samples[0]));
         let (mut sample, mut admissions) = (samples[0], Vec::new());
         for ((which, caller), is_change) in turns.iter().zip(changes) {
-            moment.pass(caller.pause);
+            moment.advance(caller.pause);
             if is_change {
                 sample = *which.get(&samples);
                 key.change(moment.now, sample.quota, CarryOver::Keep);
-                if may_be_forgiven(&key.quota, key.words()) {
+                if can_be_truncated(&key.quota, key.state_words()) {
                     return Ok(()); // more is used than the new quota can count, and the rest is forgiven
                 }
             }
             let demand = demand(&samples, &sample, caller);
             let decision = key.decide(moment.now, demand).decision;
-            moment.hear(&decision);
+            moment.record(&decision);
             if decision.is_allowed() {
-                admissions.push(Admission { at: moment.now, cost: demand.cost });
+                admissions.push(AdmittedCall { at: moment.now, cost: demand.cost });
             }
         }
-        check(admissions, |length| sum_of_largest(&samples, length))
+        check_windows(admissions, |length| sum_of_group_bounds(&samples, length))
     });
 }
 
 /// In memory, where a change converts states at once. In a store it does not even do that.
 #[test]
 fn reverted_change_restores_state() {
-    hold((any_sample(), patient_moves()), |sample, (other, story)| {
+    check_property((any_sample(), waiting_call_steps()), |sample, (other, story)| {
         check_reverted_change(sample, other, &story)
     });
-    hold_pairs(patient_moves(), |sample, other, story| check_reverted_change(sample, other, &story));
+    check_property_pairs(waiting_call_steps(), |sample, other, story| {
+        check_reverted_change(sample, other, &story)
+    });
 }
 
-fn check_reverted_change(sample: Sample, other: Sample, story: &[Move]) -> TestCaseResult {
+fn check_reverted_change(sample: Sample, other: Sample, story: &[CallStep]) -> TestCaseResult {
     if is_concurrency(&sample.quota) || is_concurrency(&other.quota) {
         return Ok(());
     }
-    let (mut key, mut moment) = (Plain::new(sample.quota), Moment::start_of(&sample));
+    let (mut key, mut moment) = (CoreModel::new(sample.quota), CallClock::new(&sample));
     run_moves(&mut key, &sample, &mut moment, story);
-    let before = key.would(moment.now, Demand::new(1)).decision;
+    let before = key.peek(moment.now, Demand::new(1)).decision;
     key.change(moment.now, other.quota, CarryOver::Keep);
-    if may_be_forgiven(&key.quota, key.words()) {
+    if can_be_truncated(&key.quota, key.state_words()) {
         return Ok(()); // more is owed than the other quota can count
     }
     key.change(moment.now, sample.quota, CarryOver::Keep);
-    let after = key.would(moment.now, Demand::new(1)).decision;
+    let after = key.peek(moment.now, Demand::new(1)).decision;
     check_restored(&sample, &before, &after)
 }
 
@@ -270,19 +274,19 @@ fn check_reverted_change(sample: Sample, other: Sample, story: &[Move]) -> TestC
 #[test]
 fn changed_key_recovers() {
     let all = prop_oneof![Just(CarryOver::Keep), Just(CarryOver::Reset)];
-    hold((any_sample(), all, patient_moves()), |old, (new, how, story)| {
-        let (mut key, mut moment) = (Plain::new(old.quota), Moment::start_of(&old));
+    check_property((any_sample(), all, waiting_call_steps()), |old, (new, how, story)| {
+        let (mut key, mut moment) = (CoreModel::new(old.quota), CallClock::new(&old));
         run_moves(&mut key, &old, &mut moment, &story);
         if is_concurrency(&old.quota) && is_concurrency(&new.quota) {
             return Ok(());
         }
         key.change(moment.now, new.quota, how);
-        let reset = key.would(moment.now, Demand::probe(0)).decision.reset_after();
+        let reset = key.peek(moment.now, Demand::probe(0)).decision.reset_after();
         if reset.get() > 1 << 51 {
             return Ok(()); // not in our time
         }
         let then = moment.now.plus(reset);
-        prop_assert!(key.would(then, Demand::new(1)).decision.is_allowed(), "still denied after {}", reset);
+        prop_assert!(key.peek(then, Demand::new(1)).decision.is_allowed(), "still denied after {}", reset);
         Ok(())
     });
 }
@@ -290,16 +294,16 @@ fn changed_key_recovers() {
 /// Not for the shapers, whose doubles lose the last digit when they are scaled.
 #[test]
 fn change_to_same_quota_keeps_remaining() {
-    hold((patient_moves(), pauses()), |sample, (story, pause)| {
+    check_property((waiting_call_steps(), pauses()), |sample, (story, pause)| {
         if is_shaper(&sample.quota) {
             return Ok(());
         }
-        let (mut key, mut moment) = (Plain::new(sample.quota), Moment::start_of(&sample));
+        let (mut key, mut moment) = (CoreModel::new(sample.quota), CallClock::new(&sample));
         run_moves(&mut key, &sample, &mut moment, &story);
-        moment.pass(pause);
-        let before = key.would(moment.now, Demand::probe(0)).decision;
+        moment.advance(pause);
+        let before = key.peek(moment.now, Demand::probe(0)).decision;
         key.change(moment.now, sample.quota, CarryOver::Keep);
-        let after = key.would(moment.now, Demand::probe(0)).decision;
+        let after = key.peek(moment.now, Demand::probe(0)).decision;
         prop_assert_eq!(before.remaining(), after.remaining());
         prop_assert_eq!(before.outcome(), after.outcome());
         Ok(())

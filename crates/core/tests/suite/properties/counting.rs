@@ -4,24 +4,24 @@
 use super::is_shaper;
 use proptest::prelude::*;
 use tidegate_core::{AlgorithmState, Demand, Effect, Micros, Outcome};
-use tidegate_testkit::{Plain, Subject, strategy::*};
+use tidegate_testkit::{CoreModel, Subject, strategy::*};
 
 #[test]
 fn decisions_are_equal_at_any_state_offset() {
-    hold((patient_moves(), 0_usize..4), |sample, (story, offset)| {
+    check_property((waiting_call_steps(), 0_usize..4), |sample, (story, offset)| {
         let quota = sample.quota;
-        let (mut key, mut moment) = (Plain::new(quota), Moment::start_of(&sample));
+        let (mut key, mut moment) = (CoreModel::new(quota), CallClock::new(&sample));
         let mut shared = vec![u64::MAX; offset];
         shared.extend(vec![0; quota.state_len()]);
         for caller in &story {
-            moment.pass(caller.pause);
+            moment.advance(caller.pause);
             let demand = caller.demand(&sample);
             let step = key.decide(moment.now, demand);
             let shared_step = quota.decide(&mut shared.as_mut_slice().offset(offset), moment.now, demand);
             prop_assert_eq!(step, shared_step);
-            moment.hear(&step.decision);
+            moment.record(&step.decision);
         }
-        prop_assert!(key.words().zip(&shared[offset..]).all(|(left, right)| left == *right));
+        prop_assert!(key.state_words().zip(&shared[offset..]).all(|(left, right)| left == *right));
         prop_assert!(shared[..offset].iter().all(|word| *word == u64::MAX));
         Ok(())
     });
@@ -29,10 +29,10 @@ fn decisions_are_equal_at_any_state_offset() {
 
 #[test]
 fn denials_and_probes_leave_state_unchanged() {
-    hold(patient_moves(), |sample, story| {
-        let (mut key, mut moment) = (Plain::new(sample.quota), Moment::start_of(&sample));
+    check_property(waiting_call_steps(), |sample, story| {
+        let (mut key, mut moment) = (CoreModel::new(sample.quota), CallClock::new(&sample));
         for caller in &story {
-            moment.pass(caller.pause);
+            moment.advance(caller.pause);
             let demand = caller.demand(&sample);
             let before = key.clone();
             let probed = key.decide(moment.now, Demand { effect: Effect::Probe, ..demand });
@@ -46,7 +46,7 @@ fn denials_and_probes_leave_state_unchanged() {
             if !charged {
                 prop_assert_eq!(&key, &before);
             }
-            moment.hear(&step.decision);
+            moment.record(&step.decision);
         }
         Ok(())
     });
@@ -55,17 +55,17 @@ fn denials_and_probes_leave_state_unchanged() {
 /// Not for the shapers: there the second caller waits for the first.
 #[test]
 fn two_costs_equal_their_sum() {
-    hold((patient_moves(), pauses(), costs(), costs()), |sample, (story, pause, a, b)| {
+    check_property((waiting_call_steps(), pauses(), costs(), costs()), |sample, (story, pause, a, b)| {
         if is_shaper(&sample.quota) {
             return Ok(());
         }
-        let (mut key, mut moment) = (Plain::new(sample.quota), Moment::start_of(&sample));
+        let (mut key, mut moment) = (CoreModel::new(sample.quota), CallClock::new(&sample));
         for caller in &story {
-            moment.pass(caller.pause);
-            moment.hear(&key.decide(moment.now, caller.demand(&sample)).decision);
+            moment.advance(caller.pause);
+            moment.record(&key.decide(moment.now, caller.demand(&sample)).decision);
         }
-        moment.pass(pause);
-        let (a, b) = (a.under(sample.quota.limit()), b.under(sample.quota.limit()));
+        moment.advance(pause);
+        let (a, b) = (a.resolve(sample.quota.limit()), b.resolve(sample.quota.limit()));
 
         let mut in_parts = key.clone();
         let first = in_parts.decide(moment.now, Demand::new(a)).decision;
@@ -83,18 +83,18 @@ fn two_costs_equal_their_sum() {
 /// Not for the shapers, who let any cost go when the debt is paid.
 #[test]
 fn remaining_can_be_charged_exactly() {
-    hold((patient_moves(), pauses()), |sample, (story, pause)| {
+    check_property((waiting_call_steps(), pauses()), |sample, (story, pause)| {
         if is_shaper(&sample.quota) {
             return Ok(());
         }
-        let (mut key, mut moment) = (Plain::new(sample.quota), Moment::start_of(&sample));
+        let (mut key, mut moment) = (CoreModel::new(sample.quota), CallClock::new(&sample));
         for caller in &story {
-            moment.pass(caller.pause);
-            moment.hear(&key.decide(moment.now, caller.demand(&sample)).decision);
+            moment.advance(caller.pause);
+            moment.record(&key.decide(moment.now, caller.demand(&sample)).decision);
         }
-        moment.pass(pause);
-        let remaining = key.would(moment.now, Demand::probe(0)).decision.remaining();
-        prop_assert!(!key.would(moment.now, Demand::new(remaining + 1)).decision.is_granted());
+        moment.advance(pause);
+        let remaining = key.peek(moment.now, Demand::probe(0)).decision.remaining();
+        prop_assert!(!key.peek(moment.now, Demand::new(remaining + 1)).decision.is_granted());
         // While others wait ahead nothing remains, and even nothing must queue behind them.
         if remaining > 0 {
             let taken = key.decide(moment.now, Demand::new(remaining)).decision;
@@ -108,14 +108,14 @@ fn remaining_can_be_charged_exactly() {
 /// The number and the answer agree, for the shapers too: something remains only if one more may go.
 #[test]
 fn remaining_is_zero_while_waiting() {
-    hold((patient_moves(), pauses()), |sample, (story, pause)| {
-        let (mut key, mut moment) = (Plain::new(sample.quota), Moment::start_of(&sample));
+    check_property((waiting_call_steps(), pauses()), |sample, (story, pause)| {
+        let (mut key, mut moment) = (CoreModel::new(sample.quota), CallClock::new(&sample));
         for caller in &story {
-            moment.pass(caller.pause);
-            moment.hear(&key.decide(moment.now, caller.demand(&sample)).decision);
+            moment.advance(caller.pause);
+            moment.record(&key.decide(moment.now, caller.demand(&sample)).decision);
         }
-        moment.pass(pause);
-        let look = key.would(moment.now, Demand::probe(1)).decision;
+        moment.advance(pause);
+        let look = key.peek(moment.now, Demand::probe(1)).decision;
         prop_assert!(look.remaining() == 0 || look.is_allowed(), "{:?}", look);
         Ok(())
     });
@@ -124,7 +124,7 @@ fn remaining_is_zero_while_waiting() {
 /// Far more than can be owed: the debt stays at 71 years, and the moment at which it is repaid is an exact number.
 #[test]
 fn forced_charges_saturate() {
-    let mut key = Plain::new("1/d burst 5000".parse().unwrap());
+    let mut key = CoreModel::new("1/d burst 5000".parse().unwrap());
     let mut owed = Micros::ZERO;
     for _ in 0..10_000 {
         owed = key.decide(Micros::ZERO, Demand::forced(5_000)).decision.reset_after();

@@ -2,12 +2,12 @@
 
 use proptest::prelude::*;
 use tidegate_core::{AlgorithmKind, Demand, Micros, Receipt};
-use tidegate_testkit::{Plain, Subject, strategy::*};
+use tidegate_testkit::{CoreModel, Subject, strategy::*};
 
 /// What the holders of permits do.
 #[derive(Clone, Copy, Debug)]
 enum LeaseOp {
-    Acquire(Cost),
+    Acquire(CallCost),
     /// Which one of those that were taken, counted from the last; it may have expired long ago.
     Release(usize),
     Renew(usize),
@@ -36,20 +36,20 @@ struct TrackedPermit {
 #[test]
 fn renewed_permit_is_kept_and_crashed_one_expires() {
     let stories = (leases(), proptest::collection::vec((pauses(), lease_ops()), 1..60));
-    let law = |(sample, story): (Sample, Vec<(Pause, LeaseOp)>)| {
+    let law = |(sample, story): (Sample, Vec<(CallPause, LeaseOp)>)| {
         let AlgorithmKind::Concurrency(concurrency) = sample.quota.kind() else { return Ok(()) };
         let (lease, limit) = (concurrency.lease().unwrap(), sample.quota.limit());
         // Time is counted in eighths of the lease: the last of them may be up to one longer.
         let longest = lease.plus(Micros::new(lease.get() / 8));
-        let (mut key, mut moment) = (Plain::new(sample.quota), Moment::start_of(&sample));
+        let (mut key, mut moment) = (CoreModel::new(sample.quota), CallClock::new(&sample));
         let mut permits: Vec<TrackedPermit> = Vec::new();
         for (pause, deed) in story {
-            moment.pass(pause);
+            moment.advance(pause);
             let now = moment.now;
             match deed {
                 LeaseOp::Acquire(cost) => {
-                    let step = key.decide(now, Demand::new(cost.under(limit)));
-                    moment.hear(&step.decision);
+                    let step = key.decide(now, Demand::new(cost.resolve(limit)));
+                    moment.record(&step.decision);
                     if step.decision.is_granted() {
                         permits.push(TrackedPermit { receipt: step.receipt, renewed_at: now, alive: true });
                     }
@@ -84,13 +84,13 @@ fn renewed_permit_is_kept_and_crashed_one_expires() {
                 let young = permits.iter().filter(|one| now.since(one.renewed_at) < age);
                 young.map(|one| one.receipt.cost).sum::<u64>()
             };
-            let look = key.would(now, Demand::probe(0)).decision;
+            let look = key.peek(now, Demand::probe(0)).decision;
             prop_assert!(younger_than(lease) + look.remaining() <= limit, "{:?}", look);
             prop_assert!(younger_than(longest) + look.remaining() >= limit, "{:?}", look);
         }
-        let look = key.would(moment.now, Demand::probe(0)).decision;
+        let look = key.peek(moment.now, Demand::probe(0)).decision;
         prop_assert!(look.reset_after() <= longest);
-        let all = key.would(moment.now.plus(look.reset_after()), Demand::new(limit)).decision;
+        let all = key.peek(moment.now.plus(look.reset_after()), Demand::new(limit)).decision;
         prop_assert!(all.is_allowed(), "{:?}, then {:?}", look, all);
         Ok(())
     };

@@ -1,10 +1,10 @@
 //! Law 9: a refund never creates a token.
 
-use super::admissions::{Admission, check, demand};
+use super::admissions::{AdmittedCall, check_windows, demand};
 use super::{is_shaper, starts_at_first_hit};
 use proptest::{prelude::*, test_runner::TestCaseResult};
 use tidegate_core::{AlgorithmKind, Demand, Micros, Outcome};
-use tidegate_testkit::{Plain, Subject, strategy::*};
+use tidegate_testkit::{CoreModel, Subject, strategy::*};
 
 /// Whatever a key grants after a refund, a twin that never made the reservation grants too, and no later.
 ///
@@ -13,43 +13,46 @@ use tidegate_testkit::{Plain, Subject, strategy::*};
 #[test]
 fn refund_grants_no_more_than_never_charging() {
     let reserved = (costs(), prop_oneof![3 => Just(0), 1 => 1_u64..=2]);
-    let between = prop_oneof![3 => few_moves().boxed(), 1 => moves().boxed()];
-    hold((moves(), reserved, between, moves()), |sample, (before, (cost, bursts), between, after)| {
-        if starts_at_first_hit(&sample.quota) || matches!(sample.quota.kind(), AlgorithmKind::WarmUp(_)) {
-            return Ok(());
-        }
-        let (mut key, mut moment) = (Plain::new(sample.quota), Moment::start_of(&sample));
-        for caller in &before {
-            moment.pass(caller.pause);
-            moment.hear(&key.decide(moment.now, caller.demand(&sample)).decision);
-        }
-        let mut control = key.clone();
-        let limit = sample.quota.limit();
-        let cost = cost.under(limit).saturating_add(limit.saturating_mul(bursts));
-        let receipt =
-            key.decide(moment.now, Demand::with_max_wait(cost, Micros::MAX).with_overdraft()).receipt;
-        if moment.now.plus(key.would(moment.now, Demand::probe(1)).decision.wait()) == Micros::MAX {
-            return Ok(()); // nobody goes again in our time
-        }
-        compare_with_control(&mut key, &mut control, &sample, &mut moment, &between)?;
-        key.refund(moment.now, receipt, receipt.cost);
-        compare_with_control(&mut key, &mut control, &sample, &mut moment, &after)
-    });
+    let between = prop_oneof![3 => few_call_steps().boxed(), 1 => call_steps().boxed()];
+    check_property(
+        (call_steps(), reserved, between, call_steps()),
+        |sample, (before, (cost, bursts), between, after)| {
+            if starts_at_first_hit(&sample.quota) || matches!(sample.quota.kind(), AlgorithmKind::WarmUp(_)) {
+                return Ok(());
+            }
+            let (mut key, mut moment) = (CoreModel::new(sample.quota), CallClock::new(&sample));
+            for caller in &before {
+                moment.advance(caller.pause);
+                moment.record(&key.decide(moment.now, caller.demand(&sample)).decision);
+            }
+            let mut control = key.clone();
+            let limit = sample.quota.limit();
+            let cost = cost.resolve(limit).saturating_add(limit.saturating_mul(bursts));
+            let receipt =
+                key.decide(moment.now, Demand::with_max_wait(cost, Micros::MAX).with_overdraft()).receipt;
+            if moment.now.plus(key.peek(moment.now, Demand::probe(1)).decision.wait()) == Micros::MAX {
+                return Ok(()); // nobody goes again in our time
+            }
+            compare_with_control(&mut key, &mut control, &sample, &mut moment, &between)?;
+            key.refund(moment.now, receipt, receipt.cost);
+            compare_with_control(&mut key, &mut control, &sample, &mut moment, &after)
+        },
+    );
 }
 
 /// Asks the key, and of a twin all that the key grants.
 fn compare_with_control(
-    key: &mut Plain,
-    control: &mut Plain,
+    key: &mut CoreModel,
+    control: &mut CoreModel,
     sample: &Sample,
-    moment: &mut Moment,
-    story: &[Move],
+    moment: &mut CallClock,
+    story: &[CallStep],
 ) -> TestCaseResult {
     for caller in story {
-        moment.pass(caller.pause);
+        moment.advance(caller.pause);
         let demand = caller.demand(sample);
         let decision = key.decide(moment.now, demand).decision;
-        moment.hear(&decision);
+        moment.record(&decision);
         if decision.is_granted() {
             // Shapers count in doubles, whose last digit may be a microsecond.
             let slack = Micros::new(if is_shaper(&sample.quota) { 1 } else { 0 });
@@ -72,43 +75,46 @@ fn compare_with_control(
 /// A refund is never a loss either, however late it comes and whoever came in between.
 #[test]
 fn refund_never_reduces_remaining() {
-    let between = prop_oneof![few_moves().boxed(), patient_moves().boxed()];
-    hold((patient_moves(), costs(), between, 1_u64..=8), |sample, (before, cost, between, share)| {
-        let (mut key, mut moment) = (Plain::new(sample.quota), Moment::start_of(&sample));
-        let mut tell = |key: &mut Plain, story: &[Move]| {
-            for caller in story {
-                moment.pass(caller.pause);
-                moment.hear(&key.decide(moment.now, caller.demand(&sample)).decision);
-            }
-            moment.now
-        };
-        let now = tell(&mut key, &before);
-        let demand = Demand::with_max_wait(cost.under(sample.quota.limit()), Micros::MAX);
-        let receipt = key.decide(now, demand).receipt;
-        let now = tell(&mut key, &between);
-        let before = key.would(now, Demand::probe(1)).decision;
-        key.refund(now, receipt, receipt.cost.div_ceil(share));
-        let after = key.would(now, Demand::probe(1)).decision;
-        prop_assert!(after.remaining() >= before.remaining(), "{:?}, then {:?}", before, after);
-        prop_assert!(after.wait() <= before.wait(), "{:?}, then {:?}", before, after);
-        prop_assert!(after.reset_after() <= before.reset_after(), "{:?}, then {:?}", before, after);
-        Ok(())
-    });
+    let between = prop_oneof![few_call_steps().boxed(), waiting_call_steps().boxed()];
+    check_property(
+        (waiting_call_steps(), costs(), between, 1_u64..=8),
+        |sample, (before, cost, between, share)| {
+            let (mut key, mut moment) = (CoreModel::new(sample.quota), CallClock::new(&sample));
+            let mut tell = |key: &mut CoreModel, story: &[CallStep]| {
+                for caller in story {
+                    moment.advance(caller.pause);
+                    moment.record(&key.decide(moment.now, caller.demand(&sample)).decision);
+                }
+                moment.now
+            };
+            let now = tell(&mut key, &before);
+            let demand = Demand::with_max_wait(cost.resolve(sample.quota.limit()), Micros::MAX);
+            let receipt = key.decide(now, demand).receipt;
+            let now = tell(&mut key, &between);
+            let before = key.peek(now, Demand::probe(1)).decision;
+            key.refund(now, receipt, receipt.cost.div_ceil(share));
+            let after = key.peek(now, Demand::probe(1)).decision;
+            prop_assert!(after.remaining() >= before.remaining(), "{:?}, then {:?}", before, after);
+            prop_assert!(after.wait() <= before.wait(), "{:?}, then {:?}", before, after);
+            prop_assert!(after.reset_after() <= before.reset_after(), "{:?}, then {:?}", before, after);
+            Ok(())
+        },
+    );
 }
 
 /// A receipt is good for what it proves.
 #[test]
 fn refund_is_capped_at_the_charged_cost() {
-    hold((patient_moves(), costs(), few_moves()), |sample, (before, cost, between)| {
-        let (mut key, mut moment) = (Plain::new(sample.quota), Moment::start_of(&sample));
+    check_property((waiting_call_steps(), costs(), few_call_steps()), |sample, (before, cost, between)| {
+        let (mut key, mut moment) = (CoreModel::new(sample.quota), CallClock::new(&sample));
         for caller in &before {
-            moment.pass(caller.pause);
-            moment.hear(&key.decide(moment.now, caller.demand(&sample)).decision);
+            moment.advance(caller.pause);
+            moment.record(&key.decide(moment.now, caller.demand(&sample)).decision);
         }
-        let receipt = key.decide(moment.now, Demand::new(cost.under(sample.quota.limit()))).receipt;
+        let receipt = key.decide(moment.now, Demand::new(cost.resolve(sample.quota.limit()))).receipt;
         for caller in &between {
-            moment.pass(caller.pause);
-            moment.hear(&key.decide(moment.now, caller.demand(&sample)).decision);
+            moment.advance(caller.pause);
+            moment.record(&key.decide(moment.now, caller.demand(&sample)).decision);
         }
         let mut greedy = key.clone();
         greedy.refund(moment.now, receipt, receipt.cost.saturating_mul(2).saturating_add(1));
@@ -125,18 +131,18 @@ fn unrefunded_charges_stay_within_bound() {
         prop_oneof![2 => Just(None), 3 => (0_usize..4, 1_u64..=8).prop_map(Some)],
         40,
     );
-    let stories = prop_oneof![patient_moves().boxed(), crowds().boxed()];
-    hold((stories, refunds), |sample, (story, refunds)| {
-        let (mut key, mut moment) = (Plain::new(sample.quota), Moment::start_of(&sample));
-        let mut charges: Vec<(Admission, _)> = Vec::new();
+    let stories = prop_oneof![waiting_call_steps().boxed(), crowded_call_steps().boxed()];
+    check_property((stories, refunds), |sample, (story, refunds)| {
+        let (mut key, mut moment) = (CoreModel::new(sample.quota), CallClock::new(&sample));
+        let mut charges: Vec<(AdmittedCall, _)> = Vec::new();
         for (caller, refund) in story.iter().zip(refunds) {
-            moment.pass(caller.pause);
+            moment.advance(caller.pause);
             let demand = demand(&sample, caller);
             let step = key.decide(moment.now, demand);
-            moment.hear(&step.decision);
+            moment.record(&step.decision);
             if step.decision.is_granted() {
                 let at = moment.now.plus(step.decision.wait());
-                charges.push((Admission { at, cost: demand.cost }, Some(step.receipt)));
+                charges.push((AdmittedCall { at, cost: demand.cost }, Some(step.receipt)));
             }
             // One of the last gives all or a part back, once.
             if let Some((later, eighths)) = refund
@@ -148,7 +154,7 @@ fn unrefunded_charges_stay_within_bound() {
                 charges[which].0.cost -= cost;
             }
         }
-        check(charges.into_iter().map(|(admission, _)| admission).collect(), |length| {
+        check_windows(charges.into_iter().map(|(admission, _)| admission).collect(), |length| {
             sample.quota.bound().max_in_window(length)
         })
     });
@@ -156,14 +162,14 @@ fn unrefunded_charges_stay_within_bound() {
 
 #[test]
 fn immediate_cancel_restores_the_same_outcome() {
-    hold((patient_moves(), pauses(), costs()), |sample, (story, pause, cost)| {
-        let (mut key, mut moment) = (Plain::new(sample.quota), Moment::start_of(&sample));
+    check_property((waiting_call_steps(), pauses(), costs()), |sample, (story, pause, cost)| {
+        let (mut key, mut moment) = (CoreModel::new(sample.quota), CallClock::new(&sample));
         for caller in &story {
-            moment.pass(caller.pause);
-            moment.hear(&key.decide(moment.now, caller.demand(&sample)).decision);
+            moment.advance(caller.pause);
+            moment.record(&key.decide(moment.now, caller.demand(&sample)).decision);
         }
-        moment.pass(pause);
-        let demand = Demand::with_max_wait(cost.under(sample.quota.limit()), Micros::MAX);
+        moment.advance(pause);
+        let demand = Demand::with_max_wait(cost.resolve(sample.quota.limit()), Micros::MAX);
         let first = key.decide(moment.now, demand);
         key.refund(moment.now, first.receipt, first.receipt.cost);
         let second = key.decide(moment.now, demand);
@@ -175,12 +181,12 @@ fn immediate_cancel_restores_the_same_outcome() {
 /// Permits: what is in flight never exceeds the limit, and all of it comes back.
 #[test]
 fn permits_are_conserved() {
-    hold(proptest::collection::vec((costs(), 0_usize..4), 1..40), |sample, story| {
+    check_property(proptest::collection::vec((costs(), 0_usize..4), 1..40), |sample, story| {
         let AlgorithmKind::Concurrency(_) = sample.quota.kind() else { return Ok(()) };
-        let mut key = Plain::new(sample.quota);
+        let mut key = CoreModel::new(sample.quota);
         let mut receipts = Vec::new();
         for (cost, give_back) in story {
-            let step = key.decide(sample.start, Demand::new(cost.under(sample.quota.limit())));
+            let step = key.decide(sample.start, Demand::new(cost.resolve(sample.quota.limit())));
             if step.decision.outcome() == Outcome::Allow {
                 receipts.push(step.receipt);
             }
@@ -193,7 +199,7 @@ fn permits_are_conserved() {
         for receipt in receipts.drain(..) {
             key.refund(sample.start, receipt, receipt.cost);
         }
-        prop_assert_eq!(key, Plain::new(sample.quota));
+        prop_assert_eq!(key, CoreModel::new(sample.quota));
         Ok(())
     });
 }

@@ -130,7 +130,7 @@ async fn a_real_caddy_answers_as_the_policy_says() {
         .replace(":8080 {", ":PORT {\n\tbind 127.0.0.1")
         .replace("127.0.0.1:8090", &stage.decisions.to_string())
         .replace("127.0.0.1:9000", &server.address.to_string());
-    let Some(caddy) = AppServer::caddy(&example).unwrap() else {
+    let Some(caddy) = AppServer::start_caddy(&example).unwrap() else {
         tidegate_testkit::servers::skip_without("caddy");
         return;
     };

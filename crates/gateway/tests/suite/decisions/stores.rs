@@ -13,7 +13,7 @@ use tokio::time::timeout;
 pub(super) fn rules() -> Rules {
     let rules = Rules::new();
     rules.connect_by(|connection| {
-        let builder = RedisStore::builder().resident().deadline(Duration::from_secs(5));
+        let builder = RedisStore::builder().bind_to_runtime().deadline(Duration::from_secs(5));
         Ok(Arc::new(builder.open(connection.url)?))
     });
     rules

@@ -4,7 +4,7 @@ mod targets;
 
 use std::{fs, path::Path};
 use targets::TARGETS;
-use tidegate_testkit::spoil;
+use tidegate_testkit::mutation;
 
 /// How many spoiled questions each target is given.
 const CASES: u32 = 400;
@@ -19,7 +19,7 @@ fn try_all(target: &str) {
     let seeds: Vec<_> = paths.iter().map(|path| fs::read(path).unwrap()).collect();
     assert!(!seeds.is_empty(), "no seeds for {target}");
     seeds.iter().for_each(|seed| call(seed));
-    if let Err(error) = spoil::each(&seeds, CASES, call) {
+    if let Err(error) = mutation::run_mutated(&seeds, CASES, call) {
         panic!("{target}: {error}");
     }
 }

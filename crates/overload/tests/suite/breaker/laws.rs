@@ -7,7 +7,7 @@ use tidegate_overload::{
     BreakerBuilder, BreakerSettings, BreakerState, Rejection, Report,
     breaker::{BreakerMachine, Generation, Leeway},
 };
-use tidegate_testkit::strategy::runner_of;
+use tidegate_testkit::strategy::runner_with_cases;
 
 #[derive(Clone, Copy, Debug)]
 enum Move {
@@ -117,7 +117,7 @@ impl World {
 }
 
 fn hold<S: Strategy>(stories: S, law: impl Fn(S::Value) -> Result<(), TestCaseError>) {
-    runner_of(3_000).run(&stories, law).unwrap_or_else(|broken| panic!("{broken}"));
+    runner_with_cases(3_000).run(&stories, law).unwrap_or_else(|broken| panic!("{broken}"));
 }
 
 #[test]

@@ -3,7 +3,7 @@
 use proptest::{collection::vec, prelude::*};
 use tidegate_core::{Micros, Percent};
 use tidegate_overload::{BreakerSettings, BreakerState, CallCounts, Report, breaker::BreakerMachine};
-use tidegate_testkit::strategy::runner_of;
+use tidegate_testkit::strategy::runner_with_cases;
 
 #[derive(Clone, Copy, Debug)]
 struct Call {
@@ -100,5 +100,5 @@ fn rates_are_those_of_a_list_of_calls() {
         }
         Ok(())
     };
-    runner_of(2_000).run(&(settings, calls()), law).unwrap_or_else(|broken| panic!("{broken}"));
+    runner_with_cases(2_000).run(&(settings, calls()), law).unwrap_or_else(|broken| panic!("{broken}"));
 }

@@ -9,7 +9,7 @@ mod targets;
 
 use std::{fs, path::Path};
 use targets::{SEPARATOR, TARGETS};
-use tidegate_testkit::spoil;
+use tidegate_testkit::mutation;
 
 /// How many spoiled inputs each target is given.
 const CASES: u32 = 400;
@@ -31,7 +31,7 @@ fn run_target(target: &str) {
     let seeds = inputs("seeds", target);
     assert!(!seeds.is_empty(), "no seeds for {target}");
     inputs("findings", target).iter().chain(&seeds).for_each(|input| call(input));
-    if let Err(error) = spoil::each(&seeds, CASES, call) {
+    if let Err(error) = mutation::run_mutated(&seeds, CASES, call) {
         panic!("{target}: {error}");
     }
 }

@@ -1,6 +1,6 @@
 //! One connection through a proxy.
 
-use super::{Fault, Wire};
+use super::{NetworkFault, ProxyShared};
 use rustix::net::sockopt::set_socket_linger;
 use std::{
     io::{self, Read, Write},
@@ -27,17 +27,17 @@ pub(super) enum Direction {
 }
 
 /// What becomes of a chunk.
-enum Fate {
+enum ChunkAction {
     Pass,
-    Lose,
-    CutAt(usize),
-    Abandon,
+    Discard,
+    Truncate(usize),
+    Stop,
 }
 
 /// How much of the replies came through under the fault of this turn.
 #[derive(Default)]
-struct Sent {
-    turn: u64,
+struct CutProgress {
+    fault_generation: u64,
     bytes: usize,
 }
 
@@ -65,72 +65,80 @@ impl Link {
     }
 
     /// Carries one direction until it ends.
-    pub(super) fn carry(self: Arc<Self>, wire: &Wire, direction: Direction) {
-        if self.chunks(wire, direction).is_err() {
+    pub(super) fn forward(self: Arc<Self>, shared: &ProxyShared, direction: Direction) {
+        if self.forward_chunks(shared, direction).is_err() {
             self.close();
         }
         drop(self);
         // With the lock, so that whoever counts the links cannot miss that there is one less.
-        let _state = wire.lock();
-        wire.changed.notify_all();
+        let _state = shared.lock();
+        shared.changed.notify_all();
     }
 
-    fn chunks(&self, wire: &Wire, direction: Direction) -> io::Result<()> {
+    fn forward_chunks(&self, shared: &ProxyShared, direction: Direction) -> io::Result<()> {
         let (mut from, mut to) = match direction {
             Direction::Requests => (&self.client, &self.server),
             Direction::Replies => (&self.server, &self.client),
         };
-        let (mut chunk, mut sent) = ([0; 16 * 1024], Sent::default());
+        let (mut chunk, mut sent) = ([0; 16 * 1024], CutProgress::default());
         loop {
             let length = from.read(&mut chunk)?;
-            match self.fate(wire, direction, length, &mut sent) {
-                Fate::Pass if length == 0 => return to.shutdown(Shutdown::Write),
-                Fate::Pass => to.write_all(&chunk[..length])?,
-                Fate::Lose if length == 0 => return Ok(()),
-                Fate::Lose => {}
-                Fate::CutAt(length) => {
+            match self.next_action(shared, direction, length, &mut sent) {
+                ChunkAction::Pass if length == 0 => return to.shutdown(Shutdown::Write),
+                ChunkAction::Pass => to.write_all(&chunk[..length])?,
+                ChunkAction::Discard if length == 0 => return Ok(()),
+                ChunkAction::Discard => {}
+                ChunkAction::Truncate(length) => {
                     to.write_all(&chunk[..length])?;
                     self.close();
                     return Ok(());
                 }
-                Fate::Abandon => return Ok(()),
+                ChunkAction::Stop => return Ok(()),
             }
         }
     }
 
     /// Waits as long as the fault wants, and says what to do then.
-    fn fate(&self, wire: &Wire, direction: Direction, length: usize, sent: &mut Sent) -> Fate {
-        let mut state = wire.lock();
+    fn next_action(
+        &self,
+        shared: &ProxyShared,
+        direction: Direction,
+        length: usize,
+        sent: &mut CutProgress,
+    ) -> ChunkAction {
+        let mut state = shared.lock();
         loop {
-            if state.is_leaving || self.is_reset.load(Ordering::Acquire) {
-                return Fate::Abandon;
+            if state.is_closing || self.is_reset.load(Ordering::Acquire) {
+                return ChunkAction::Stop;
             }
-            let turn = state.turn;
+            let generation = state.fault_generation;
             match (state.fault, direction) {
-                (Some(Fault::Stall), _) => {
-                    state = wire.changed.wait(state).unwrap_or_else(PoisonError::into_inner);
+                (Some(NetworkFault::Stall), _) => {
+                    state = shared.changed.wait(state).unwrap_or_else(PoisonError::into_inner);
                 }
-                (Some(Fault::Delay(by)), _) => {
-                    let waited = wire.changed.wait_timeout_while(state, by, |state| state.turn == turn);
+                (Some(NetworkFault::Delay(by)), _) => {
+                    let waited = shared
+                        .changed
+                        .wait_timeout_while(state, by, |state| state.fault_generation == generation);
                     let (after, timeout) = waited.unwrap_or_else(PoisonError::into_inner);
                     if timeout.timed_out() {
-                        return Fate::Pass;
+                        return ChunkAction::Pass;
                     }
                     state = after;
                 }
-                (Some(Fault::LoseRequests), Direction::Requests) => {
-                    state.lost += length;
-                    return Fate::Lose;
+                (Some(NetworkFault::DropRequests), Direction::Requests) => {
+                    state.lost_bytes += length;
+                    return ChunkAction::Discard;
                 }
-                (Some(Fault::CutReplies { after }), Direction::Replies) => {
-                    if sent.turn != turn {
-                        *sent = Sent { turn, bytes: 0 };
+                (Some(NetworkFault::CutReplies { after }), Direction::Replies) => {
+                    if sent.fault_generation != generation {
+                        *sent = CutProgress { fault_generation: generation, bytes: 0 };
                     }
                     let left = after - sent.bytes;
                     sent.bytes += length.min(left);
-                    return if length < left { Fate::Pass } else { Fate::CutAt(left) };
+                    return if length < left { ChunkAction::Pass } else { ChunkAction::Truncate(left) };
                 }
-                _ => return Fate::Pass,
+                _ => return ChunkAction::Pass,
             }
         }
     }

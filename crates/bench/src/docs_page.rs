@@ -1,10 +1,10 @@
 //! `docs/benchmarks.md`: where the tables of a run go.
 
-use crate::{Result, machine};
+use crate::{BenchResult, machine};
 use std::{env, fs, path::Path};
 
 /// Replaces what a suite has to say by what this run found.
-pub fn write(suite: &str, text: &str) -> Result<()> {
+pub fn write(suite: &str, text: &str) -> BenchResult<()> {
     let path = Path::new(machine::ROOT).join("docs/benchmarks.md");
     let at_path = |error| format!("{}: {error}", path.display());
     let old = fs::read_to_string(&path).map_err(at_path)?;
@@ -13,7 +13,7 @@ pub fn write(suite: &str, text: &str) -> Result<()> {
 }
 
 /// Puts `text` between the two markers of a suite.
-fn replace(document: &str, suite: &str, text: &str) -> Result<String> {
+fn replace(document: &str, suite: &str, text: &str) -> BenchResult<String> {
     let (begin, end) = (format!("<!-- {suite}: begin -->"), format!("<!-- {suite}: end -->"));
     let missing = || format!("docs/benchmarks.md has no `{begin}` … `{end}`");
     let (front, rest) = document.split_once(&begin).ok_or_else(missing)?;
@@ -22,18 +22,18 @@ fn replace(document: &str, suite: &str, text: &str) -> Result<String> {
 }
 
 /// When, where and what, with the versions of some crates.
-pub fn circumstances(crates: &[&str]) -> Result<String> {
-    let said = |name| env::var(name).unwrap_or_else(|_| "unknown".to_owned());
+pub fn describe_run(crates: &[&str]) -> BenchResult<String> {
+    let env_or_unknown = |name| env::var(name).unwrap_or_else(|_| "unknown".to_owned());
     let mut versions = Vec::new();
     for name in crates {
         versions.push(format!("{name} {}", machine::locked_version(name)?));
     }
     Ok(format!(
         "Run on {} at `{}`: {}; {}; {}.\n\n",
-        said("BENCH_DATE"),
-        said("BENCH_COMMIT"),
+        env_or_unknown("BENCH_DATE"),
+        env_or_unknown("BENCH_COMMIT"),
         machine::describe(),
-        said("BENCH_RUSTC"),
+        env_or_unknown("BENCH_RUSTC"),
         versions.join(", ")
     ))
 }

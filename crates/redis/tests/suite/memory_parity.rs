@@ -9,21 +9,21 @@
 )]
 
 use std::{env, ops::ControlFlow, time::Duration};
-use tidegate_redis::{Compared, Plan, RedisStore, verify};
+use tidegate_redis::{RedisStore, VerifyOptions, VerifyReport, verify};
 use tidegate_testkit::{
-    servers::{RedisCluster, RedisServer, Version},
+    servers::{RedisCluster, RedisServer, ServerVersion},
     strategy::seed,
 };
 
 /// How many steps to compare: a quarter of a million, or as many as `TIDEGATE_STEPS` says.
-fn steps(of_a_million: u64) -> u64 {
+fn step_count(of_a_million: u64) -> u64 {
     let all: u64 = env::var("TIDEGATE_STEPS").map_or(250_000, |steps| steps.parse().unwrap());
     all / 1_000 * of_a_million / 1_000
 }
 
-async fn compare(url: &str, steps: u64) -> Compared {
+async fn compare(url: &str, steps: u64) -> VerifyReport {
     let store = RedisStore::builder().deadline(Duration::from_secs(60)).connect(url).await.unwrap();
-    let plan = Plan { steps, seed: seed() };
+    let plan = VerifyOptions { steps, seed: seed() };
     let compared =
         verify(&store, plan, |_| ControlFlow::Continue(())).await.unwrap_or_else(|error| panic!("{error}"));
     println!("{compared:?}");
@@ -31,23 +31,25 @@ async fn compare(url: &str, steps: u64) -> Compared {
 }
 
 #[tokio::test]
-async fn random_steps_without_a_difference() {
+async fn random_steps_match_memory() {
     let server = RedisServer::start().unwrap();
-    let Compared {
+    let VerifyReport {
         steps: done,
         decisions,
         denied,
         delayed,
         refunds,
         resets,
-        changes,
-        turns,
+        quota_changes,
+        limit_switches,
         renewals,
         checks,
         ..
-    } = compare(&server.url(), steps(1_000_000)).await;
-    assert!(done >= steps(1_000_000));
-    for count in [decisions, denied, delayed, refunds, resets, changes, turns, renewals, checks] {
+    } = compare(&server.url(), step_count(1_000_000)).await;
+    assert!(done >= step_count(1_000_000));
+    for count in
+        [decisions, denied, delayed, refunds, resets, quota_changes, limit_switches, renewals, checks]
+    {
         assert!(count > done / 1_000, "a kind of step was hardly ever tried");
     }
     let left = server.command(&["KEYS", "tidegate:{*"]).unwrap();
@@ -55,21 +57,21 @@ async fn random_steps_without_a_difference() {
 }
 
 #[tokio::test]
-async fn other_servers_decide_alike() {
+async fn other_servers_match_memory() {
     for program in ["valkey-server", "redis-6-server"] {
-        let Some(version) = Version::of(program) else {
+        let Some(version) = ServerVersion::detect(program) else {
             tidegate_testkit::servers::skip_without(program);
             continue;
         };
         println!("{program} {version}");
         let server = RedisServer::builder().binary(program).start().unwrap();
-        compare(&server.url(), steps(50_000)).await;
+        compare(&server.url(), step_count(50_000)).await;
     }
 }
 
 #[tokio::test]
-async fn a_cluster_decides_alike() {
+async fn cluster_matches_memory() {
     let cluster = RedisCluster::start().unwrap();
     let hosts: Vec<_> = cluster.urls().iter().map(|url| url.replace("redis://", "")).collect();
-    compare(&format!("redis+cluster://{}", hosts.join(",")), steps(50_000)).await;
+    compare(&format!("redis+cluster://{}", hosts.join(",")), step_count(50_000)).await;
 }

@@ -5,7 +5,7 @@
 //! answer stays charged.
 
 use super::Cluster;
-use crate::node::{Answered, Caller, Problem};
+use crate::node::{CallOrigin, NodeError, NodeResult};
 use std::{collections::VecDeque, sync::Arc};
 use tidegate_core::{Demand, Effect, Receipt};
 use tidegate_limiter::{
@@ -15,11 +15,11 @@ use tidegate_limiter::{
 use tokio::sync::oneshot;
 
 /// Questions for one node, by their places in the request.
-type Part = Vec<(usize, StoreCheck)>;
+type NodeBatch = Vec<(usize, StoreCheck)>;
 
 /// What became of all parts.
 #[derive(Default)]
-struct Outcome {
+struct SplitOutcome {
     answers: Vec<(usize, StoreDecision)>,
     /// What was charged, and can be given back.
     charges: Vec<(StoreCheck, StoreCharge)>,
@@ -28,39 +28,41 @@ struct Outcome {
 
 impl Cluster {
     /// One part for each node. It is done in a task of its own, so that nothing stays charged when the caller gives up.
-    pub(super) async fn submit_parts(self: &Arc<Self>, asks: Vec<StoreCheck>) -> Answered {
+    pub(super) async fn submit_split(self: &Arc<Self>, asks: Vec<StoreCheck>) -> NodeResult {
         let (sender, answer) = oneshot::channel();
         let cluster = self.clone();
         drop(tokio::spawn(async move {
-            let mut outcome = Outcome::default();
-            let problem = cluster.decide_parts(asks, &mut outcome).await.err();
+            let mut outcome = SplitOutcome::default();
+            let problem = cluster.decide_split(asks, &mut outcome).await.err();
             if problem.is_some() || outcome.is_denied || sender.is_closed() {
-                cluster.give_back(&outcome.charges).await;
+                cluster.refund_all(&outcome.charges).await;
             }
-            let _ = sender.send(problem.map_or_else(|| Ok(outcome.reply()), Err));
+            let _ = sender.send(problem.map_or_else(|| Ok(outcome.into_reply()), Err));
         }));
         answer
             .await
             .unwrap_or_else(|_| Err(StoreError::Unavailable("the call was given up".to_owned()).into()))
     }
 
-    async fn decide_parts(
+    async fn decide_split(
         self: &Arc<Self>,
         asks: Vec<StoreCheck>,
-        outcome: &mut Outcome,
-    ) -> Result<(), Problem> {
+        outcome: &mut SplitOutcome,
+    ) -> Result<(), NodeError> {
         let all = asks.into_iter().enumerate().collect();
-        let mut parts = VecDeque::from(self.split_by_node(all));
+        let mut parts = VecDeque::from(self.group_by_node(all));
         while let Some(part) = parts.pop_front() {
-            let questions: Vec<_> = part.iter().map(|(_, ask)| outcome.question(ask)).collect();
-            match self.submit_part(questions).await {
-                Ok(StoreReply::Decided(told)) if told.len() == part.len() => outcome.add(part, told),
+            let questions: Vec<_> = part.iter().map(|(_, ask)| outcome.check_for(ask)).collect();
+            match self.submit_batch(questions).await {
+                Ok(StoreReply::Decided(node_answers)) if node_answers.len() == part.len() => {
+                    outcome.add(part, node_answers)
+                }
                 Ok(_) => {
                     return Err(StoreError::Rejected("an answer to another question".to_owned()).into());
                 }
                 // Its keys are not on one node any more, and nothing was done.
-                Err(Problem::Elsewhere) => {
-                    self.split_by_key(part).into_iter().for_each(|key| parts.push_front(key));
+                Err(NodeError::NotLocal) => {
+                    self.group_by_key(part).into_iter().for_each(|key| parts.push_front(key));
                 }
                 Err(problem) => return Err(problem),
             }
@@ -68,45 +70,48 @@ impl Cluster {
         Ok(())
     }
 
-    async fn submit_part(self: &Arc<Self>, questions: Vec<StoreCheck>) -> Answered {
-        let mut keys = questions.iter().map(|ask| self.names.key(&ask.key_ref));
+    async fn submit_batch(self: &Arc<Self>, questions: Vec<StoreCheck>) -> NodeResult {
+        let mut keys = questions.iter().map(|ask| self.key_names.key(&ask.key_ref));
         let first = keys.next().unwrap_or_default();
         if keys.all(|key| key == first) {
-            return self.submit_to_one(StoreRequest::Decide(questions), Caller::AtHome).await;
+            return self.submit_single_key(StoreRequest::Decide(questions), CallOrigin::SameRuntime).await;
         }
         drop(keys);
-        self.submit_together(&first, StoreRequest::Decide(questions), Caller::AtHome).await
+        self.submit_to_node(&first, StoreRequest::Decide(questions), CallOrigin::SameRuntime).await
     }
 
-    async fn give_back(self: &Arc<Self>, charges: &[(StoreCheck, StoreCharge)]) {
+    async fn refund_all(self: &Arc<Self>, charges: &[(StoreCheck, StoreCharge)]) {
         for (ask, charge) in charges {
             let (place, charge, cost) = (ask.key_ref.clone(), charge.clone(), ask.demand.cost);
             let _ = self
-                .submit_to_one(StoreRequest::Refund { key_ref: place, charge, cost }, Caller::AtHome)
+                .submit_single_key(
+                    StoreRequest::Refund { key_ref: place, charge, cost },
+                    CallOrigin::SameRuntime,
+                )
                 .await;
         }
     }
 
-    fn split_by_node(&self, part: Part) -> Vec<Part> {
-        let map = self.map();
-        split(part, |ask| map.node_of(&self.names.key(&ask.key_ref)).map(Arc::as_ptr))
+    fn group_by_node(&self, part: NodeBatch) -> Vec<NodeBatch> {
+        let map = self.slot_map();
+        group_by(part, |ask| map.node_for_key(&self.key_names.key(&ask.key_ref)).map(Arc::as_ptr))
     }
 
-    fn split_by_key(&self, part: Part) -> Vec<Part> {
-        split(part, |ask| self.names.key(&ask.key_ref))
+    fn group_by_key(&self, part: NodeBatch) -> Vec<NodeBatch> {
+        group_by(part, |ask| self.key_names.key(&ask.key_ref))
     }
 }
 
-impl Outcome {
+impl SplitOutcome {
     /// After a denial the rest is only looked at.
-    fn question(&self, ask: &StoreCheck) -> StoreCheck {
+    fn check_for(&self, ask: &StoreCheck) -> StoreCheck {
         let effect = if self.is_denied { Effect::Probe } else { ask.demand.effect };
         StoreCheck { demand: Demand { effect, ..ask.demand }, receipt: true, ..ask.clone() }
     }
 
-    fn add(&mut self, part: Part, told: Vec<StoreDecision>) {
-        let is_denied = !told.iter().all(is_granted);
-        for ((index, ask), answer) in part.into_iter().zip(told) {
+    fn add(&mut self, part: NodeBatch, node_answers: Vec<StoreDecision>) {
+        let is_denied = !node_answers.iter().all(is_granted);
+        for ((index, ask), answer) in part.into_iter().zip(node_answers) {
             if !is_denied && !self.is_denied && ask.demand.effect == Effect::Charge && ask.demand.cost > 0 {
                 self.charges.push((ask, answer.charge()));
             }
@@ -116,7 +121,7 @@ impl Outcome {
     }
 
     /// An answer to each question, in their order.
-    fn reply(mut self) -> StoreReply {
+    fn into_reply(mut self) -> StoreReply {
         self.answers.sort_by_key(|(index, _)| *index);
         if self.is_denied {
             // What was given back cannot be given back again.
@@ -127,8 +132,8 @@ impl Outcome {
     }
 }
 
-fn split<T: PartialEq>(part: Part, by: impl Fn(&StoreCheck) -> T) -> Vec<Part> {
-    let mut parts: Vec<(T, Part)> = Vec::new();
+fn group_by<T: PartialEq>(part: NodeBatch, by: impl Fn(&StoreCheck) -> T) -> Vec<NodeBatch> {
+    let mut parts: Vec<(T, NodeBatch)> = Vec::new();
     for (index, ask) in part {
         let of = by(&ask);
         match parts.iter_mut().find(|(known, _)| *known == of) {

@@ -15,17 +15,17 @@
 -- no state have an entry each.
 
 local message = cmsgpack.unpack(ARGV[1])
-local call, pcall_redis = redis.call, redis.pcall
+local call, redis_pcall = redis.call, redis.pcall
 
-local now, injected = message[1], true
+local now, is_time_given = message[1], true
 if now < 0 then
   local time = call('TIME')
-  now, injected = time[1] * 1000000 + time[2], false
+  now, is_time_given = time[1] * 1000000 + time[2], false
 end
 
 local position = 3
-local quotas, count_of_quotas = {}, message[2]
-for index = 1, count_of_quotas do
+local quotas, quota_count = {}, message[2]
+for index = 1, quota_count do
   local p = position
   quotas[index] = {
     message[p + 3], message[p + 4], message[p + 5], message[p + 6], message[p + 7], message[p + 8],
@@ -34,8 +34,8 @@ for index = 1, count_of_quotas do
   position = p + 9
 end
 
-local function quota_of_tag(tag, rule)
-  for index = 1, count_of_quotas do
+local function find_quota(tag, rule)
+  for index = 1, quota_count do
     local quota = quotas[index]
     if quota.tag == tag and quota.rule == rule then return quota end
   end
@@ -44,13 +44,13 @@ end
 local cells, changed = {}, {}
 
 -- Reads the entries of a key; a tag that no quota has is kept for the caller to ask about.
-local function read(cell, value, rule)
+local function read_entries(cell, value, rule)
   cell.generation = value:byte(1)
   local at, length = 2, #value
   while at <= length do
     local tag
     tag, at = unpack_from('>I2', value, at)
-    local writer = quota_of_tag(tag, rule)
+    local writer = find_quota(tag, rule)
     if not writer then
       cell.unknown = tag
       return
@@ -62,12 +62,12 @@ local function read(cell, value, rule)
   end
 end
 
-local function cell_of(key, first)
+local function load_cell(key, first)
   local cell = cells[key]
   if cell then return cell end
   cell = { entries = {} }
   cells[key] = cell
-  local value = pcall_redis('GET', KEYS[key] or ARGV[key + 1])
+  local value = redis_pcall('GET', KEYS[key] or ARGV[key + 1])
   if value then
     if type(value) == 'table' then
       cell.problem = value.err
@@ -75,7 +75,7 @@ local function cell_of(key, first)
     end
     cell.exists = true
     -- What somebody else wrote there is no state of ours: the key is as good as new.
-    if not pcall(read, cell, value, quotas[first].rule) then
+    if not pcall(read_entries, cell, value, quotas[first].rule) then
       cell.entries, cell.unknown = {}, nil
     end
   end
@@ -83,7 +83,7 @@ local function cell_of(key, first)
   return cell
 end
 
-local function touch(key, cell)
+local function mark_changed(key, cell)
   if not cell.changed then
     cell.changed = true
     changed[#changed + 1] = key
@@ -91,37 +91,37 @@ local function touch(key, cell)
 end
 
 -- Entries of other quotas that a key keeps beside those of the quotas that charged it last.
-local MOST_OTHERS = 8
+local MAX_OTHER_ENTRIES = 8
 
 -- The entry that each quota reads: its own, or else the first that is left and whose state it shares. `false` for none.
 -- With RESET a quota shares a state only where a new one would push out the state of another quota.
-local function entries_of(cell, first, count, how)
+local function match_entries(cell, first, count, carry_over)
   local entries, found = cell.entries, {}
   local own = true
-  for place = 1, count do
-    local entry = entries[place]
-    own = own and entry and entry.writer.tag == quotas[first + place - 1].tag
+  for nth = 1, count do
+    local entry = entries[nth]
+    own = own and entry and entry.writer.tag == quotas[first + nth - 1].tag
   end
   if own then return entries end
   local used, missing = {}, count
-  for place = 1, count do
-    found[place] = false
+  for nth = 1, count do
+    found[nth] = false
     for _, entry in ipairs(entries) do
-      if not used[entry] and entry.writer.tag == quotas[first + place - 1].tag then
-        found[place], used[entry] = entry, true
+      if not used[entry] and entry.writer.tag == quotas[first + nth - 1].tag then
+        found[nth], used[entry] = entry, true
         missing = missing - 1
         break
       end
     end
   end
-  local is_full = #entries + missing > count + MOST_OTHERS
-  for place = 1, count do
-    local quota = quotas[first + place - 1]
-    if not found[place] and (how ~= RESET or is_full or quota.kind == kinds.concurrency) then
+  local is_full = #entries + missing > count + MAX_OTHER_ENTRIES
+  for nth = 1, count do
+    local quota = quotas[first + nth - 1]
+    if not found[nth] and (carry_over ~= RESET or is_full or quota.kind == kinds.concurrency) then
       for _, entry in ipairs(entries) do
         local writer = entry.writer
         if not used[entry] and writer.index == quota.index and quota.kind.shares_state(quota, writer) then
-          found[place], used[entry] = entry, true
+          found[nth], used[entry] = entry, true
           break
         end
       end
@@ -131,7 +131,7 @@ local function entries_of(cell, first, count, how)
 end
 
 -- The state in which a quota counts; one that another quota wrote is only read, so this is a copy where it has to be converted.
-local function state_of(quota, entry)
+local function effective_state(quota, entry)
   if not entry then return quota.kind.new() end
   if entry.writer.tag == quota.tag or not quota.kind.convert then return entry.state end
   return quota.kind.convert(quota, entry.writer, entry.state, now)
@@ -140,37 +140,37 @@ end
 local out, size = {}, 0
 
 -- Asks every quota of one ask; whether all of them grant.
-local function ask(p, cost, probe, receipts)
-  local key, first, count, flags, how = message[p], message[p + 1], message[p + 2], message[p + 3], message[p + 4]
+local function decide_check(p, cost, probe, receipts)
+  local key, first, count, flags, carry_over = message[p], message[p + 1], message[p + 2], message[p + 3], message[p + 4]
   local max_wait, overdraft = message[p + 6], message[p + 7]
   local cell, granted = cells[key], true
-  local found = entries_of(cell, first, count, how)
+  local found = match_entries(cell, first, count, carry_over)
   if receipts then
     size = size + 1
     out[size] = cell.generation
   end
-  for place = 1, count do
-    local quota, entry = quotas[first + place - 1], found[place]
-    local state = state_of(quota, entry)
-    local looks = probe or (quota.kind == kinds.concurrency and flags == 0)
-    local code, a, b, c, taken, at, mark, stored =
-      quota.kind.decide(quota, state, now, cost, max_wait, overdraft, looks)
+  for nth = 1, count do
+    local quota, entry = quotas[first + nth - 1], found[nth]
+    local state = effective_state(quota, entry)
+    local is_probe = probe or (quota.kind == kinds.concurrency and flags == 0)
+    local code, a, b, c, charged, at, mark, stored =
+      quota.kind.decide(quota, state, now, cost, max_wait, overdraft, is_probe)
     granted = granted and code <= DELAY
-    if taken then
+    if charged then
       if not entry then
         entry = {}
         cell.entries[#cell.entries + 1] = entry
       end
       entry.writer, entry.state = quota, state
       cell.first, cell.count = first, count
-      touch(key, cell)
+      mark_changed(key, cell)
     elseif code == DENY and entry and entry.writer.tag ~= quota.tag and quota.kind.converted_retry then
       c = quota.kind.converted_retry(quota, entry.writer, entry.state, now, a, b)
     end
     out[size + 1], out[size + 2], out[size + 3], out[size + 4] = code, a, b, c
     size = size + 4
     if receipts then
-      out[size + 1], out[size + 2], out[size + 3], out[size + 4] = taken or 0, at or 0, mark or 0, stored or 0
+      out[size + 1], out[size + 2], out[size + 3], out[size + 4] = charged or 0, at or 0, mark or 0, stored or 0
       size = size + 4
     end
   end
@@ -178,23 +178,23 @@ local function ask(p, cost, probe, receipts)
 end
 
 -- How much there is for one ask: the least that any of its quotas has left, one where only debt is left to make.
-local function amount_left(p)
+local function available_amount(p)
   local key, first, count = message[p], message[p + 1], message[p + 2]
-  local cell, least = cells[key], message[p + 5]
-  local found = entries_of(cell, first, count, message[p + 4])
-  for place = 1, count do
-    local quota = quotas[first + place - 1]
-    local code, a = quota.kind.decide(quota, state_of(quota, found[place]), now, 1, 0, REFUSE, true)
+  local cell, smallest = cells[key], message[p + 5]
+  local found = match_entries(cell, first, count, message[p + 4])
+  for nth = 1, count do
+    local quota = quotas[first + nth - 1]
+    local code, a = quota.kind.decide(quota, effective_state(quota, found[nth]), now, 1, 0, REFUSE, true)
     if code ~= ALLOW then return nil end
     if quota.kind.tokens_at_level then a = quota.kind.tokens_at_level(quota, a) end
-    least = min(least, max(a, 1))
+    smallest = min(smallest, max(a, 1))
   end
-  return least
+  return smallest
 end
 
 -- Opens the cells of a request; false when one of them cannot be read.
-local function opened(key, first)
-  local cell = cell_of(key, first)
+local function open_cell(key, first)
+  local cell = load_cell(key, first)
   if cell.problem then
     out[size + 1], out[size + 2] = 2, cell.problem
   elseif cell.unknown then
@@ -208,57 +208,57 @@ end
 
 local function decide(p)
   local flags, count = message[p + 1], message[p + 2]
-  local probe, receipts, up_to = flags % 2 == 1, flags % 4 >= 2, flags >= 4
+  local probe, receipts, is_up_to = flags % 2 == 1, flags % 4 >= 2, flags >= 4
   local first = p + 3
   local last = first + 8 * (count - 1)
-  local several = count > 1
+  local has_several_quotas = count > 1
   for q = first, last, 8 do
-    if not opened(message[q], message[q + 1]) then return last + 8 end
-    several = several or message[q + 2] > 1
+    if not open_cell(message[q], message[q + 1]) then return last + 8 end
+    has_several_quotas = has_several_quotas or message[q + 2] > 1
   end
   size = size + 1
   out[size] = 0
   local cost = message[first + 5]
-  if up_to then
-    local left = amount_left(first)
+  if is_up_to then
+    local left = available_amount(first)
     if left and left > 0 then cost = left else cost, probe = 1, true end
   end
-  if several and not probe then
+  if has_several_quotas and not probe then
     local start, granted = size, true
     for q = first, last, 8 do
-      granted = ask(q, up_to and cost or message[q + 5], true, receipts) and granted
+      granted = decide_check(q, is_up_to and cost or message[q + 5], true, receipts) and granted
     end
     if not granted then return last + 8 end
     size = start
   end
   for q = first, last, 8 do
-    ask(q, up_to and cost or message[q + 5], probe, receipts)
+    decide_check(q, is_up_to and cost or message[q + 5], probe, receipts)
   end
   return last + 8
 end
 
-local function receipt_at(p)
+local function read_receipt(p)
   return { cost = message[p], at = message[p + 1], mark = message[p + 2], stored = message[p + 3] }
 end
 
 local function refund(p)
   local key, first, count, _, _, generation, cost = unpack(message, p + 1, p + 7)
   local after = p + 8 + 4 * count
-  local cell = opened(key, first)
+  local cell = open_cell(key, first)
   if not cell then return after end
   size = size + 1
   out[size] = 0
-  local found = entries_of(cell, first, count, KEEP)
-  for place = 1, count do
-    local quota, entry = quotas[first + place - 1], found[place]
-    local receipt = receipt_at(p + 4 + 4 * place)
+  local found = match_entries(cell, first, count, KEEP)
+  for nth = 1, count do
+    local quota, entry = quotas[first + nth - 1], found[nth]
+    local receipt = read_receipt(p + 4 + 4 * nth)
     -- Another quota or a reset settles what was outstanding; but slots are held until they are given back.
-    local counts = entry and entry.writer.tag == quota.tag and cell.generation == generation
+    local is_current = entry and entry.writer.tag == quota.tag and cell.generation == generation
     local is_slot = entry and quota.kind == kinds.concurrency
-    if receipt.cost > 0 and (counts or is_slot) then
-      local give_back = quota.kind.refund_ops()
-      give_back(entry.writer, entry.state, now, min(cost, receipt.cost), receipt)
-      touch(key, cell)
+    if receipt.cost > 0 and (is_current or is_slot) then
+      local refund_charge = quota.kind.refund_ops()
+      refund_charge(entry.writer, entry.state, now, min(cost, receipt.cost), receipt)
+      mark_changed(key, cell)
     end
   end
   return after
@@ -267,7 +267,7 @@ end
 -- Forgets a key, but for permits in flight. It stays until what was taken before could not be given back any more.
 local function reset(p)
   local key, first = message[p + 1], message[p + 2]
-  local cell = opened(key, first)
+  local cell = open_cell(key, first)
   if not cell then return p + 6 end
   size = size + 1
   out[size] = 0
@@ -280,19 +280,19 @@ local function reset(p)
     end
   end
   cell.generation = cell.generation % 255 + 1
-  touch(key, cell)
+  mark_changed(key, cell)
   return p + 6
 end
 
 local function renew(p)
-  local cell = opened(message[p + 1], message[p + 2])
+  local cell = open_cell(message[p + 1], message[p + 2])
   if not cell then return p + 10 end
   local at
   for _, entry in ipairs(cell.entries) do
     if entry.writer.kind == kinds.concurrency then
-      local _, again = entry.writer.kind.refund_ops()
-      at = again(entry.writer, entry.state, now, receipt_at(p + 6))
-      if at then touch(message[p + 1], cell) end
+      local _, renew_slot = entry.writer.kind.refund_ops()
+      at = renew_slot(entry.writer, entry.state, now, read_receipt(p + 6))
+      if at then mark_changed(message[p + 1], cell) end
       break
     end
   end
@@ -304,27 +304,27 @@ end
 local operations = { [0] = decide, refund, reset, renew }
 local length = #message
 -- Where each operation is in the message, and where its answer starts.
-local positions, starts, done = {}, {}, 0
+local positions, starts, op_count = {}, {}, 0
 while position <= length do
-  done = done + 1
-  positions[done], starts[done] = position, size
+  op_count = op_count + 1
+  positions[op_count], starts[op_count] = position, size
   position = operations[message[position]](position)
 end
 
 -- In the order in which the quotas that charged it last are asked; others behind them, while they are remembered.
-local function in_order(cell)
+local function ordered_entries(cell)
   local entries, own, placed = cell.entries, {}, {}
   if not cell.first then return entries end
-  for place = 1, cell.count do
+  for nth = 1, cell.count do
     for _, entry in ipairs(entries) do
-      if not own[place] and not placed[entry] and entry.writer.tag == quotas[cell.first + place - 1].tag then
-        own[place], placed[entry] = entry, true
+      if not own[nth] and not placed[entry] and entry.writer.tag == quotas[cell.first + nth - 1].tag then
+        own[nth], placed[entry] = entry, true
       end
     end
   end
   for _, entry in ipairs(entries) do
-    local is_kept = not placed[entry] and entry.writer.kind.reset_at(entry.writer, entry.state, now) > now
-    if is_kept and #own < cell.count + MOST_OTHERS then own[#own + 1] = entry end
+    local is_live = not placed[entry] and entry.writer.kind.reset_at(entry.writer, entry.state, now) > now
+    if is_live and #own < cell.count + MAX_OTHER_ENTRIES then own[#own + 1] = entry end
   end
   return own
 end
@@ -333,20 +333,20 @@ local has_failed = false
 for _, key in ipairs(changed) do
   local cell, name = cells[key], KEYS[key] or ARGV[key + 1]
   local reset_at, parts = cell.keep_until or 0, { string.char(cell.generation) }
-  for _, entry in ipairs(in_order(cell)) do
+  for _, entry in ipairs(ordered_entries(cell)) do
     local writer = entry.writer
     reset_at = max(reset_at, writer.kind.reset_at(writer, entry.state, now))
     parts[#parts + 1] = pack('>I2', writer.tag) .. writer.kind.save(writer, entry.state)
   end
   local failed
-  local ttl = (div(reset_at, SPAN) + 2) * SPAN / 1000 - div(now, 1000)
-  if injected then ttl = ttl + 3600000 end
+  local ttl = (div(reset_at, TTL_STEP) + 2) * TTL_STEP / 1000 - div(now, 1000)
+  if is_time_given then ttl = ttl + 3600000 end
   -- A key that was reset stays for as long as it would have: what was taken before must not look like taken since.
   if cell.generation > 0 then ttl = max(ttl, call('PTTL', name)) end
   if ttl > 0 and (reset_at > now or cell.generation > 0) then
-    failed = pcall_redis('PSETEX', name, ttl, table.concat(parts))
+    failed = redis_pcall('PSETEX', name, ttl, table.concat(parts))
   elseif cell.exists then
-    failed = pcall_redis('DEL', name)
+    failed = redis_pcall('DEL', name)
   end
   if type(failed) == 'table' and failed.err then
     -- Without memory some keys can be written; anything else is about the server.
@@ -356,7 +356,7 @@ for _, key in ipairs(changed) do
 end
 
 -- Why a key of an operation was not written.
-local function failure_of(p)
+local function find_failure(p)
   if message[p] ~= 0 then return cells[message[p + 1]].failed end
   for q = p + 3, p + 3 + 8 * (message[p + 2] - 1), 8 do
     local cell = cells[message[q]]
@@ -367,9 +367,9 @@ end
 -- What could not be written did not happen; other operations are answered.
 if has_failed then
   local all, total = out, 0
-  out, starts[done + 1] = {}, size
-  for index = 1, done do
-    local failed = failure_of(positions[index])
+  out, starts[op_count + 1] = {}, size
+  for index = 1, op_count do
+    local failed = find_failure(positions[index])
     if failed then
       out[total + 1], out[total + 2] = 2, failed
       total = total + 2

@@ -1,30 +1,30 @@
 //! Plain numbers that others add to as well: `INCRBY` and `EXPIRE`, those of one call in one round trip to each server.
 
-use crate::{cluster::Cluster, node::Node, servers::Servers};
+use crate::{cluster::Cluster, node::RedisNode, topology::Topology};
 use redis::{Cmd, ErrorKind, Pipeline, RedisError, ServerErrorKind, Value};
 use std::sync::Arc;
 use tidegate_limiter::{Increment, StoreError};
 use tokio::task::JoinSet;
 
-impl Servers {
+impl Topology {
     /// Does all additions, and says what each number is then.
     pub(crate) async fn add(&self, additions: Vec<Increment>) -> Result<Vec<i64>, StoreError> {
         if additions.is_empty() {
             return Ok(Vec::new());
         }
         match self {
-            Self::One(node) => add_on(node, None, &additions).await,
-            Self::Cluster(cluster) => add_in(cluster, additions).await,
+            Self::Single(node) => add_on_node(node, None, &additions).await,
+            Self::Cluster(cluster) => add_in_cluster(cluster, additions).await,
         }
     }
 }
 
 /// Each node of a cluster is sent what it has, all at the same time.
-async fn add_in(cluster: &Arc<Cluster>, additions: Vec<Increment>) -> Result<Vec<i64>, StoreError> {
-    let mut parts: Vec<(Arc<Node>, Vec<usize>, Vec<Increment>)> = Vec::new();
+async fn add_in_cluster(cluster: &Arc<Cluster>, additions: Vec<Increment>) -> Result<Vec<i64>, StoreError> {
+    let mut parts: Vec<(Arc<RedisNode>, Vec<usize>, Vec<Increment>)> = Vec::new();
     let mut sums = vec![0; additions.len()];
     for (place, addition) in additions.into_iter().enumerate() {
-        let node = cluster.node_of(&addition.key)?;
+        let node = cluster.node_for_key(&addition.key)?;
         match parts.iter_mut().find(|(known, ..)| Arc::ptr_eq(known, &node)) {
             Some((_, places, part)) => {
                 places.push(place);
@@ -36,7 +36,7 @@ async fn add_in(cluster: &Arc<Cluster>, additions: Vec<Increment>) -> Result<Vec
     let mut calls = JoinSet::new();
     for (node, places, part) in parts {
         let cluster = cluster.clone();
-        calls.spawn(async move { (places, add_on(&node, Some(&cluster), &part).await) });
+        calls.spawn(async move { (places, add_on_node(&node, Some(&cluster), &part).await) });
     }
     while let Some(called) = calls.join_next().await {
         let (places, part) =
@@ -47,26 +47,26 @@ async fn add_in(cluster: &Arc<Cluster>, additions: Vec<Increment>) -> Result<Vec
 }
 
 /// Sends all to one node. What has moved to another node of its cluster follows it there, one by one.
-async fn add_on(
-    node: &Arc<Node>,
+async fn add_on_node(
+    node: &Arc<RedisNode>,
     cluster: Option<&Arc<Cluster>>,
     additions: &[Increment],
 ) -> Result<Vec<i64>, StoreError> {
     let mut pipeline = Pipeline::with_capacity(additions.len() * 2);
     for addition in additions {
-        pipeline.add_command(increment(addition)).add_command(expire(addition));
+        pipeline.add_command(incrby_command(addition)).add_command(expire_command(addition));
     }
-    let told = node.commands(&pipeline).await;
-    if let (Some(cluster), Err(StoreError::Unavailable(_))) = (cluster, &told) {
-        cluster.watch();
+    let reply = node.send_pipeline(&pipeline).await;
+    if let (Some(cluster), Err(StoreError::Unavailable(_))) = (cluster, &reply) {
+        cluster.refresh_in_background();
     }
-    let mut told = told?.into_iter();
+    let mut reply = reply?.into_iter();
     let mut sums = Vec::with_capacity(additions.len());
     for addition in additions {
-        let mut next = || told.next().unwrap_or(Value::Nil).extract_error();
+        let mut next = || reply.next().unwrap_or(Value::Nil).extract_error();
         let (sum, expiry) = (next(), next());
-        let sum = follow(node, cluster, addition, sum, increment).await?;
-        follow(node, cluster, addition, expiry, expire).await?;
+        let sum = follow_redirect(node, cluster, addition, sum, incrby_command).await?;
+        follow_redirect(node, cluster, addition, expiry, expire_command).await?;
         let unreadable = |_| StoreError::Rejected(format!("`{}` is no number", addition.key));
         sums.push(redis::from_redis_value(sum).map_err(unreadable)?);
     }
@@ -74,36 +74,36 @@ async fn add_on(
 }
 
 /// An answer; a command that was turned away because its key is elsewhere was not done, and is put to whoever has it.
-async fn follow(
-    node: &Arc<Node>,
+async fn follow_redirect(
+    node: &Arc<RedisNode>,
     cluster: Option<&Arc<Cluster>>,
     addition: &Increment,
-    told: Result<Value, RedisError>,
+    reply: Result<Value, RedisError>,
     command: fn(&Increment) -> Cmd,
 ) -> Result<Value, StoreError> {
-    let error = match told {
+    let error = match reply {
         Ok(value) => return Ok(value),
         Err(error) => error,
     };
     let is_elsewhere =
         matches!(error.kind(), ErrorKind::Server(ServerErrorKind::Moved | ServerErrorKind::Ask));
     match cluster {
-        Some(cluster) if is_elsewhere => cluster.command(&addition.key, &command(addition)).await,
+        Some(cluster) if is_elsewhere => cluster.send_command(&addition.key, &command(addition)).await,
         _ => {
-            let error = node.explain(&error);
-            node.take_note(Some(&error));
+            let error = node.convert_error(&error);
+            node.record_result(Some(&error));
             Err(error)
         }
     }
 }
 
-fn increment(addition: &Increment) -> Cmd {
+fn incrby_command(addition: &Increment) -> Cmd {
     let mut command = redis::cmd("INCRBY");
     command.arg(&addition.key).arg(addition.count);
     command
 }
 
-fn expire(addition: &Increment) -> Cmd {
+fn expire_command(addition: &Increment) -> Cmd {
     let mut command = redis::cmd("EXPIRE");
     command.arg(&addition.key).arg(addition.ttl.as_secs());
     command

@@ -8,23 +8,26 @@
     reason = "this is how a test fails, and what it did"
 )]
 
-use crate::common::{FIVE, commands, keys, limiter, limiter_for, number, soon, store, verdict};
+use crate::common::{
+    FIVE_PER_YEAR, build_limiter, build_limiter_with, connect_store, count_calls, integer_reply,
+    matching_keys, poll_until, summarize,
+};
 use std::{fmt::Write as _, fs, thread, time::Duration};
 use tidegate_core::Quota;
 use tidegate_limiter::{FailureMode, Limiter};
 use tidegate_redis::RedisStore;
-use tidegate_testkit::servers::{RedisServer, until};
+use tidegate_testkit::servers::{RedisServer, wait_until};
 
 /// The same quota for each way to go on without the store.
-struct Modes {
+struct LimitersByMode {
     open: Limiter,
     closed: Limiter,
     local: Limiter,
 }
 
-impl Modes {
+impl LimitersByMode {
     fn new(store: &RedisStore) -> Self {
-        let limiter = |outage| limiter_for(store, "modes", FIVE, outage);
+        let limiter = |outage| build_limiter_with(store, "modes", FIVE_PER_YEAR, outage);
         Self {
             open: limiter(FailureMode::Open),
             closed: limiter(FailureMode::Closed),
@@ -60,37 +63,37 @@ impl Modes {
     /// The store decides, for all of them.
     async fn assert_decided(&self, key: &str) {
         for (limiter, left) in [(&self.open, 4), (&self.closed, 3), (&self.local, 2)] {
-            assert_eq!(verdict(&limiter.decide(key, 1).await), format!("allow {left} of 5"));
+            assert_eq!(summarize(&limiter.decide(key, 1).await), format!("allow {left} of 5"));
         }
     }
 }
 
 #[tokio::test]
-async fn memory_is_full() {
+async fn full_memory_degrades_decisions() {
     let server = RedisServer::start().unwrap();
-    let store = store(&server.url()).await;
-    let modes = Modes::new(&store);
+    let store = connect_store(&server.url()).await;
+    let modes = LimitersByMode::new(&store);
     modes.assert_decided("before").await;
     server.command(&["CONFIG", "SET", "maxmemory", "1"]).unwrap();
     modes.assert_degraded("a").await;
     // One that was never announced meets the same wall elsewhere.
-    let new = limiter_for(&store, "new", FIVE, FailureMode::Closed);
+    let new = build_limiter_with(&store, "new", FIVE_PER_YEAR, FailureMode::Closed);
     assert!(new.decide("a", 1).await.is_degraded());
-    let why = store.trouble().unwrap();
-    assert!(why.contains("maxmemory"), "{why}");
+    let error = store.last_error().unwrap();
+    assert!(error.contains("maxmemory"), "{error}");
 
     server.command(&["CONFIG", "SET", "maxmemory", "0"]).unwrap();
     modes.assert_decided("a").await;
-    assert_eq!((store.trouble(), store.outages()), (None, 0));
+    assert_eq!((store.last_error(), store.outages()), (None, 0));
 }
 
 /// A batch that cannot be written as a whole is not refused as a whole: what needs no writing is decided.
 #[tokio::test]
-async fn full_memory_refuses_only_what_it_would_write() {
+async fn full_memory_rejects_only_writes() {
     let server = RedisServer::start().unwrap();
-    let store = store(&server.url()).await;
+    let store = connect_store(&server.url()).await;
     for (name, quota) in [("short", "5/min"), ("whole", "5/min sliding-window")] {
-        let limiter = limiter_for(&store, name, quota, FailureMode::Closed);
+        let limiter = build_limiter_with(&store, name, quota, FailureMode::Closed);
         for _ in 0..5 {
             assert!(limiter.decide("spent", 1).await.is_allowed());
         }
@@ -100,47 +103,47 @@ async fn full_memory_refuses_only_what_it_would_write() {
         assert!(new.is_degraded() && other.is_degraded(), "{quota}: {new:?} {other:?}");
         assert!(!spent.is_degraded() && !spent.is_allowed(), "{quota}: {spent:?}");
         server.command(&["CONFIG", "SET", "maxmemory", "0"]).unwrap();
-        assert_eq!(verdict(&limiter.decide("new", 1).await), "allow 4 of 5", "{quota}");
+        assert_eq!(summarize(&limiter.decide("new", 1).await), "allow 4 of 5", "{quota}");
     }
 }
 
 #[tokio::test]
-async fn snapshots_fail() {
+async fn failed_snapshot_degrades_decisions() {
     let server = RedisServer::builder().config("save", "3600 1000000").start().unwrap();
-    let store = store(&server.url()).await;
-    let modes = Modes::new(&store);
+    let store = connect_store(&server.url()).await;
+    let modes = LimitersByMode::new(&store);
     fs::create_dir(server.directory().join("dump.rdb")).unwrap();
     server.command(&["BGSAVE"]).unwrap();
-    until("the snapshot fails", || match server.command(&["INFO", "persistence"])?.text() {
+    wait_until("the snapshot fails", || match server.command(&["INFO", "persistence"])?.text() {
         Some(text) if text.contains("rdb_last_bgsave_status:err") => Ok(()),
         other => Err(format!("{other:?}")),
     })
     .unwrap();
     modes.assert_degraded("a").await;
-    let why = store.trouble().unwrap();
-    assert!(why.contains("MISCONF"), "{why}");
+    let error = store.last_error().unwrap();
+    assert!(error.contains("MISCONF"), "{error}");
     server.command(&["CONFIG", "SET", "stop-writes-on-bgsave-error", "no"]).unwrap();
     modes.assert_decided("a").await;
 }
 
 #[tokio::test]
-async fn a_key_is_of_another_type() {
+async fn wrong_type_key_degrades_only_itself() {
     let server = RedisServer::start().unwrap();
-    let store = store(&server.url()).await;
-    let modes = Modes::new(&store);
+    let store = connect_store(&server.url()).await;
+    let modes = LimitersByMode::new(&store);
     modes.assert_decided("good").await;
     server.command(&["LPUSH", "tidegate:{modes:a}:1", "not", "ours"]).unwrap();
     modes.assert_degraded("a").await;
     // Together with others, it is the only one that suffers.
-    let limiter = std::sync::Arc::new(limiter(&store, "crowd", "100 per 52w"));
+    let limiter = std::sync::Arc::new(build_limiter(&store, "crowd", "100 per 52w"));
     server.command(&["LPUSH", "tidegate:{crowd:7}:1", "not", "ours"]).unwrap();
     let ask = |index: u32| {
         let limiter = limiter.clone();
         tokio::spawn(async move { limiter.decide(&index.to_string(), 1).await.is_degraded() })
     };
-    let asked: Vec<_> = (0..50).map(ask).collect();
-    for (index, asked) in asked.into_iter().enumerate() {
-        assert_eq!(asked.await.unwrap(), index == 7);
+    let calls: Vec<_> = (0..50).map(ask).collect();
+    for (index, calls) in calls.into_iter().enumerate() {
+        assert_eq!(calls.await.unwrap(), index == 7);
     }
     assert!(modes.closed.key("a").reset().await.is_err());
     server.command(&["DEL", "tidegate:{modes:a}:1"]).unwrap();
@@ -149,9 +152,9 @@ async fn a_key_is_of_another_type() {
 
 /// Bytes that somebody else wrote are no state: the key is as good as new, or says what it can.
 #[tokio::test]
-async fn a_key_holds_garbage() {
+async fn corrupt_key_is_answered_and_reset() {
     let server = RedisServer::start().unwrap();
-    let store = store(&server.url()).await;
+    let store = connect_store(&server.url()).await;
     let quotas = [
         "5 per 52w",
         "5MB/s",
@@ -166,13 +169,13 @@ async fn a_key_holds_garbage() {
     ];
     for (index, quota) in quotas.into_iter().enumerate() {
         let name = format!("garbage-{index}");
-        let limiter = limiter_for(&store, &name, quota, FailureMode::Closed);
+        let limiter = build_limiter_with(&store, &name, quota, FailureMode::Closed);
         let tag = quota.parse::<Quota>().unwrap().tag().to_be_bytes();
         limiter.decide("fresh", 1).await;
-        let fresh = verdict(&limiter.key("never seen").peek(1).await);
+        let fresh = summarize(&limiter.key("never seen").peek(1).await);
         let key = format!("tidegate:{{{name}:a}}:1");
-        for bytes in garbage(tag) {
-            write(&server, &key, &bytes);
+        for bytes in corrupt_values(tag) {
+            write_raw(&server, &key, &bytes);
             // Nothing panics, and everything is answered.
             limiter.key("a").peek(1).await;
             limiter.decide("a", 1).await;
@@ -181,10 +184,10 @@ async fn a_key_holds_garbage() {
             limiter.key("a").reserve(1, Duration::from_secs(1)).await.cancel().await;
             limiter.key("a").reserve(1, Duration::from_secs(1)).await.commit(2).await;
             // And an operator can mend it.
-            write(&server, &key, &bytes);
+            write_raw(&server, &key, &bytes);
             limiter.key("a").reset().await.unwrap_or_else(|error| panic!("{quota} {bytes:02x?}: {error}"));
             if !quota.contains("at once") {
-                assert_eq!(verdict(&limiter.key("a").peek(1).await), fresh, "{quota} {bytes:02x?}");
+                assert_eq!(summarize(&limiter.key("a").peek(1).await), fresh, "{quota} {bytes:02x?}");
             }
             let granted = limiter.decide("b", 1).await;
             assert!(!granted.is_degraded(), "{quota} {bytes:02x?}");
@@ -195,7 +198,7 @@ async fn a_key_holds_garbage() {
 }
 
 /// Of many lengths, some of which look like ours.
-fn garbage(tag: [u8; 2]) -> Vec<Vec<u8>> {
+fn corrupt_values(tag: [u8; 2]) -> Vec<Vec<u8>> {
     let mut all: Vec<Vec<u8>> = Vec::new();
     for length in [0, 1, 2, 3, 5, 8, 9, 10, 11, 12, 16, 17, 24, 40, 64, 300] {
         for byte in [0x00, 0x01, 0x41, 0x7f, 0x80, 0xff] {
@@ -209,59 +212,59 @@ fn garbage(tag: [u8; 2]) -> Vec<Vec<u8>> {
     all
 }
 
-fn write(server: &RedisServer, key: &str, bytes: &[u8]) {
+fn write_raw(server: &RedisServer, key: &str, bytes: &[u8]) {
     let mut text = String::new();
     bytes.iter().for_each(|byte| write!(text, "\\{byte:03}").unwrap());
     server.command(&["EVAL", &format!("redis.call('SET', KEYS[1], '{text}')"), "1", key]).unwrap();
-    assert_eq!(number(server, &["STRLEN", key]), i64::try_from(bytes.len()).unwrap());
+    assert_eq!(integer_reply(server, &["STRLEN", key]), i64::try_from(bytes.len()).unwrap());
 }
 
 #[tokio::test]
-async fn another_script_keeps_the_server_busy() {
+async fn busy_server_degrades_decisions() {
     let server = RedisServer::builder().config("lua-time-limit", "20").start().unwrap();
-    let store = store(&server.url()).await;
-    let modes = Modes::new(&store);
+    let store = connect_store(&server.url()).await;
+    let modes = LimitersByMode::new(&store);
     modes.assert_decided("before").await;
     let mut other = server.connect().unwrap();
     let script = thread::spawn(move || other.command(&["EVAL", "while true do end", "0"]));
-    soon("the server is busy", async || modes.closed.key("a").peek(1).await.is_degraded()).await;
+    poll_until("the server is busy", async || modes.closed.key("a").peek(1).await.is_degraded()).await;
     modes.assert_degraded("a").await;
-    let why = store.trouble().unwrap();
-    assert!(why.contains("BUSY") || why.contains("busy"), "{why}");
+    let error = store.last_error().unwrap();
+    assert!(error.contains("BUSY") || error.contains("busy"), "{error}");
 
     server.command(&["SCRIPT", "KILL"]).unwrap();
     assert!(script.join().unwrap().is_err());
-    soon("the store decides", async || !modes.closed.key("a").peek(1).await.is_degraded()).await;
+    poll_until("the store decides", async || !modes.closed.key("a").peek(1).await.is_degraded()).await;
     modes.assert_decided("a").await;
 }
 
 #[tokio::test]
-async fn the_server_becomes_a_replica() {
+async fn demoted_server_degrades_decisions() {
     let (server, other) = (RedisServer::start().unwrap(), RedisServer::start().unwrap());
-    let store = store(&server.url()).await;
-    let modes = Modes::new(&store);
+    let store = connect_store(&server.url()).await;
+    let modes = LimitersByMode::new(&store);
     modes.assert_decided("before").await;
     server.command(&["REPLICAOF", "127.0.0.1", &other.port().to_string()]).unwrap();
     modes.assert_degraded("a").await;
-    let why = store.trouble().unwrap();
-    assert!(why.contains("READONLY") || why.contains("read only"), "{why}");
+    let error = store.last_error().unwrap();
+    assert!(error.contains("READONLY") || error.contains("read only"), "{error}");
     // It stays away for as long as it is one.
-    let before = commands(&server, "evalsha");
-    soon("the store looked again", async || commands(&server, "evalsha") >= before + 4).await;
+    let before = count_calls(&server, "evalsha");
+    poll_until("the store looked again", async || count_calls(&server, "evalsha") >= before + 4).await;
     assert_eq!(store.outages(), 1);
-    assert!(keys(&other, "*").is_empty());
+    assert!(matching_keys(&other, "*").is_empty());
 
     server.command(&["REPLICAOF", "NO", "ONE"]).unwrap();
-    soon("the store decides", async || !modes.closed.key("a").peek(1).await.is_degraded()).await;
+    poll_until("the store decides", async || !modes.closed.key("a").peek(1).await.is_degraded()).await;
     modes.assert_decided("a").await;
-    assert_eq!(store.trouble(), None);
+    assert_eq!(store.last_error(), None);
 }
 
 #[tokio::test]
-async fn rights_are_taken_away() {
+async fn revoked_permissions_degrade_decisions() {
     let server = RedisServer::builder().user("app", "secret", "~* +@all").start().unwrap();
-    let store = store(&server.url()).await;
-    let modes = Modes::new(&store);
+    let store = connect_store(&server.url()).await;
+    let modes = LimitersByMode::new(&store);
     modes.assert_decided("before").await;
     server.command(&["ACL", "SETUSER", "app", "-@scripting"]).unwrap();
     modes.assert_degraded("a").await;
@@ -270,6 +273,6 @@ async fn rights_are_taken_away() {
     server.command(&["ACL", "SETUSER", "app", "+time", "-psetex"]).unwrap();
     modes.assert_degraded("c").await;
     server.command(&["ACL", "SETUSER", "app", "+psetex"]).unwrap();
-    soon("the store decides", async || !modes.closed.key("a").peek(1).await.is_degraded()).await;
+    poll_until("the store decides", async || !modes.closed.key("a").peek(1).await.is_degraded()).await;
     modes.assert_decided("a").await;
 }

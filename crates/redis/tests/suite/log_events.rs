@@ -2,7 +2,7 @@
 
 #![cfg(target_os = "linux")]
 
-use crate::common::{AMPLE, FIVE, limiter, limiter_for, soon, verdict};
+use crate::common::{FIVE_PER_YEAR, LONG_DEADLINE, build_limiter, build_limiter_with, poll_until, summarize};
 use std::{
     fmt::{self, Write as _},
     sync::{Arc, Mutex},
@@ -19,15 +19,15 @@ use tracing::{
 };
 
 /// What is logged on this thread from now on.
-struct Log {
+struct CapturedLog {
     lines: Arc<Mutex<Vec<String>>>,
     _guard: DefaultGuard,
 }
 
-impl Log {
+impl CapturedLog {
     fn start() -> Self {
         let lines = Arc::<Mutex<Vec<String>>>::default();
-        Self { _guard: set_default(Recorder(lines.clone())), lines }
+        Self { _guard: set_default(LogSubscriber(lines.clone())), lines }
     }
 
     fn lines(&self) -> Vec<String> {
@@ -39,17 +39,17 @@ impl Log {
     }
 }
 
-struct Recorder(Arc<Mutex<Vec<String>>>);
+struct LogSubscriber(Arc<Mutex<Vec<String>>>);
 
-struct Line(String);
+struct EventVisitor(String);
 
-impl Visit for Line {
+impl Visit for EventVisitor {
     fn record_debug(&mut self, field: &Field, value: &dyn fmt::Debug) {
         let _ = write!(self.0, "{field}={value:?} ");
     }
 }
 
-impl Subscriber for Recorder {
+impl Subscriber for LogSubscriber {
     fn enabled(&self, metadata: &Metadata<'_>) -> bool {
         metadata.target().starts_with("tidegate")
     }
@@ -63,7 +63,7 @@ impl Subscriber for Recorder {
     fn record_follows_from(&self, _: &span::Id, _: &span::Id) {}
 
     fn event(&self, event: &Event<'_>) {
-        let mut line = Line(String::new());
+        let mut line = EventVisitor(String::new());
         event.record(&mut line);
         self.0.lock().unwrap().push(line.0);
     }
@@ -79,24 +79,26 @@ async fn healthy_start_logs_nothing() {
     let cluster = tokio::task::spawn_blocking(|| RedisCluster::start().unwrap()).await.unwrap();
     let nodes: Vec<_> = cluster.nodes().iter().map(|node| node.address().to_string()).collect();
     for url in [server.url(), format!("redis+cluster://{}", nodes.join(","))] {
-        let log = Log::start();
-        let store = RedisStore::builder().deadline(AMPLE).open(&url).unwrap();
-        let limiter = limiter(&store, "healthy", FIVE);
-        assert_eq!(verdict(&limiter.decide("a", 1).await), "allow 4 of 5", "{url}");
+        let log = CapturedLog::start();
+        let store = RedisStore::builder().deadline(LONG_DEADLINE).open(&url).unwrap();
+        let limiter = build_limiter(&store, "healthy", FIVE_PER_YEAR);
+        assert_eq!(summarize(&limiter.decide("a", 1).await), "allow 4 of 5", "{url}");
         assert_eq!(log.lines(), [""; 0], "{url}");
     }
 }
 
 /// One event, however many requests come and however often connecting is tried.
-async fn says(url: &str, cause: &str, advice: &str) {
-    let log = Log::start();
-    let store = RedisStore::builder().deadline(AMPLE).open(url).unwrap();
-    let limiter = limiter_for(&store, "wrong", FIVE, FailureMode::Closed);
+async fn assert_logged_once(url: &str, cause: &str, advice: &str) {
+    let log = CapturedLog::start();
+    let store = RedisStore::builder().deadline(LONG_DEADLINE).open(url).unwrap();
+    let limiter = build_limiter_with(&store, "wrong", FIVE_PER_YEAR, FailureMode::Closed);
     for _ in 0..20 {
         assert!(limiter.decide("a", 1).await.is_degraded());
     }
-    soon("the store has been tried again", async || store.trouble().is_some_and(|why| why.contains(cause)))
-        .await;
+    poll_until("the store has been tried again", async || {
+        store.last_error().is_some_and(|why| why.contains(cause))
+    })
+    .await;
     let lines = log.lines();
     assert_eq!(lines.len(), 1, "{lines:#?}");
     let says = |part: &str| assert!(lines[0].contains(part), "no {part:?} in {}", lines[0]);
@@ -110,10 +112,20 @@ async fn says(url: &str, cause: &str, advice: &str) {
 async fn misconfigured_store_logs_its_cause_and_advice_once() {
     let server = RedisServer::builder().password("right").start().unwrap();
     let address = server.address();
-    says(&format!("redis://:wr0ng@{address}"), "authentication failed", "check user and password").await;
-    says(&format!("redis://{address}"), "NOAUTH", "check user and password").await;
-    says(&format!("redis://:right@{address}/999"), "DB index", "check the number of the database").await;
-    says(
+    assert_logged_once(
+        &format!("redis://:wr0ng@{address}"),
+        "authentication failed",
+        "check user and password",
+    )
+    .await;
+    assert_logged_once(&format!("redis://{address}"), "NOAUTH", "check user and password").await;
+    assert_logged_once(
+        &format!("redis://:right@{address}/999"),
+        "DB index",
+        "check the number of the database",
+    )
+    .await;
+    assert_logged_once(
         &format!("rediss://:right@{address}"),
         "no connection to",
         "a rediss:// address needs a server that speaks TLS",
@@ -122,34 +134,36 @@ async fn misconfigured_store_logs_its_cause_and_advice_once() {
 
     let plain = RedisServer::start().unwrap();
     let cluster_url = format!("redis+cluster://{}", plain.address());
-    says(&cluster_url, "is a single server", "write redis:// instead of redis+cluster://").await;
-    says("redis://no-such-host.invalid:6379", "no connection to", "check the name of the host").await;
+    assert_logged_once(&cluster_url, "is a single server", "write redis:// instead of redis+cluster://")
+        .await;
+    assert_logged_once("redis://no-such-host.invalid:6379", "no connection to", "check the name of the host")
+        .await;
     plain.command(&["ACL", "SETUSER", "poor", "on", ">wr0ng", "~*", "+get", "+info", "+ping"]).unwrap();
-    says(&format!("redis://poor:wr0ng@{}", plain.address()), "NoPerm", "grant the user").await;
+    assert_logged_once(&format!("redis://poor:wr0ng@{}", plain.address()), "NoPerm", "grant the user").await;
     let primary = server.port().to_string();
     plain.command(&["CONFIG", "SET", "masterauth", "right"]).unwrap();
     plain.command(&["REPLICAOF", "127.0.0.1", &primary]).unwrap();
-    says(&plain.url(), "is a read-only replica", "connect to its primary").await;
+    assert_logged_once(&plain.url(), "is a read-only replica", "connect to its primary").await;
 
     let cluster = tokio::task::spawn_blocking(|| RedisCluster::start().unwrap()).await.unwrap();
     let node = cluster.nodes()[0].url();
-    says(&node, "is a node of a cluster", "write redis+cluster:// instead of redis://").await;
+    assert_logged_once(&node, "is a node of a cluster", "write redis+cluster:// instead of redis://").await;
 }
 
 #[tokio::test]
 async fn outage_logs_its_start_and_its_end() {
     let server = RedisServer::start().unwrap();
-    let store = RedisStore::builder().deadline(AMPLE).connect(&server.url()).await.unwrap();
-    let limiter = limiter(&store, "outage", FIVE);
+    let store = RedisStore::builder().deadline(LONG_DEADLINE).connect(&server.url()).await.unwrap();
+    let limiter = build_limiter(&store, "outage", FIVE_PER_YEAR);
     assert!(!limiter.decide("a", 1).await.is_degraded());
-    let log = Log::start();
+    let log = CapturedLog::start();
     server.kill();
-    soon("the store is unavailable", async || store.trouble().is_some()).await;
+    poll_until("the store is unavailable", async || store.last_error().is_some()).await;
     for _ in 0..100 {
         assert!(limiter.decide("a", 1).await.is_degraded());
     }
     server.restart().unwrap();
-    soon("the store is available", async || store.trouble().is_none()).await;
+    poll_until("the store is available", async || store.last_error().is_none()).await;
     assert_eq!(log.count("message=store available again"), 1, "{:#?}", log.lines());
     assert_eq!(log.count("message=store unavailable"), 1, "{:#?}", log.lines());
     assert_eq!(log.count("mode=local"), 1, "{:#?}", log.lines());
@@ -158,26 +172,26 @@ async fn outage_logs_its_start_and_its_end() {
 #[tokio::test]
 async fn cause_that_changes_is_logged_again() {
     let server = RedisServer::start().unwrap();
-    let log = Log::start();
+    let log = CapturedLog::start();
     server.kill();
     let url = format!("redis://:wr0ng@{}", server.address());
-    let store = RedisStore::builder().deadline(AMPLE).open(&url).unwrap();
-    soon("it is refused", async || store.trouble().is_some_and(|why| why.contains("refused"))).await;
+    let store = RedisStore::builder().deadline(LONG_DEADLINE).open(&url).unwrap();
+    poll_until("it is refused", async || store.last_error().is_some_and(|why| why.contains("refused"))).await;
     server.restart().unwrap();
-    soon("it wants a password", async || log.count("check user and password") == 1).await;
+    poll_until("it wants a password", async || log.count("check user and password") == 1).await;
     assert_eq!(log.count("message=store unavailable"), 2, "{:#?}", log.lines());
 }
 
 #[tokio::test]
 async fn wrong_type_names_the_key_and_does_not_flood_the_log() {
     let server = RedisServer::start().unwrap();
-    let store = RedisStore::builder().deadline(AMPLE).connect(&server.url()).await.unwrap();
-    for (rule, quota) in [("short", FIVE), ("long", "5 per 52w sliding-log")] {
-        let limiter = limiter_for(&store, rule, quota, FailureMode::Closed);
+    let store = RedisStore::builder().deadline(LONG_DEADLINE).connect(&server.url()).await.unwrap();
+    for (rule, quota) in [("short", FIVE_PER_YEAR), ("long", "5 per 52w sliding-log")] {
+        let limiter = build_limiter_with(&store, rule, quota, FailureMode::Closed);
         assert!(limiter.decide("b", 1).await.is_granted());
         let key = format!("tidegate:{{{rule}:a}}:1");
         server.command(&["LPUSH", &key, "not ours"]).unwrap();
-        let log = Log::start();
+        let log = CapturedLog::start();
         for _ in 0..100 {
             assert!(limiter.decide("a", 1).await.is_degraded());
             limiter.decide("b", 1).await;
@@ -193,7 +207,7 @@ async fn wrong_type_names_the_key_and_does_not_flood_the_log() {
             _ => assert_eq!(lines, [""; 0]),
         }
         let why = limiter.decide("a", 1).await;
-        assert!(why.is_degraded() && store.trouble().unwrap().contains(&key), "{:?}", store.trouble());
+        assert!(why.is_degraded() && store.last_error().unwrap().contains(&key), "{:?}", store.last_error());
     }
 }
 
@@ -202,16 +216,16 @@ async fn store_that_relapses_does_not_flood_the_log() {
     let server = RedisServer::start().unwrap();
     let store =
         RedisStore::builder().deadline(Duration::from_millis(300)).connect(&server.url()).await.unwrap();
-    let limiter = limiter(&store, "relapse", FIVE);
-    let log = Log::start();
+    let limiter = build_limiter(&store, "relapse", FIVE_PER_YEAR);
+    let log = CapturedLog::start();
     for times in 1..=4 {
         server.command(&["CLIENT", "KILL", "TYPE", "normal"]).unwrap();
-        soon("it is noticed", async || {
+        poll_until("it is noticed", async || {
             limiter.key("a").peek(1).await;
             store.outages() == times
         })
         .await;
-        soon("it is available again", async || store.trouble().is_none()).await;
+        poll_until("it is available again", async || store.last_error().is_none()).await;
     }
     assert_eq!(log.count("message=store unavailable"), 4, "{:#?}", log.lines());
     assert_eq!(log.count("message=store available again"), 4, "{:#?}", log.lines());

@@ -1,63 +1,63 @@
 //! Who has which slot.
 
-use crate::node::Node;
+use crate::node::RedisNode;
 use redis::{ConnectionAddr, ConnectionInfo, Value};
 use std::{collections::HashMap, sync::Arc};
 
-const SLOTS: usize = 16_384;
+const SLOT_COUNT: usize = 16_384;
 
 /// A host and a port.
-pub(super) type Address = (String, u16);
+pub(super) type HostPort = (String, u16);
 
 /// The nodes, and the slots that each of them has.
 #[derive(Clone, Default)]
-pub(super) struct Map {
-    pub(super) nodes: HashMap<Address, Arc<Node>>,
+pub(super) struct SlotMap {
+    pub(super) nodes: HashMap<HostPort, Arc<RedisNode>>,
     /// The node of each slot.
-    slots: Vec<Option<Arc<Node>>>,
+    slots: Vec<Option<Arc<RedisNode>>>,
     /// How often nodes went away that are no longer among these.
     pub(super) past_outages: u64,
 }
 
 /// Slots that follow each other, and who has them.
-pub(super) struct Range {
+pub(super) struct SlotRange {
     pub(super) first: usize,
     pub(super) last: usize,
     /// Without a host where the node that was asked does not know its own address.
-    pub(super) primary: Address,
+    pub(super) primary: HostPort,
 }
 
-impl Map {
-    pub(super) fn node_of(&self, key: &str) -> Option<&Arc<Node>> {
-        self.slots.get(slot(key))?.as_ref()
+impl SlotMap {
+    pub(super) fn node_for_key(&self, key: &str) -> Option<&Arc<RedisNode>> {
+        self.slots.get(key_slot(key))?.as_ref()
     }
 
-    pub(super) fn give(&mut self, range: &Range, node: &Arc<Node>) {
-        self.slots.resize(SLOTS, None);
-        let last = range.last.min(SLOTS - 1);
+    pub(super) fn assign(&mut self, range: &SlotRange, node: &Arc<RedisNode>) {
+        self.slots.resize(SLOT_COUNT, None);
+        let last = range.last.min(SLOT_COUNT - 1);
         if let Some(slots) = self.slots.get_mut(range.first..=last) {
             slots.fill(Some(node.clone()));
         }
     }
 
-    pub(super) fn slots_without_node(&self) -> usize {
-        SLOTS - self.slots.iter().flatten().count()
+    pub(super) fn unassigned_slots(&self) -> usize {
+        SLOT_COUNT - self.slots.iter().flatten().count()
     }
 
     /// The address of one of these nodes.
-    pub(super) fn address_of(&self, node: &Arc<Node>) -> Option<&Address> {
+    pub(super) fn host_port_of(&self, node: &Arc<RedisNode>) -> Option<&HostPort> {
         self.nodes.iter().find(|(_, known)| Arc::ptr_eq(known, node)).map(|(address, _)| address)
     }
 }
 
 /// The slot of a key: a checksum of what stands in its braces.
-fn slot(key: &str) -> usize {
+fn key_slot(key: &str) -> usize {
     let tag = key.split_once('{').and_then(|(_, rest)| rest.split_once('}')).map(|(tag, _)| tag);
     let tag = tag.filter(|tag| !tag.is_empty()).unwrap_or(key);
-    usize::from(crc16::State::<crc16::XMODEM>::calculate(tag.as_bytes())) % SLOTS
+    usize::from(crc16::State::<crc16::XMODEM>::calculate(tag.as_bytes())) % SLOT_COUNT
 }
 
-pub(super) fn address(info: &ConnectionInfo) -> Option<Address> {
+pub(super) fn host_port(info: &ConnectionInfo) -> Option<HostPort> {
     match info.addr() {
         ConnectionAddr::Tcp(host, port) | ConnectionAddr::TcpTls { host, port, .. } => {
             Some((host.clone(), *port))
@@ -67,7 +67,7 @@ pub(super) fn address(info: &ConnectionInfo) -> Option<Address> {
 }
 
 /// A server at another address that is reached in the same way.
-pub(super) fn at(like: &ConnectionInfo, (host, port): &Address) -> ConnectionInfo {
+pub(super) fn with_host_port(like: &ConnectionInfo, (host, port): &HostPort) -> ConnectionInfo {
     let address = match like.addr() {
         ConnectionAddr::TcpTls { insecure, tls_params, .. } => ConnectionAddr::TcpTls {
             host: host.clone(),
@@ -81,15 +81,15 @@ pub(super) fn at(like: &ConnectionInfo, (host, port): &Address) -> ConnectionInf
 }
 
 /// What `MOVED` and `ASK` name: a host, which may be left out or hold colons itself, and a port.
-pub(super) fn redirection(text: &str) -> Option<Address> {
+pub(super) fn parse_redirect(text: &str) -> Option<HostPort> {
     let (host, port) = text.rsplit_once(':')?;
     let host = host.trim_start_matches('[').trim_end_matches(']');
     Some((host.to_owned(), port.parse().ok()?))
 }
 
-/// The ranges of slots and their primaries, as `CLUSTER SLOTS` tells them.
-pub(super) fn ranges(told: &Value) -> Option<Vec<Range>> {
-    let Value::Array(ranges) = told else { return None };
+/// The ranges of slots and their primaries, as `CLUSTER SLOT_COUNT` tells them.
+pub(super) fn parse_slots(reply: &Value) -> Option<Vec<SlotRange>> {
+    let Value::Array(ranges) = reply else { return None };
     let range = |range: &Value| {
         let Value::Array(fields) = range else { return None };
         let [Value::Int(first), Value::Int(last), Value::Array(primary), ..] = fields.as_slice() else {
@@ -103,7 +103,7 @@ pub(super) fn ranges(told: &Value) -> Option<Vec<Range>> {
         };
         let number = |slot: i64| usize::try_from(slot).ok();
         let primary = (host, u16::try_from(*port).ok()?);
-        Some(Range { first: number(*first)?, last: number(*last)?, primary })
+        Some(SlotRange { first: number(*first)?, last: number(*last)?, primary })
     };
     ranges.iter().map(range).collect()
 }
@@ -113,20 +113,20 @@ mod tests {
     use super::*;
 
     #[test]
-    fn slots_are_those_of_the_specification() {
+    fn key_slots_match_specification() {
         for (key, number) in [("123456789", 0x31c3), ("foo", 12_182), ("{user1000}.following", 3_443)] {
-            assert_eq!(slot(key), number);
+            assert_eq!(key_slot(key), number);
         }
         for (key, like) in [("a{foo}b{c}", "foo"), ("a{{foo}}", "{foo"), ("{}foo", "{}foo")] {
             assert_eq!(
-                slot(key),
-                usize::from(crc16::State::<crc16::XMODEM>::calculate(like.as_bytes())) % SLOTS
+                key_slot(key),
+                usize::from(crc16::State::<crc16::XMODEM>::calculate(like.as_bytes())) % SLOT_COUNT
             );
         }
     }
 
     #[test]
-    fn redirections_name_hosts_of_every_kind() {
+    fn redirect_addresses_are_parsed() {
         for (text, host) in [
             ("127.0.0.1:6381", "127.0.0.1"),
             ("redis-1.example:6381", "redis-1.example"),
@@ -134,40 +134,40 @@ mod tests {
             ("[::1]:6381", "::1"),
             (":6381", ""),
         ] {
-            assert_eq!(redirection(text), Some((host.to_owned(), 6381)), "{text}");
+            assert_eq!(parse_redirect(text), Some((host.to_owned(), 6381)), "{text}");
         }
-        assert_eq!(redirection("nowhere"), None);
-        assert_eq!(redirection("host:99999"), None);
+        assert_eq!(parse_redirect("nowhere"), None);
+        assert_eq!(parse_redirect("host:99999"), None);
     }
 
     #[test]
-    fn an_address_is_reached_as_the_others_are() {
+    fn with_host_port_keeps_login_and_tls() {
         let seed = |url: &str| redis::IntoConnectionInfo::into_connection_info(url).unwrap();
         let there = ("2001:db8::1".to_owned(), 7_000);
-        let plain = at(&seed("redis://user:secret@[::1]:6379"), &there);
-        assert_eq!(address(&plain), Some(there.clone()));
+        let plain = with_host_port(&seed("redis://user:secret@[::1]:6379"), &there);
+        assert_eq!(host_port(&plain), Some(there.clone()));
         assert_eq!(plain.redis_settings().password(), Some("secret"));
         #[cfg(feature = "tls")]
         {
-            let info = at(&seed("rediss://[::1]:6379/#insecure"), &there);
+            let info = with_host_port(&seed("rediss://[::1]:6379/#insecure"), &there);
             assert!(matches!(info.addr(), ConnectionAddr::TcpTls { insecure: true, .. }));
-            assert_eq!(address(&info), Some(there));
+            assert_eq!(host_port(&info), Some(there));
         }
     }
 
     #[test]
-    fn a_node_may_leave_out_its_own_host() {
+    fn slots_reply_may_omit_host() {
         let text = |text: &str| Value::BulkString(text.as_bytes().to_vec());
         let range = |host: Value| {
             let primary = Value::Array(vec![host, Value::Int(6379), text("id"), Value::Array(Vec::new())]);
             Value::Array(vec![Value::Int(0), Value::Int(16_383), primary])
         };
         for (host, read) in [(Value::Nil, ""), (text(""), ""), (text("::1"), "::1")] {
-            let ranges = ranges(&Value::Array(vec![range(host)])).unwrap();
+            let ranges = parse_slots(&Value::Array(vec![range(host)])).unwrap();
             assert_eq!(ranges[0].primary, (read.to_owned(), 6379));
             assert_eq!((ranges[0].first, ranges[0].last), (0, 16_383));
         }
-        assert!(ranges(&Value::Array(vec![Value::Int(1)])).is_none());
-        assert!(ranges(&Value::Okay).is_none());
+        assert!(parse_slots(&Value::Array(vec![Value::Int(1)])).is_none());
+        assert!(parse_slots(&Value::Okay).is_none());
     }
 }

@@ -3,11 +3,13 @@
 use proptest::{prelude::*, sample::Index, test_runner::TestRunner};
 
 /// Calls `target` with so many spoiled inputs, each made of one of the seeds; the smallest that panics is told.
-pub fn each(seeds: &[Vec<u8>], cases: u32, target: impl Fn(&[u8])) -> Result<(), String> {
+pub fn run_mutated(seeds: &[Vec<u8>], cases: u32, target: impl Fn(&[u8])) -> Result<(), String> {
     let config = ProptestConfig { failure_persistence: None, ..ProptestConfig::with_cases(cases) };
-    let inputs = (any::<Index>(), prop::collection::vec(spoils(), 1..6));
-    let outcome = TestRunner::new(config).run(&inputs, |(seed, spoils)| {
-        let input = spoils.iter().fold(seed.get(seeds).clone(), |text, spoil| spoiled(text, spoil, seeds));
+    let inputs = (any::<Index>(), prop::collection::vec(mutations(), 1..6));
+    let outcome = TestRunner::new(config).run(&inputs, |(seed, mutations)| {
+        let input = mutations
+            .iter()
+            .fold(seed.get(seeds).clone(), |text, mutation| apply_mutation(text, mutation, seeds));
         target(&input);
         Ok(())
     });
@@ -16,7 +18,7 @@ pub fn each(seeds: &[Vec<u8>], cases: u32, target: impl Fn(&[u8])) -> Result<(),
 
 /// One change.
 #[derive(Clone, Debug)]
-enum Spoil {
+enum Mutation {
     /// A token of the input in place of another.
     Swap(Index, Index),
     /// A line twice: a duplicate key, often.
@@ -27,7 +29,7 @@ enum Spoil {
     /// So many brackets around a token.
     Nest(Index, u16),
     /// One of those in place of a token, or beside it.
-    Word(Index, &'static [u8]),
+    Replace(Index, &'static [u8]),
     Insert(Index, &'static [u8]),
     Byte(Index, u8),
     /// The end of another seed behind the beginning of this one.
@@ -36,7 +38,7 @@ enum Spoil {
     Bomb(u8),
 }
 
-const WORDS: &[&[u8]] = &[
+const DICTIONARY: &[&[u8]] = &[
     b"18446744073709551616",
     b"-1",
     b"1e999",
@@ -102,20 +104,20 @@ const WORDS: &[&[u8]] = &[
     b"[]",
 ];
 
-fn spoils() -> impl Strategy<Value = Spoil> {
+fn mutations() -> impl Strategy<Value = Mutation> {
     let at = any::<Index>;
-    let word = || prop::sample::select(WORDS);
+    let word = || prop::sample::select(DICTIONARY);
     prop_oneof![
-        3 => (at(), at()).prop_map(|(one, other)| Spoil::Swap(one, other)),
-        1 => at().prop_map(Spoil::Repeat),
-        1 => (at(), at()).prop_map(|(from, to)| Spoil::Move(from, to)),
-        1 => (at(), at()).prop_map(|(from, to)| Spoil::Cut(from, to)),
-        1 => (at(), prop_oneof![0_u16..4, 60_u16..70, Just(2_000)]).prop_map(|(at, deep)| Spoil::Nest(at, deep)),
-        3 => (at(), word()).prop_map(|(at, word)| Spoil::Word(at, word)),
-        2 => (at(), word()).prop_map(|(at, word)| Spoil::Insert(at, word)),
-        2 => (at(), any::<u8>()).prop_map(|(at, byte)| Spoil::Byte(at, byte)),
-        1 => (at(), at(), at()).prop_map(|(seed, from, to)| Spoil::Splice(seed, from, to)),
-        1 => (1_u8..12).prop_map(Spoil::Bomb),
+        3 => (at(), at()).prop_map(|(one, other)| Mutation::Swap(one, other)),
+        1 => at().prop_map(Mutation::Repeat),
+        1 => (at(), at()).prop_map(|(from, to)| Mutation::Move(from, to)),
+        1 => (at(), at()).prop_map(|(from, to)| Mutation::Cut(from, to)),
+        1 => (at(), prop_oneof![0_u16..4, 60_u16..70, Just(2_000)]).prop_map(|(at, deep)| Mutation::Nest(at, deep)),
+        3 => (at(), word()).prop_map(|(at, word)| Mutation::Replace(at, word)),
+        2 => (at(), word()).prop_map(|(at, word)| Mutation::Insert(at, word)),
+        2 => (at(), any::<u8>()).prop_map(|(at, byte)| Mutation::Byte(at, byte)),
+        1 => (at(), at(), at()).prop_map(|(seed, from, to)| Mutation::Splice(seed, from, to)),
+        1 => (1_u8..12).prop_map(Mutation::Bomb),
     ]
 }
 
@@ -132,64 +134,64 @@ fn tokens(text: &[u8]) -> Vec<(usize, usize)> {
     tokens
 }
 
-fn lines(text: &[u8]) -> Vec<Vec<u8>> {
+fn split_lines(text: &[u8]) -> Vec<Vec<u8>> {
     text.split(|byte| *byte == b'\n').map(<[u8]>::to_vec).collect()
 }
 
-fn replaced(text: &[u8], (start, end): (usize, usize), by: &[u8]) -> Vec<u8> {
+fn replace_range(text: &[u8], (start, end): (usize, usize), by: &[u8]) -> Vec<u8> {
     [&text[..start], by, &text[end..]].concat()
 }
 
-fn spoiled(text: Vec<u8>, spoil: &Spoil, seeds: &[Vec<u8>]) -> Vec<u8> {
+fn apply_mutation(text: Vec<u8>, mutation: &Mutation, seeds: &[Vec<u8>]) -> Vec<u8> {
     let tokens = tokens(&text);
     if tokens.is_empty() {
         return text;
     }
-    match spoil {
-        Spoil::Swap(one, other) => {
+    match mutation {
+        Mutation::Swap(one, other) => {
             let (one, other) = (*one.get(&tokens), *other.get(&tokens));
-            replaced(&text, one, &text[other.0..other.1])
+            replace_range(&text, one, &text[other.0..other.1])
         }
-        Spoil::Repeat(line) => {
-            let mut lines = lines(&text);
+        Mutation::Repeat(line) => {
+            let mut lines = split_lines(&text);
             let at = line.index(lines.len());
             lines.insert(at, lines[at].clone());
             lines.join(&b'\n')
         }
-        Spoil::Move(from, to) => {
-            let mut lines = lines(&text);
+        Mutation::Move(from, to) => {
+            let mut lines = split_lines(&text);
             let line = lines.remove(from.index(lines.len()));
             lines.insert(to.index(lines.len() + 1), line);
             lines.join(&b'\n')
         }
-        Spoil::Cut(from, to) => {
+        Mutation::Cut(from, to) => {
             let (one, other) = (from.index(text.len()), to.index(text.len()));
-            replaced(&text, (one.min(other), one.max(other)), b"")
+            replace_range(&text, (one.min(other), one.max(other)), b"")
         }
-        Spoil::Nest(at, deep) => {
+        Mutation::Nest(at, deep) => {
             let (start, end) = *at.get(&tokens);
             let (open, close) = if deep % 2 == 0 { (b"[", b"]") } else { (b"(", b")") };
             let deep = usize::from(*deep);
-            replaced(
+            replace_range(
                 &text,
                 (start, end),
                 &[&open.repeat(deep)[..], &text[start..end], &close.repeat(deep)].concat(),
             )
         }
-        Spoil::Word(at, word) => replaced(&text, *at.get(&tokens), word),
-        Spoil::Insert(at, word) => {
+        Mutation::Replace(at, word) => replace_range(&text, *at.get(&tokens), word),
+        Mutation::Insert(at, word) => {
             let at = at.index(text.len() + 1);
-            replaced(&text, (at, at), word)
+            replace_range(&text, (at, at), word)
         }
-        Spoil::Byte(at, byte) => {
+        Mutation::Byte(at, byte) => {
             let at = at.index(text.len());
-            replaced(&text, (at, at + 1), &[*byte])
+            replace_range(&text, (at, at + 1), &[*byte])
         }
-        Spoil::Splice(seed, from, to) => {
+        Mutation::Splice(seed, from, to) => {
             let other = seed.get(seeds);
             [&text[..from.index(text.len() + 1)], &other[to.index(other.len() + 1)..]].concat()
         }
-        Spoil::Bomb(doublings) => {
+        Mutation::Bomb(doublings) => {
             let mut bomb = b"z0: &z0 [x, x, x, x, x, x, x, x, x]\n".to_vec();
             for at in 1..=*doublings {
                 let before = at - 1;

@@ -19,23 +19,23 @@ use tokio::sync::Mutex;
 use tokio::time::timeout;
 
 /// A way to a server.
-pub(crate) struct Dial {
-    way: Way,
+pub(crate) struct Connector {
+    kind: ConnectorKind,
     /// For the log: never with a password.
-    shown: String,
+    display_name: String,
 }
 
 /// How servers are spoken to whose address wants TLS, where that is not left to the driver.
 #[cfg(feature = "tls")]
 #[derive(Clone, Debug)]
-pub(crate) struct Security(pub(crate) Option<Arc<ClientConfig>>);
+pub(crate) struct ClientTls(pub(crate) Option<Arc<ClientConfig>>);
 
 /// No server is spoken to with TLS.
 #[cfg(not(feature = "tls"))]
 #[derive(Clone, Debug)]
-pub(crate) struct Security();
+pub(crate) struct ClientTls();
 
-enum Way {
+enum ConnectorKind {
     Address(Box<Client>),
     #[cfg(feature = "tls")]
     Tls {
@@ -47,25 +47,31 @@ enum Way {
     Sentinels(Box<Mutex<SentinelClient>>),
 }
 
-impl Dial {
+impl Connector {
     /// To the server at an address.
     #[cfg_attr(not(feature = "tls"), allow(unused_variables, reason = "it is for TLS"))]
-    pub(crate) fn address(info: ConnectionInfo, security: &Security) -> Result<Self, RedisError> {
+    pub(crate) fn for_server(info: ConnectionInfo, security: &ClientTls) -> Result<Self, RedisError> {
         let shown = info.addr().to_string();
         #[cfg(feature = "tls")]
         if let ConnectionAddr::TcpTls { host, port, .. } = info.addr() {
             if let Some(config) = &security.0 {
                 let (host, port, config) = (host.clone(), *port, config.clone());
-                return Ok(Self { way: Way::Tls { info: Box::new(info), host, port, config }, shown });
+                return Ok(Self {
+                    kind: ConnectorKind::Tls { info: Box::new(info), host, port, config },
+                    display_name: shown,
+                });
             }
             // The driver brings no cryptography of its own. Whatever the process has chosen stays.
             let _ = rustls::crypto::ring::default_provider().install_default();
         }
-        Ok(Self { way: Way::Address(Box::new(Client::open(quick(info))?)), shown })
+        Ok(Self {
+            kind: ConnectorKind::Address(Box::new(Client::open(with_nodelay(info))?)),
+            display_name: shown,
+        })
     }
 
     /// To whatever server the sentinels call `master`.
-    pub(crate) fn sentinels(
+    pub(crate) fn for_sentinels(
         sentinels: Vec<ConnectionAddr>,
         master: &str,
         login: &Login,
@@ -88,24 +94,28 @@ impl Dial {
         if let Some(password) = &sentinel_login.password {
             builder = builder.set_client_to_sentinel_password(password);
         }
-        Ok(Self { way: Way::Sentinels(Box::new(Mutex::new(builder.build()?))), shown })
+        Ok(Self {
+            kind: ConnectorKind::Sentinels(Box::new(Mutex::new(builder.build()?))),
+            display_name: shown,
+        })
     }
 
     /// The server as it may be shown.
-    pub(crate) fn shown(&self) -> &str {
-        &self.shown
+    pub(crate) fn display_name(&self) -> &str {
+        &self.display_name
     }
 
     /// Connects so many times to the same server. How long an answer may take is up to whoever asks.
     pub(crate) async fn connect(&self, times: usize) -> Result<Vec<MultiplexedConnection>, RedisError> {
-        let config =
-            AsyncConnectionConfig::new().set_connection_timeout(Some(CONNECT)).set_response_timeout(None);
+        let config = AsyncConnectionConfig::new()
+            .set_connection_timeout(Some(CONNECT_TIMEOUT))
+            .set_response_timeout(None);
         let mut connections = Vec::with_capacity(times);
-        let client = match &self.way {
-            Way::Address(client) => Client::clone(client),
-            Way::Sentinels(sentinels) => sentinels.lock().await.async_get_client().await?,
+        let client = match &self.kind {
+            ConnectorKind::Address(client) => Client::clone(client),
+            ConnectorKind::Sentinels(sentinels) => sentinels.lock().await.async_get_client().await?,
             #[cfg(feature = "tls")]
-            Way::Tls { info, host, port, config: tls } => {
+            ConnectorKind::Tls { info, host, port, config: tls } => {
                 for _ in 0..times {
                     let connecting = async {
                         let stream = tls::connect(tls, (host, *port)).await?;
@@ -113,7 +123,7 @@ impl Dial {
                         MultiplexedConnection::new_with_config(settings, stream, config).await
                     };
                     let late = |_| RedisError::from(io::Error::from(io::ErrorKind::TimedOut));
-                    let (connection, driver) = timeout(CONNECT, connecting).await.map_err(late)??;
+                    let (connection, driver) = timeout(CONNECT_TIMEOUT, connecting).await.map_err(late)??;
                     // It ends with the last one who can ask on the connection.
                     drop(tokio::spawn(driver));
                     connections.push(connection);
@@ -129,15 +139,15 @@ impl Dial {
 }
 
 /// A small message is sent at once, not held back for another.
-fn quick(info: ConnectionInfo) -> ConnectionInfo {
+fn with_nodelay(info: ConnectionInfo) -> ConnectionInfo {
     info.set_tcp_settings(TcpSettings::default().set_nodelay(true))
 }
 
 /// How long connecting may take.
-const CONNECT: Duration = Duration::from_secs(3);
+const CONNECT_TIMEOUT: Duration = Duration::from_secs(3);
 
-impl fmt::Debug for Dial {
+impl fmt::Debug for Connector {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "Dial({})", self.shown)
+        write!(f, "Connector({})", self.display_name)
     }
 }

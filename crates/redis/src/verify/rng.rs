@@ -9,29 +9,29 @@ use tidegate_core::{
 };
 
 /// Chance that can be repeated: xorshift64*.
-pub(super) struct Dice(pub(super) u64);
+pub(super) struct Rng(pub(super) u64);
 
-impl Dice {
-    pub(super) fn next(&mut self) -> u64 {
+impl Rng {
+    pub(super) fn next_u64(&mut self) -> u64 {
         self.0 ^= self.0 >> 12;
         self.0 ^= self.0 << 25;
         self.0 ^= self.0 >> 27;
         self.0.wrapping_mul(0x2545_f491_4f6c_dd1d)
     }
 
-    pub(super) fn below(&mut self, end: u64) -> u64 {
-        ((u128::from(self.next()) * u128::from(end)) >> 64) as u64
+    pub(super) fn next_below(&mut self, end: u64) -> u64 {
+        ((u128::from(self.next_u64()) * u128::from(end)) >> 64) as u64
     }
 
     pub(super) fn one_in(&mut self, times: u64) -> bool {
-        self.below(times) == 0
+        self.next_below(times) == 0
     }
 
-    fn among(&mut self, values: &[u64]) -> u64 {
-        values[self.below(values.len() as u64) as usize]
+    fn pick(&mut self, values: &[u64]) -> u64 {
+        values[self.next_below(values.len() as u64) as usize]
     }
 
-    fn rate(&mut self) -> Rate {
+    fn pick_rate(&mut self) -> Rate {
         let amounts = [1, 2, 3, 5, 7, 10, 60, 100, 1_000, 65_537, 999_983, 1_500_000, 12_500_000_000];
         let periods = [
             7,
@@ -46,20 +46,20 @@ impl Dice {
             86_400_000_000,
             604_800_000_000,
         ];
-        Rate::new(self.among(&amounts), Micros::new(self.among(&periods)))
+        Rate::new(self.pick(&amounts), Micros::new(self.pick(&periods)))
     }
 
-    /// A quota of the algorithm with this place in [`AlgorithmKind::names`], or of any.
-    pub(super) fn quota(&mut self, kind: Option<u64>) -> Quota {
+    /// A quota of the algorithm with this place in [`AlgorithmKind::key_names`], or of any.
+    pub(super) fn pick_quota(&mut self, kind: Option<u64>) -> Quota {
         let names = AlgorithmKind::names().count() as u64;
         loop {
-            let kind = kind.unwrap_or_else(|| self.below(names));
-            let rate = self.rate();
-            let some = self.among(&[1, 2, 3, 5, 10, 100, 1_000, 1_000_000]);
-            let few = 1 + self.below(40);
+            let kind = kind.unwrap_or_else(|| self.next_below(names));
+            let rate = self.pick_rate();
+            let some = self.pick(&[1, 2, 3, 5, 10, 100, 1_000, 1_000_000]);
+            let few = 1 + self.next_below(40);
             let made = match kind {
                 0 => TokenBucket::new(rate, some).map(AlgorithmKind::TokenBucket),
-                1 => LeakyBucket::new(rate, some, self.below(some + 1)).map(AlgorithmKind::LeakyBucket),
+                1 => LeakyBucket::new(rate, some, self.next_below(some + 1)).map(AlgorithmKind::LeakyBucket),
                 2 if self.one_in(2) => {
                     FixedWindow::new(rate, WindowStart::FirstHit).map(AlgorithmKind::FixedWindow)
                 }
@@ -73,8 +73,9 @@ impl Dice {
                 6 if self.one_in(2) => Smooth::with_burst(rate, some).map(AlgorithmKind::Smooth),
                 6 => Smooth::new(rate).map(AlgorithmKind::Smooth),
                 7 => {
-                    let warm_up = Micros::new(self.among(&[1_000, 500_000, 4_000_000, 60_000_000]));
-                    WarmUp::new(rate, warm_up, 1.0 + self.below(50) as f64 / 10.0).map(AlgorithmKind::WarmUp)
+                    let warm_up = Micros::new(self.pick(&[1_000, 500_000, 4_000_000, 60_000_000]));
+                    WarmUp::new(rate, warm_up, 1.0 + self.next_below(50) as f64 / 10.0)
+                        .map(AlgorithmKind::WarmUp)
                 }
                 _ => Concurrency::with_lease(few, rate.period()).map(AlgorithmKind::Concurrency),
             };

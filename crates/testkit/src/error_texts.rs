@@ -6,7 +6,7 @@ use std::{env, fmt::Write as _, fs, path::Path};
 
 /// Compares a file of cases with the messages that `messages_of` returns for each. An empty line separates cases, and each expected
 /// message starts with `=> `. Set `TIDEGATE_BLESS` to write it anew, and read what has changed.
-pub fn compare(path: &Path, messages_of: impl Fn(&str) -> Vec<String>) {
+pub fn compare_cases(path: &Path, messages_of: impl Fn(&str) -> Vec<String>) {
     let written = fs::read_to_string(path).unwrap();
     let mut found = String::new();
     for case in written.split("\n\n").filter(|case| !case.trim().is_empty()) {
@@ -34,19 +34,19 @@ pub fn compare(path: &Path, messages_of: impl Fn(&str) -> Vec<String>) {
 /// # Panics
 ///
 /// If a text is not shown, or if there are fewer.
-pub fn assert_all_shown(
+pub fn assert_all_tested(
     root: &Path,
     tables: &[&str],
-    elsewhere: &[(&str, &str)],
+    tested_elsewhere: &[(&str, &str)],
     skipped: &[&str],
-    least: usize,
+    min_count: usize,
 ) {
     let mut shown: Vec<String> =
         tables.iter().map(|table| fs::read_to_string(root.join(table)).unwrap()).collect();
     let mut sources = Vec::new();
-    each_file(&root.join("tests/suite"), &mut |_, text| shown.push(literals(&text).join("\n")));
-    each_file(&root.join("src"), &mut |path, text| match path.ends_with("tests.rs") {
-        true => shown.push(literals(&text).join("\n")),
+    visit_files(&root.join("tests/suite"), &mut |_, text| shown.push(string_literals(&text).join("\n")));
+    visit_files(&root.join("src"), &mut |path, text| match path.ends_with("tests.rs") {
+        true => shown.push(string_literals(&text).join("\n")),
         false if skipped.iter().any(|name| path.ends_with(name)) => {}
         false => sources.push((path.to_owned(), text)),
     });
@@ -54,25 +54,25 @@ pub fn assert_all_shown(
     let (mut missing, mut count) = (Vec::new(), 0);
     for (path, text) in &sources {
         let (text, tests) = text.split_once("#[cfg(test)]").unwrap_or((text, ""));
-        let here = literals(tests).join("\n");
-        for literal in literals(text).iter().filter(|literal| is_message(literal)) {
+        let here = string_literals(tests).join("\n");
+        for literal in string_literals(text).iter().filter(|literal| is_message(literal)) {
             count += 1;
-            let is_elsewhere = elsewhere.iter().any(|(text, _)| text == literal);
-            if !is_elsewhere && !is_within(literal, &shown) && !is_within(literal, &here) {
+            let is_elsewhere = tested_elsewhere.iter().any(|(text, _)| text == literal);
+            if !is_elsewhere && !is_contained(literal, &shown) && !is_contained(literal, &here) {
                 missing.push(format!("{}: {literal}", path.strip_prefix(root).unwrap().display()));
             }
         }
     }
-    assert!(count >= least, "only {count} texts were found");
+    assert!(count >= min_count, "only {count} texts were found");
     assert!(missing.is_empty(), "no test shows these; add a case to {tables:?}:\n{}", missing.join("\n"));
 }
 
-fn each_file(folder: &Path, each: &mut dyn FnMut(&Path, String)) {
+fn visit_files(folder: &Path, each: &mut dyn FnMut(&Path, String)) {
     let mut paths: Vec<_> = fs::read_dir(folder).unwrap().map(|entry| entry.unwrap().path()).collect();
     paths.sort();
     for path in paths {
         match path.extension().and_then(|extension| extension.to_str()) {
-            None if path.is_dir() => each_file(&path, each),
+            None if path.is_dir() => visit_files(&path, each),
             Some("rs") => each(&path, fs::read_to_string(&path).unwrap()),
             _ => {}
         }
@@ -80,7 +80,7 @@ fn each_file(folder: &Path, each: &mut dyn FnMut(&Path, String)) {
 }
 
 /// The texts in quotes of a program in Rust, without comments.
-fn literals(program: &str) -> Vec<String> {
+fn string_literals(program: &str) -> Vec<String> {
     let (mut found, mut rest) = (Vec::new(), program);
     while let Some(at) = rest.find(['"', '\'', '/']) {
         rest = &rest[at..];
@@ -89,7 +89,7 @@ fn literals(program: &str) -> Vec<String> {
             [b'\'', b'\\', ..] => 4,
             [b'\'', _, b'\'', ..] => 3,
             [b'"', ..] => {
-                let (text, length) = literal(&rest[1..]);
+                let (text, length) = parse_literal(&rest[1..]);
                 found.push(text);
                 length + 1
             }
@@ -101,7 +101,7 @@ fn literals(program: &str) -> Vec<String> {
 }
 
 /// A text up to its end, and how long it is in the program.
-fn literal(rest: &str) -> (String, usize) {
+fn parse_literal(rest: &str) -> (String, usize) {
     let (mut text, mut signs) = (String::new(), rest.char_indices());
     while let Some((at, sign)) = signs.next() {
         match sign {
@@ -132,7 +132,7 @@ fn is_message(text: &str) -> bool {
 }
 
 /// Whether the parts of a text between its `{}` are in another, in their order and on a line.
-fn is_within(text: &str, shown: &str) -> bool {
+fn is_contained(text: &str, shown: &str) -> bool {
     let plain = text.replace("{{", "\u{1}").replace("}}", "\u{2}");
     let mut parts = vec![String::new()];
     let mut rest = plain.as_str();

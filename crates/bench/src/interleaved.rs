@@ -1,17 +1,17 @@
 //! Competitors that do the same work in turns, so that a slow moment of the machine hits nobody in particular.
 
-use crate::suite::Measured;
+use crate::suite::Measurement;
 use std::time::Instant;
 
 /// Calls of one competitor in one round.
-const CALLS: u32 = 1_000_000;
+const CALLS_PER_ROUND: u32 = 1_000_000;
 const ROUNDS: usize = 25;
 
 /// Times two ways to do the same thing, call by call, and compares them round by round.
 pub fn compare(
     (ours, mut our_call): (&str, impl FnMut()),
     (theirs, mut their_call): (&str, impl FnMut()),
-) -> Measured {
+) -> Measurement {
     let (mut our_times, mut their_times, mut ratios) = (Vec::new(), Vec::new(), Vec::new());
     for round in 0..ROUNDS {
         let (us, them) = match round % 2 {
@@ -29,15 +29,15 @@ pub fn compare(
         ratios.push(us / them);
     }
     let figures = format!("{ours} {:.1} ns, {theirs} {:.1} ns", median(&our_times), median(&their_times));
-    Measured { value: median(&ratios), figures }
+    Measurement { value: median(&ratios), figures }
 }
 
 /// Nanoseconds for each call.
 fn time(call: &mut impl FnMut()) -> f64 {
-    (0..CALLS / 50).for_each(|_| call());
+    (0..CALLS_PER_ROUND / 50).for_each(|_| call());
     let start = Instant::now();
-    (0..CALLS).for_each(|_| call());
-    start.elapsed().as_nanos() as f64 / f64::from(CALLS)
+    (0..CALLS_PER_ROUND).for_each(|_| call());
+    start.elapsed().as_nanos() as f64 / f64::from(CALLS_PER_ROUND)
 }
 
 /// The middle of some figures.

@@ -8,16 +8,18 @@
     reason = "this is how a test fails, and what it did"
 )]
 
-use crate::common::{AMPLE, FIVE, limiter, number, soon, store, verdict};
+use crate::common::{
+    FIVE_PER_YEAR, LONG_DEADLINE, build_limiter, connect_store, integer_reply, poll_until, summarize,
+};
 use std::{fs, process::Command};
 use tidegate_limiter::Limiter;
 use tidegate_redis::RedisStore;
-use tidegate_testkit::servers::{Fault, Proxy, RedisCluster, RedisSentinel, RedisServer};
+use tidegate_testkit::servers::{NetworkFault, Proxy, RedisCluster, RedisSentinel, RedisServer};
 
 const SECRET: &str = "s3cr3t";
 
 /// What is said instead of a connection.
-async fn refusal(url: &str) -> String {
+async fn connect_error(url: &str) -> String {
     let error = RedisStore::connect(url).await.unwrap_err();
     let text = error.to_string();
     println!("{text}");
@@ -28,19 +30,19 @@ async fn refusal(url: &str) -> String {
 }
 
 #[track_caller]
-fn assert_says(text: &str, words: &[&str]) {
+fn assert_contains(text: &str, words: &[&str]) {
     words.iter().for_each(|word| assert!(text.contains(word), "no `{word}` in: {text}"));
 }
 
-async fn counts(store: &RedisStore) -> Limiter {
-    let limiter = limiter(store, "rule", FIVE);
-    assert_eq!(verdict(&limiter.decide("key", 1).await), "allow 4 of 5");
-    assert_eq!(verdict(&limiter.key("key").peek(1).await), "allow 4 of 5");
+async fn assert_counts(store: &RedisStore) -> Limiter {
+    let limiter = build_limiter(store, "rule", FIVE_PER_YEAR);
+    assert_eq!(summarize(&limiter.decide("key", 1).await), "allow 4 of 5");
+    assert_eq!(summarize(&limiter.key("key").peek(1).await), "allow 4 of 5");
     limiter
 }
 
 #[tokio::test]
-async fn addresses_that_are_none() {
+async fn invalid_urls_are_rejected() {
     let none = [
         "",
         "localhost",
@@ -62,8 +64,8 @@ async fn addresses_that_are_none() {
         "рéдис://🗝",
     ];
     for url in none {
-        let text = refusal(url).await;
-        assert_says(&text, &["is not the address of a Redis", "redis://host:6379"]);
+        let text = connect_error(url).await;
+        assert_contains(&text, &["is not the address of a Redis", "redis://host:6379"]);
         assert!(RedisStore::open(url).is_err(), "{url}");
     }
     let secret = [
@@ -80,59 +82,65 @@ async fn addresses_that_are_none() {
         "http://localhost?password=s3cr3t",
     ];
     for url in secret {
-        refusal(url).await;
+        connect_error(url).await;
     }
 }
 
 #[tokio::test]
-async fn nobody_is_there() {
+async fn unreachable_server_is_reported() {
     let server = RedisServer::start().unwrap();
     server.stop().unwrap();
     let url = format!("redis://user:{SECRET}@{}", server.address());
-    assert_says(&refusal(&url).await, &[&server.address().to_string(), "is a server running there"]);
+    assert_contains(
+        &connect_error(&url).await,
+        &[&server.address().to_string(), "is a server running there"],
+    );
     let url = format!("redis+cluster://user:{SECRET}@{}", server.address());
-    assert_says(&refusal(&url).await, &[&server.address().to_string(), "is a server running there"]);
+    assert_contains(
+        &connect_error(&url).await,
+        &[&server.address().to_string(), "is a server running there"],
+    );
     let url = format!("redis+sentinel://user:{SECRET}@{}/mymaster", server.address());
-    assert_says(&refusal(&url).await, &["mymaster"]);
+    assert_contains(&connect_error(&url).await, &["mymaster"]);
     let missing = server.directory().join("no.sock");
     let missing = missing.to_str().unwrap();
-    assert_says(&refusal(&format!("redis+unix://{missing}?pass={SECRET}")).await, &[missing]);
+    assert_contains(&connect_error(&format!("redis+unix://{missing}?pass={SECRET}")).await, &[missing]);
 }
 
 #[tokio::test]
-async fn a_server_that_says_nothing() {
+async fn silent_server_is_reported() {
     let server = RedisServer::start().unwrap();
-    let proxy = Proxy::before(&server).unwrap();
-    proxy.inject(Fault::Stall);
-    assert_says(&refusal(proxy.url()).await, &[&proxy.address().to_string()]);
+    let proxy = Proxy::for_server(&server).unwrap();
+    proxy.inject(NetworkFault::Stall);
+    assert_contains(&connect_error(proxy.url()).await, &[&proxy.address().to_string()]);
 }
 
 #[tokio::test]
-async fn passwords() {
+async fn wrong_password_is_reported() {
     let server = RedisServer::builder().password(SECRET).start().unwrap();
-    counts(&store(&server.url()).await).await;
+    assert_counts(&connect_store(&server.url()).await).await;
     let address = server.address();
     for url in [
         format!("redis://{address}"),
         format!("redis://:wrong-{SECRET}@{address}"),
         format!("redis://nobody:{SECRET}@{address}"),
     ] {
-        assert_says(&refusal(&url).await, &["check user and password"]);
+        assert_contains(&connect_error(&url).await, &["check user and password"]);
     }
-    let debug = format!("{:?}", store(&server.url()).await);
+    let debug = format!("{:?}", connect_store(&server.url()).await);
     assert!(!debug.contains(SECRET), "{debug}");
 
     let server = RedisServer::builder().user("app", "s3cr3t/@:?#", "~* +@all").start().unwrap();
-    counts(&store(&server.url()).await).await;
+    assert_counts(&connect_store(&server.url()).await).await;
 }
 
 #[tokio::test]
-async fn rights() {
+async fn missing_permissions_are_reported() {
     let with = |rights: &str| RedisServer::builder().user("app", SECRET, rights).start().unwrap();
     // What the error tells to grant is enough.
     let enough = with("~tidegate:* +@read +@write +@scripting +time");
-    let limiter = counts(&store(&enough.url()).await).await;
-    limiter.key("key").reserve(1, AMPLE).await.cancel().await;
+    let limiter = assert_counts(&connect_store(&enough.url()).await).await;
+    limiter.key("key").reserve(1, LONG_DEADLINE).await.cancel().await;
     limiter.key("key").reset().await.unwrap();
     assert_eq!((limiter.degraded_count(), limiter.key("key").peek(1).await.remaining()), (0, 5));
 
@@ -146,115 +154,118 @@ async fn rights() {
         "~other:* +@all",
         "~tidegate:* +@read +@write +@scripting",
     ] {
-        let text = refusal(&with(rights).url()).await;
-        assert_says(&text, &["grant the user +@read +@write +@scripting +time"]);
+        let text = connect_error(&with(rights).url()).await;
+        assert_contains(&text, &["grant the user +@read +@write +@scripting +time"]);
     }
 }
 
 #[tokio::test]
-async fn servers_without_scripts() {
+async fn server_without_scripts_is_rejected() {
     for command in ["EVALSHA", "SCRIPT"] {
         let server = RedisServer::builder().config("rename-command", &format!("{command} \"\"")).start();
-        let text = refusal(&server.unwrap().url()).await;
-        assert_says(&text, &["allow EVALSHA and SCRIPT LOAD"]);
+        let text = connect_error(&server.unwrap().url()).await;
+        assert_contains(&text, &["allow EVALSHA and SCRIPT LOAD"]);
     }
 }
 
 #[tokio::test]
-async fn a_replica_is_not_written_to() {
+async fn replica_is_rejected() {
     let primary = RedisServer::start().unwrap();
     let replica = RedisServer::builder().config("replicaof", &format!("127.0.0.1 {}", primary.port()));
-    let text = refusal(&replica.start().unwrap().url()).await;
-    assert_says(&text, &["read-only replica", "connect to its primary"]);
+    let text = connect_error(&replica.start().unwrap().url()).await;
+    assert_contains(&text, &["read-only replica", "connect to its primary"]);
 }
 
 #[tokio::test]
-async fn a_cluster_is_not_a_server() {
+async fn cluster_and_server_urls_are_distinguished() {
     let server = RedisServer::start().unwrap();
-    let text = refusal(&format!("redis+cluster://{}", server.address())).await;
-    assert_says(&text, &["is a single server", "write redis:// instead"]);
+    let text = connect_error(&format!("redis+cluster://{}", server.address())).await;
+    assert_contains(&text, &["is a single server", "write redis:// instead"]);
 
     let cluster = RedisCluster::start().unwrap();
-    let text = refusal(&cluster.url()).await;
-    assert_says(&text, &["is a node of a cluster", "write redis+cluster://"]);
+    let text = connect_error(&cluster.url()).await;
+    assert_contains(&text, &["is a node of a cluster", "write redis+cluster://"]);
     let url = cluster.url().replace("redis://", "redis+cluster://");
-    counts(&store(&url).await).await;
+    assert_counts(&connect_store(&url).await).await;
 }
 
 #[tokio::test]
-async fn sentinels_name_the_server() {
+async fn sentinel_url_resolves_primary() {
     let sentinel = RedisSentinel::start_with(&RedisServer::builder().password(SECRET)).unwrap();
     let hosts: Vec<_> = sentinel.sentinels().iter().map(|sentinel| sentinel.address().to_string()).collect();
     let (hosts, name) = (hosts.join(","), sentinel.master_name());
-    let store = store(&format!("redis+sentinel://:{SECRET}@{hosts}/{name}/2")).await;
-    counts(&store).await;
+    let store = connect_store(&format!("redis+sentinel://:{SECRET}@{hosts}/{name}/2")).await;
+    assert_counts(&store).await;
     let mut primary = sentinel.primary().unwrap().connect().unwrap();
     primary.command(&["SELECT", "2"]).unwrap();
     assert_eq!(primary.command(&["EXISTS", "tidegate:{rule:key}:1"]).unwrap().integer(), Some(1));
 
-    let text = refusal(&format!("redis+sentinel://:{SECRET}@{hosts}/nobody")).await;
-    assert_says(&text, &["nobody", "the sentinels know no primary by it"]);
-    let text = refusal(&format!("redis+sentinel://:wrong-{SECRET}@{hosts}/{name}")).await;
-    assert_says(&text, &["check user and password"]);
+    let text = connect_error(&format!("redis+sentinel://:{SECRET}@{hosts}/nobody")).await;
+    assert_contains(&text, &["nobody", "the sentinels know no primary by it"]);
+    let text = connect_error(&format!("redis+sentinel://:wrong-{SECRET}@{hosts}/{name}")).await;
+    assert_contains(&text, &["check user and password"]);
 }
 
 #[tokio::test]
-async fn a_socket_and_a_database() {
+async fn unix_socket_and_database_are_used() {
     let server = RedisServer::builder().unix_socket().start().unwrap();
     let socket = server.socket().unwrap().to_str().unwrap();
-    counts(&store(&format!("redis+unix://{socket}?db=3")).await).await;
-    let over_tcp = store(&format!("{}/3", server.url())).await;
-    let limiter = limiter(&over_tcp, "rule", FIVE);
-    assert_eq!(verdict(&limiter.decide("key", 1).await), "allow 3 of 5");
-    assert_eq!(number(&server, &["EXISTS", "tidegate:{rule:key}:1"]), 0);
+    assert_counts(&connect_store(&format!("redis+unix://{socket}?db=3")).await).await;
+    let over_tcp = connect_store(&format!("{}/3", server.url())).await;
+    let limiter = build_limiter(&over_tcp, "rule", FIVE_PER_YEAR);
+    assert_eq!(summarize(&limiter.decide("key", 1).await), "allow 3 of 5");
+    assert_eq!(integer_reply(&server, &["EXISTS", "tidegate:{rule:key}:1"]), 0);
     let mut connection = server.connect().unwrap();
     connection.command(&["SELECT", "3"]).unwrap();
     assert_eq!(connection.command(&["EXISTS", "tidegate:{rule:key}:1"]).unwrap().integer(), Some(1));
 
     // A connection that was lost comes back to the same database.
     server.command(&["CLIENT", "KILL", "TYPE", "normal"]).unwrap();
-    soon("it is back", async || !limiter.key("key").peek(1).await.is_degraded()).await;
+    poll_until("it is back", async || !limiter.key("key").peek(1).await.is_degraded()).await;
     assert_eq!(limiter.key("key").peek(1).await.remaining(), 3);
-    assert_says(&refusal(&format!("{}/999", server.url())).await, &["check the number of the database"]);
+    assert_contains(
+        &connect_error(&format!("{}/999", server.url())).await,
+        &["check the number of the database"],
+    );
 }
 
 #[tokio::test]
-async fn tls_trusts_only_the_authority_it_is_told() {
-    let (server, stranger) =
+async fn tls_trusts_only_given_ca() {
+    let (server, other) =
         (RedisServer::builder().tls().start().unwrap(), RedisServer::builder().tls().start().unwrap());
     let authority = |server: &RedisServer| fs::read(&server.certificates().unwrap().authority).unwrap();
     let url = server.tls_url().unwrap();
-    let builder = || RedisStore::builder().deadline(AMPLE);
+    let builder = || RedisStore::builder().deadline(LONG_DEADLINE);
     let store = builder().tls_authority(&authority(&server)).connect(&url).await.unwrap();
-    counts(&store).await;
+    assert_counts(&store).await;
     let file = server.certificates().unwrap().authority.display().to_string();
     builder().connect(&format!("{url}?ca={file}")).await.unwrap();
     let text = builder().connect(&format!("{url}?ca=/no/such/file")).await.unwrap_err().to_string();
-    assert_says(&text, &["/no/such/file", "check its path"]);
+    assert_contains(&text, &["/no/such/file", "check its path"]);
     let text = builder().connect(&format!("{}?ca={file}", server.url())).await.unwrap_err().to_string();
-    assert_says(&text, &["without TLS", "rediss://"]);
+    assert_contains(&text, &["without TLS", "rediss://"]);
     server.command(&["CLIENT", "KILL", "TYPE", "normal"]).unwrap();
-    let again = limiter(&store, "rule", FIVE);
-    soon("it is back", async || !again.key("key").peek(1).await.is_degraded()).await;
+    let again = build_limiter(&store, "rule", FIVE_PER_YEAR);
+    poll_until("it is back", async || !again.key("key").peek(1).await.is_degraded()).await;
 
-    for builder in [builder(), builder().tls_authority(&authority(&stranger))] {
+    for builder in [builder(), builder().tls_authority(&authority(&other))] {
         let text = builder.connect(&url).await.unwrap_err().to_string();
         println!("{text}");
-        assert_says(&text, &["certificate", "tls_authority"]);
+        assert_contains(&text, &["certificate", "tls_authority"]);
     }
     let text = builder().tls_authority(b"not a certificate").connect(&url).await.unwrap_err().to_string();
     println!("{text}");
-    assert_says(&text, &["-----BEGIN CERTIFICATE-----"]);
+    assert_contains(&text, &["-----BEGIN CERTIFICATE-----"]);
     // A server that speaks no TLS there.
     let plain = server.url().replace("redis://", "rediss://");
-    let text = refusal(&plain).await;
-    assert_says(&text, &[&server.address().to_string()]);
+    let text = connect_error(&plain).await;
+    assert_contains(&text, &[&server.address().to_string()]);
     // Without TLS the authority does not matter.
     builder().tls_authority(&authority(&server)).connect(&server.url()).await.unwrap();
 }
 
 /// Has a server show a certificate that is signed by itself, for this name, and returns it.
-fn self_signed(server: &RedisServer, name: &str) -> Vec<u8> {
+fn use_self_signed_certificate(server: &RedisServer, name: &str) -> Vec<u8> {
     let path = |end: &str| server.directory().join(format!("{name}.{end}")).display().to_string();
     let (certificate, key) = (path("crt"), path("key"));
     let made = Command::new("openssl")
@@ -270,30 +281,30 @@ fn self_signed(server: &RedisServer, name: &str) -> Vec<u8> {
 }
 
 #[tokio::test]
-async fn self_signed_certificate_is_accepted_where_it_is_the_authority() {
+async fn self_signed_certificate_is_accepted_as_ca() {
     let server = RedisServer::builder().tls().config("tls-auth-clients", "no").start().unwrap();
     let signed = fs::read(&server.certificates().unwrap().authority).unwrap();
     let url = server.tls_url().unwrap().replace("127.0.0.1", "localhost");
-    let builder = || RedisStore::builder().deadline(AMPLE);
+    let builder = || RedisStore::builder().deadline(LONG_DEADLINE);
 
-    let own = self_signed(&server, "localhost");
-    counts(&builder().tls_authority(&own).connect(&url).await.unwrap()).await;
+    let own = use_self_signed_certificate(&server, "localhost");
+    assert_counts(&builder().tls_authority(&own).connect(&url).await.unwrap()).await;
     for builder in [builder().tls_authority(&signed), builder().tls_skip_hostname_verification()] {
         let text = builder.connect(&url).await.unwrap_err().to_string();
-        assert_says(&text, &["certificate"]);
+        assert_contains(&text, &["certificate"]);
     }
     // For another name: only where names are not looked at, and still of no other authority.
-    let own = self_signed(&server, "elsewhere.example.org");
+    let own = use_self_signed_certificate(&server, "elsewhere.example.org");
     let text = builder().tls_authority(&own).connect(&url).await.unwrap_err().to_string();
-    assert_says(&text, &["certificate"]);
+    assert_contains(&text, &["certificate"]);
     let skips = || builder().tls_skip_hostname_verification();
     skips().tls_authority(&own).connect(&url).await.unwrap();
     let text = skips().tls_authority(&signed).connect(&url).await.unwrap_err().to_string();
-    assert_says(&text, &["certificate"]);
+    assert_contains(&text, &["certificate"]);
 }
 
 #[tokio::test]
-async fn sentinels_with_a_password_are_asked_with_it() {
+async fn sentinel_password_is_used() {
     let sentinel = RedisSentinel::start_with(&RedisServer::builder().password(SECRET)).unwrap();
     let hosts: Vec<_> = sentinel.sentinels().iter().map(|sentinel| sentinel.address().to_string()).collect();
     let (hosts, name) = (hosts.join(","), sentinel.master_name());
@@ -302,9 +313,9 @@ async fn sentinels_with_a_password_are_asked_with_it() {
     }
     let login = format!("redis+sentinel://:{SECRET}@{hosts}/{name}");
     let url = format!("{login}?sentinel-password=other-s3cr3t%2F%40");
-    counts(&store(&url).await).await;
-    refusal(&login).await;
-    refusal(&format!("{login}?sentinel-password=wrong-{SECRET}")).await;
-    let text = refusal(&format!("{login}?sentinel-pass={SECRET}")).await;
-    assert_says(&text, &["sentinel-password="]);
+    assert_counts(&connect_store(&url).await).await;
+    connect_error(&login).await;
+    connect_error(&format!("{login}?sentinel-password=wrong-{SECRET}")).await;
+    let text = connect_error(&format!("{login}?sentinel-pass={SECRET}")).await;
+    assert_contains(&text, &["sentinel-password="]);
 }

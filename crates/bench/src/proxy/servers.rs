@@ -1,8 +1,8 @@
 //! The cast: nginx as a backend and as a proxy, and the gateway, each in a process of its own.
 
 use crate::{
-    Result,
-    process::{MEASURED, OTHERS, Process, free_address},
+    BenchResult,
+    process::{BenchProcess, LOAD_CORE, MEASURED_CORE, free_address},
 };
 use std::{
     env, fs,
@@ -17,38 +17,38 @@ use tidegate_gateway::{Gateway, PolicySource};
 /// What is asked for.
 pub const REQUEST: &[u8] = b"GET / HTTP/1.1\r\nhost: localhost\r\n\r\n";
 /// How every answer of the backend ends.
-pub const OK: &[u8] = b"\r\n\r\nok";
+pub const RESPONSE_END: &[u8] = b"\r\n\r\nok";
 
 /// A process that ends with this value.
 #[derive(Debug)]
-pub struct Server {
-    process: Process,
+pub struct BenchServer {
+    process: BenchProcess,
     /// Where it listens.
     pub address: SocketAddr,
     config: Option<PathBuf>,
 }
 
-impl Server {
+impl BenchServer {
     /// An nginx that answers everything with two bytes.
-    pub fn backend() -> Result<Self> {
-        Self::nginx(OTHERS, "", "return 200 \"ok\";")
+    pub fn start_backend() -> BenchResult<Self> {
+        Self::launch_nginx(LOAD_CORE, "", "return 200 \"ok\";")
     }
 
     /// An nginx that forwards everything that it lets through. `limit` is what it says of a zone, and where it applies it.
-    pub fn nginx_before(backend: &Self, (zone, limit): (String, String)) -> Result<Self> {
+    pub fn start_nginx(backend: &Self, (zone, limit): (String, String)) -> BenchResult<Self> {
         let upstream = format!(
             "upstream backend {{ server {}; keepalive 128; keepalive_requests 1000000000; }} {zone}",
             backend.address
         );
         let forward = "proxy_pass http://backend; proxy_http_version 1.1; proxy_set_header Connection \"\";";
-        Self::nginx(MEASURED, &upstream, &format!("{limit} {forward}"))
+        Self::launch_nginx(MEASURED_CORE, &upstream, &format!("{limit} {forward}"))
     }
 
     /// A gateway that forwards everything that its rules let through. Like nginx as it is set up here, it tells the backend
     /// nothing of the client.
-    pub fn gateway_before(backend: &Self, rules: &str) -> Result<Self> {
+    pub fn start_gateway(backend: &Self, rules: &str) -> BenchResult<Self> {
         let address = free_address()?;
-        let path = temporary(address, "yaml");
+        let path = temp_path(address, "yaml");
         let policy = format!(
             "listen: {address}\n\
              connections: {{ most: 100000, per-client: 100000, idle-timeout: 600s }}\n\
@@ -61,18 +61,18 @@ impl Server {
         fs::write(&path, policy)?;
         let program = env::current_exe()?;
         let arguments = format!("{} serve {}", program.display(), path.display());
-        Self::start(MEASURED, &arguments, address, Some(path))
+        Self::start(MEASURED_CORE, &arguments, address, Some(path))
     }
 
     /// A Redis, on the core of the load.
-    pub fn redis() -> Result<Self> {
-        let process = Process::redis()?;
+    pub fn start_redis() -> BenchResult<Self> {
+        let process = BenchProcess::start_redis()?;
         Ok(Self { address: process.address, process, config: None })
     }
 
-    fn nginx(core: &str, upstream: &str, location: &str) -> Result<Self> {
+    fn launch_nginx(core: &str, upstream: &str, location: &str) -> BenchResult<Self> {
         let address = free_address()?;
-        let path = temporary(address, "conf");
+        let path = temp_path(address, "conf");
         let text = format!(
             "daemon off; master_process off; worker_processes 1; pid {0}.pid; error_log stderr crit;\n\
              events {{ worker_connections 32768; }}\n\
@@ -87,17 +87,17 @@ impl Server {
         Self::start(core, &arguments, address, Some(path))
     }
 
-    fn start(core: &str, program: &str, address: SocketAddr, config: Option<PathBuf>) -> Result<Self> {
-        Ok(Self { process: Process::start(core, program, address)?, address, config })
+    fn start(core: &str, program: &str, address: SocketAddr, config: Option<PathBuf>) -> BenchResult<Self> {
+        Ok(Self { process: BenchProcess::start(core, program, address)?, address, config })
     }
 
     /// Bytes of memory that it has.
-    pub fn memory(&self) -> Result<u64> {
-        self.process.memory()
+    pub fn resident_memory(&self) -> BenchResult<u64> {
+        self.process.resident_memory()
     }
 }
 
-impl Drop for Server {
+impl Drop for BenchServer {
     fn drop(&mut self) {
         if let Some(config) = &self.config {
             for end in ["", ".pid"] {
@@ -110,16 +110,16 @@ impl Drop for Server {
     }
 }
 
-fn temporary(address: SocketAddr, kind: &str) -> PathBuf {
+fn temp_path(address: SocketAddr, kind: &str) -> PathBuf {
     env::temp_dir().join(format!("tidegate-bench-{}-{}.{kind}", process::id(), address.port()))
 }
 
 /// One request and its answer, on a connection that is kept.
-pub fn speak(stream: &mut TcpStream) -> std::io::Result<()> {
+pub fn exchange(stream: &mut TcpStream) -> std::io::Result<()> {
     stream.write_all(REQUEST)?;
     let mut answer = Vec::new();
     let mut buffer = [0; 1_024];
-    while !answer.ends_with(OK) {
+    while !answer.ends_with(RESPONSE_END) {
         match stream.read(&mut buffer)? {
             0 => return Err(std::io::ErrorKind::UnexpectedEof.into()),
             length => answer.extend_from_slice(&buffer[..length]),
@@ -129,7 +129,7 @@ pub fn speak(stream: &mut TcpStream) -> std::io::Result<()> {
 }
 
 /// The gateway as `tidegate serve` runs it, in this process, with one worker.
-pub fn serve(policy: &str) -> Result<()> {
+pub fn serve(policy: &str) -> BenchResult<()> {
     let gateway = Gateway::open(PolicySource::file(Path::new(policy)), tidegate::rules())?;
     let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(1).enable_all().build()?;
     runtime.block_on(gateway.workers(NonZeroUsize::MIN).run(std::future::pending()))?;
