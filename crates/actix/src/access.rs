@@ -1,9 +1,9 @@
 //! Who may come in at all: lists and bans, in front of a service.
 
 use crate::{
-    head::RequestHead,
-    held::{Entered, HeldBody, HeldFuture, Said, enter, respond},
-    middleware::{Handle, Inner, Middleware},
+    head::ActixRequestHead,
+    middleware::{InnerService, Middleware, MiddlewareHandler},
+    permit::{MiddlewareDecision, PermitMessageBody, PermitResponseFuture, PermittedRequest, admit, respond},
 };
 use actix_web::{body::MessageBody, dev::ServiceRequest};
 use std::rc::Rc;
@@ -30,20 +30,21 @@ use tidegate_rule::surface::{Guest, RequestAccess};
 /// or each worker has its own.
 pub type AccessMiddleware = Middleware<RequestAccess>;
 
-impl Handle for RequestAccess {
-    type Body<B: MessageBody> = HeldBody<B>;
-    type Future<S: Inner<B>, B: MessageBody + 'static> = HeldFuture<S::Future, B, Entered<Guest>>;
+impl MiddlewareHandler for RequestAccess {
+    type Body<B: MessageBody> = PermitMessageBody<B>;
+    type Future<S: InnerService<B>, B: MessageBody + 'static> =
+        PermitResponseFuture<S::Future, B, PermittedRequest<Guest>>;
 
-    fn call<S: Inner<B>, B: MessageBody + 'static>(
+    fn call<S: InnerService<B>, B: MessageBody + 'static>(
         &self,
         inner: &Rc<S>,
         request: ServiceRequest,
     ) -> Self::Future<S, B> {
-        let knocked = self.knock(&RequestHead::of(&request));
-        let said = match knocked {
-            Ok(guest) => enter(self.terms(), request, guest),
-            Err(barred) => Said::Answer(respond(request, barred.answer)),
+        let access = self.knock(&ActixRequestHead::new(&request));
+        let decision = match access {
+            Ok(guest) => admit(self.terms(), request, guest),
+            Err(barred) => MiddlewareDecision::Respond(respond(request, barred.answer)),
         };
-        HeldFuture::now(&**inner, said)
+        PermitResponseFuture::immediate(&**inner, decision)
     }
 }

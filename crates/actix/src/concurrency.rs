@@ -1,9 +1,9 @@
 //! A limit on requests in flight, each until the body of its response has been sent.
 
 use crate::{
-    head::RequestHead,
-    held::{Entered, HeldBody, HeldFuture, say},
-    middleware::{Handle, Inner, Middleware},
+    head::ActixRequestHead,
+    middleware::{InnerService, Middleware, MiddlewareHandler},
+    permit::{PermitMessageBody, PermitResponseFuture, PermittedRequest, admit_or_reject},
 };
 use actix_web::{body::MessageBody, dev::ServiceRequest};
 use std::rc::Rc;
@@ -19,8 +19,8 @@ use tidegate_rule::surface::{RequestSlots, Turn};
 /// use tidegate_limiter::Slots;
 ///
 /// let slots = Slots::builder().max_waiters(200).build(64)?;
-/// let at_once = RequestSlots::new(slots).wait(Duration::from_millis(500));
-/// let app = move || actix_web::App::new().wrap(ConcurrencyMiddleware::new(at_once.clone()));
+/// let count_statuses = RequestSlots::new(slots).wait(Duration::from_millis(500));
+/// let app = move || actix_web::App::new().wrap(ConcurrencyMiddleware::new(count_statuses.clone()));
 /// # Ok::<(), tidegate_core::SettingError>(())
 /// ```
 ///
@@ -30,21 +30,26 @@ use tidegate_rule::surface::{RequestSlots, Turn};
 /// or each worker has its own.
 pub type ConcurrencyMiddleware = Middleware<RequestSlots>;
 
-impl Handle for RequestSlots {
-    type Body<B: MessageBody> = HeldBody<B>;
-    type Future<S: Inner<B>, B: MessageBody + 'static> = HeldFuture<S::Future, B, Entered<SemaphorePermit>>;
+impl MiddlewareHandler for RequestSlots {
+    type Body<B: MessageBody> = PermitMessageBody<B>;
+    type Future<S: InnerService<B>, B: MessageBody + 'static> =
+        PermitResponseFuture<S::Future, B, PermittedRequest<SemaphorePermit>>;
 
-    fn call<S: Inner<B>, B: MessageBody + 'static>(
+    fn call<S: InnerService<B>, B: MessageBody + 'static>(
         &self,
         inner: &Rc<S>,
         request: ServiceRequest,
     ) -> Self::Future<S, B> {
-        let (turn, terms) = (self.turn(&RequestHead::of(&request)), self.terms());
+        let (turn, terms) = (self.turn(&ActixRequestHead::new(&request)), self.terms());
         match turn {
-            Turn::Now(slot) => HeldFuture::now(&**inner, say(terms, request, slot)),
+            Turn::Now(slot) => {
+                PermitResponseFuture::immediate(&**inner, admit_or_reject(terms, request, slot))
+            }
             Turn::Later(line) => {
                 let terms = terms.clone();
-                HeldFuture::later(inner, async move { say(&terms, request, line.slot().await) })
+                PermitResponseFuture::deferred(inner, async move {
+                    admit_or_reject(&terms, request, line.slot().await)
+                })
             }
         }
     }

@@ -1,8 +1,8 @@
 //! Facts about a request, available while its service runs.
 
 use crate::{
-    head::RequestHead,
-    middleware::{Handle, Inner, Middleware},
+    head::ActixRequestHead,
+    middleware::{InnerService, Middleware, MiddlewareHandler},
 };
 use actix_web::{
     Error, HttpMessage as _,
@@ -38,17 +38,17 @@ use tidegate_rule::surface::RequestFacts;
 /// The default knows the address at the other end of the connection, and no user.
 pub type FactsMiddleware = Middleware<RequestFacts>;
 
-impl Handle for RequestFacts {
+impl MiddlewareHandler for RequestFacts {
     type Body<B: MessageBody> = B;
-    type Future<S: Inner<B>, B: MessageBody + 'static> =
+    type Future<S: InnerService<B>, B: MessageBody + 'static> =
         LocalBoxFuture<'static, Result<ServiceResponse<B>, Error>>;
 
-    fn call<S: Inner<B>, B: MessageBody + 'static>(
+    fn call<S: InnerService<B>, B: MessageBody + 'static>(
         &self,
         inner: &Rc<S>,
         request: ServiceRequest,
     ) -> Self::Future<S, B> {
-        let facts = self.find(&RequestHead::of(&request));
+        let facts = self.find(&ActixRequestHead::new(&request));
         request.extensions_mut().insert(facts.clone());
         // Some services do their work before they are polled; they know the facts as well.
         let inner = facts.clone().scope_blocking(|| inner.call(request));

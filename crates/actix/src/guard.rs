@@ -7,9 +7,9 @@
 //! ```
 
 use crate::{
-    head::RequestHead,
-    held::{Entered, HeldBody, HeldFuture, say},
-    middleware::{Handle, Inner, Middleware},
+    head::ActixRequestHead,
+    middleware::{InnerService, Middleware, MiddlewareHandler},
+    permit::{PermitMessageBody, PermitResponseFuture, PermittedRequest, admit_or_reject},
 };
 use actix_web::{body::MessageBody, dev::ServiceRequest};
 use std::{rc::Rc, sync::Arc};
@@ -36,16 +36,17 @@ use tidegate_rule::surface::RequestGuard;
 /// ignored. Make the guard outside of the closure that makes applications, or each worker has its own.
 pub type GuardMiddleware<G> = Middleware<RequestGuard<G>>;
 
-impl<G: Guard + Settle<Entry: 'static> + 'static> Handle for RequestGuard<G> {
-    type Body<B: MessageBody> = HeldBody<B>;
-    type Future<S: Inner<B>, B: MessageBody + 'static> = HeldFuture<S::Future, B, Entered<Pass<Arc<G>>>>;
+impl<G: Guard + Settle<Entry: 'static> + 'static> MiddlewareHandler for RequestGuard<G> {
+    type Body<B: MessageBody> = PermitMessageBody<B>;
+    type Future<S: InnerService<B>, B: MessageBody + 'static> =
+        PermitResponseFuture<S::Future, B, PermittedRequest<Pass<Arc<G>>>>;
 
-    fn call<S: Inner<B>, B: MessageBody + 'static>(
+    fn call<S: InnerService<B>, B: MessageBody + 'static>(
         &self,
         inner: &Rc<S>,
         request: ServiceRequest,
     ) -> Self::Future<S, B> {
-        let pass = self.try_pass(&RequestHead::of(&request));
-        HeldFuture::now(&**inner, say(self.terms(), request, pass))
+        let pass = self.try_pass(&ActixRequestHead::new(&request));
+        PermitResponseFuture::immediate(&**inner, admit_or_reject(self.terms(), request, pass))
     }
 }

@@ -28,20 +28,20 @@ use tidegate_rule::{
 /// Its route is the pattern of the resource that it goes to. Around a whole application that is worked out ahead of the
 /// router, from the path as the router will read it, so `/%6Cogin` is `/login` here too. Guards of resources are not asked
 /// then: of several patterns that fit it is the first. A request that no resource fits has no route.
-pub struct RequestHead<'a> {
+pub struct ActixRequestHead<'a> {
     request: &'a ServiceRequest,
     extensions: Ref<'a, Extensions>,
     route: OnceCell<Option<String>>,
 }
 
-impl<'a> RequestHead<'a> {
+impl<'a> ActixRequestHead<'a> {
     /// That of this request.
-    pub fn of(request: &'a ServiceRequest) -> Self {
+    pub fn new(request: &'a ServiceRequest) -> Self {
         Self { request, extensions: request.extensions(), route: OnceCell::new() }
     }
 }
 
-impl Head for RequestHead<'_> {
+impl Head for ActixRequestHead<'_> {
     fn method(&self) -> &str {
         self.request.method().as_str()
     }
@@ -60,7 +60,7 @@ impl Head for RequestHead<'_> {
     }
 
     fn route(&self) -> Option<&str> {
-        self.route.get_or_init(|| route(self.request)).as_deref()
+        self.route.get_or_init(|| find_route(self.request)).as_deref()
     }
 
     fn peer(&self) -> Option<IpAddr> {
@@ -90,7 +90,7 @@ impl Head for RequestHead<'_> {
 
 /// The pattern that matched, or that will. actix-web itself looks up a request that it has not routed yet by its raw path,
 /// but routes it by the path with its needless escapes undone; who looks it up as the former is fooled by `/%6Cogin`.
-fn route(request: &ServiceRequest) -> Option<String> {
+fn find_route(request: &ServiceRequest) -> Option<String> {
     let path = request.match_info();
     let ahead = || request.resource_map().match_pattern(path.as_str());
     match path.unprocessed() {
@@ -99,22 +99,22 @@ fn route(request: &ServiceRequest) -> Option<String> {
     }
 }
 
-impl fmt::Debug for RequestHead<'_> {
+impl fmt::Debug for ActixRequestHead<'_> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "RequestHead({} {})", self.method(), self.path())
+        write!(f, "ActixRequestHead({} {})", self.method(), self.path())
     }
 }
 
 /// An answer before its body.
 #[derive(Clone, Copy, Debug)]
-pub struct ReplyHead<'a> {
+pub struct ActixResponseHead<'a> {
     status: StatusCode,
     headers: &'a HeaderMap,
 }
 
-impl<'a> ReplyHead<'a> {
+impl<'a> ActixResponseHead<'a> {
     /// That of this answer.
-    pub fn of<B: MessageBody>(response: &'a ServiceResponse<B>) -> Self {
+    pub fn new<B: MessageBody>(response: &'a ServiceResponse<B>) -> Self {
         Self { status: response.status(), headers: response.headers() }
     }
 
@@ -123,7 +123,7 @@ impl<'a> ReplyHead<'a> {
     }
 }
 
-impl Reply for ReplyHead<'_> {
+impl Reply for ActixResponseHead<'_> {
     fn status(&self) -> u16 {
         self.status.as_u16()
     }

@@ -10,26 +10,26 @@ use tidegate_rule::request::{Head, Key, KeyValue, key};
 /// ```
 /// use tidegate_actix::key;
 ///
-/// struct Claims {
+/// struct SubjectClaims {
 ///     subject: String,
 /// }
 ///
-/// let by_subject = key::extension(|claims: &Claims| Some(claims.subject.as_str().into()));
+/// let by_subject = key::extension(|claims: &SubjectClaims| Some(claims.subject.as_str().into()));
 /// ```
 pub fn extension<T: 'static>(
     find: impl for<'a> Fn(&'a T) -> Option<KeyValue<'a>> + Send + Sync + 'static,
 ) -> Key {
-    key::by(move |head| extension_of(head).and_then(&find))
+    key::by(move |head| find_extension(head).and_then(&find))
 }
 
 /// The same, as the name by which the application knows the client.
 pub fn user_extension<T: 'static>(
     find: impl for<'a> Fn(&'a T) -> Option<Cow<'a, str>> + Send + Sync + 'static,
 ) -> Key {
-    key::user_by(move |head| extension_of(head).and_then(&find))
+    key::user_by(move |head| find_extension(head).and_then(&find))
 }
 
 /// What was noted down among the extensions of a request in this type, for costs, tiers and conditions.
-pub fn extension_of<T: 'static>(head: &dyn Head) -> Option<&T> {
+pub fn find_extension<T: 'static>(head: &dyn Head) -> Option<&T> {
     head.extensions()?.downcast_ref::<Extensions>()?.get()
 }

@@ -41,21 +41,21 @@ mod concurrency;
 mod facts;
 mod guard;
 mod head;
-mod held;
 pub mod key;
 mod limit;
 mod middleware;
+mod permit;
 mod priority;
 
 pub use access::AccessMiddleware;
-pub use bandwidth::{BandwidthFuture, BandwidthMiddleware, ShapedBody, Upload, UploadMiddleware};
+pub use bandwidth::{BandwidthFuture, BandwidthMiddleware, PayloadBandwidth, ShapedBody, UploadMiddleware};
 pub use concurrency::ConcurrencyMiddleware;
 pub use facts::FactsMiddleware;
 pub use guard::GuardMiddleware;
-pub use head::{ReplyHead, RequestHead};
-pub use held::{HeldBody, HeldFuture};
-pub use limit::{LimitMiddleware, LimitService};
-pub use middleware::{Middleware, MiddlewareService};
+pub use head::{ActixRequestHead, ActixResponseHead};
+pub use limit::{LimitMiddleware, LimitTransformService};
+pub use middleware::{Middleware, TransformService};
+pub use permit::{PermitMessageBody, PermitResponseFuture};
 pub use priority::PriorityMiddleware;
 pub use tidegate_rule::surface::{
     Guards, GuardsBuilder, RequestAccess, RequestBandwidth, RequestFacts, RequestGuard, RequestPriority,

@@ -26,23 +26,23 @@ impl<T> Middleware<T> {
 }
 
 /// A service behind a [`Middleware`].
-pub struct MiddlewareService<S, T> {
+pub struct TransformService<S, T> {
     /// Shared with requests that wait.
     inner: Rc<S>,
     settings: T,
 }
 
 /// What a kind of middleware does with a request.
-pub trait Handle: Clone + 'static {
+pub trait MiddlewareHandler: Clone + 'static {
     /// What it makes of the body of a response.
     type Body<B: MessageBody>: MessageBody;
     /// The response.
-    type Future<S: Inner<B>, B: MessageBody + 'static>: Future<
+    type Future<S: InnerService<B>, B: MessageBody + 'static>: Future<
         Output = Result<ServiceResponse<Self::Body<B>>, Error>,
     >;
 
     /// Calls the service, or responds instead of it.
-    fn call<S: Inner<B>, B: MessageBody + 'static>(
+    fn call<S: InnerService<B>, B: MessageBody + 'static>(
         &self,
         inner: &Rc<S>,
         request: ServiceRequest,
@@ -50,9 +50,12 @@ pub trait Handle: Clone + 'static {
 }
 
 /// A service that a middleware can be in front of.
-pub trait Inner<B>: Service<ServiceRequest, Response = ServiceResponse<B>, Error = Error> + 'static {}
+pub trait InnerService<B>:
+    Service<ServiceRequest, Response = ServiceResponse<B>, Error = Error> + 'static
+{
+}
 
-impl<S, B> Inner<B> for S where
+impl<S, B> InnerService<B> for S where
     S: Service<ServiceRequest, Response = ServiceResponse<B>, Error = Error> + 'static
 {
 }
@@ -61,24 +64,24 @@ impl<S, B, T> Transform<S, ServiceRequest> for Middleware<T>
 where
     S: Service<ServiceRequest, Response = ServiceResponse<B>, Error = Error> + 'static,
     B: MessageBody + 'static,
-    T: Handle,
+    T: MiddlewareHandler,
 {
     type Response = ServiceResponse<T::Body<B>>;
     type Error = Error;
-    type Transform = MiddlewareService<S, T>;
+    type Transform = TransformService<S, T>;
     type InitError = ();
-    type Future = Ready<Result<MiddlewareService<S, T>, ()>>;
+    type Future = Ready<Result<TransformService<S, T>, ()>>;
 
     fn new_transform(&self, inner: S) -> Self::Future {
-        ready(Ok(MiddlewareService { inner: Rc::new(inner), settings: self.settings.clone() }))
+        ready(Ok(TransformService { inner: Rc::new(inner), settings: self.settings.clone() }))
     }
 }
 
-impl<S, B, T> Service<ServiceRequest> for MiddlewareService<S, T>
+impl<S, B, T> Service<ServiceRequest> for TransformService<S, T>
 where
     S: Service<ServiceRequest, Response = ServiceResponse<B>, Error = Error> + 'static,
     B: MessageBody + 'static,
-    T: Handle,
+    T: MiddlewareHandler,
 {
     type Response = ServiceResponse<T::Body<B>>;
     type Error = Error;
@@ -93,8 +96,8 @@ where
     }
 }
 
-impl<S, T: fmt::Debug> fmt::Debug for MiddlewareService<S, T> {
+impl<S, T: fmt::Debug> fmt::Debug for TransformService<S, T> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_tuple("MiddlewareService").field(&self.settings).finish()
+        f.debug_tuple("TransformService").field(&self.settings).finish()
     }
 }

@@ -1,9 +1,9 @@
 //! Slots that the important lose last: load shedding by priority.
 
 use crate::{
-    head::RequestHead,
-    held::{Entered, HeldBody, HeldFuture, say},
-    middleware::{Handle, Inner, Middleware},
+    head::ActixRequestHead,
+    middleware::{InnerService, Middleware, MiddlewareHandler},
+    permit::{PermitMessageBody, PermitResponseFuture, PermittedRequest, admit_or_reject},
 };
 use actix_web::{body::MessageBody, dev::ServiceRequest};
 use std::{rc::Rc, sync::Arc};
@@ -30,17 +30,17 @@ use tidegate_rule::surface::RequestPriority;
 /// 503 and `Retry-After`. Make the limit outside of the closure that makes applications, or each worker has its own.
 pub type PriorityMiddleware = Middleware<RequestPriority>;
 
-impl Handle for RequestPriority {
-    type Body<B: MessageBody> = HeldBody<B>;
-    type Future<S: Inner<B>, B: MessageBody + 'static> =
-        HeldFuture<S::Future, B, Entered<Pass<Arc<PriorityLimit>>>>;
+impl MiddlewareHandler for RequestPriority {
+    type Body<B: MessageBody> = PermitMessageBody<B>;
+    type Future<S: InnerService<B>, B: MessageBody + 'static> =
+        PermitResponseFuture<S::Future, B, PermittedRequest<Pass<Arc<PriorityLimit>>>>;
 
-    fn call<S: Inner<B>, B: MessageBody + 'static>(
+    fn call<S: InnerService<B>, B: MessageBody + 'static>(
         &self,
         inner: &Rc<S>,
         request: ServiceRequest,
     ) -> Self::Future<S, B> {
-        let pass = self.try_pass(&RequestHead::of(&request));
-        HeldFuture::now(&**inner, say(self.terms(), request, pass))
+        let pass = self.try_pass(&ActixRequestHead::new(&request));
+        PermitResponseFuture::immediate(&**inner, admit_or_reject(self.terms(), request, pass))
     }
 }

@@ -118,7 +118,7 @@ fn is_by_client(key: &KeySpec) -> bool {
 mod tests {
     use super::*;
     use tidegate_core::Percent;
-    use tidegate_replay::suggest::{Target, Wish};
+    use tidegate_replay::suggest::{SuggestRequest, SuggestTarget};
 
     fn line(ip: &str, path: &str) -> String {
         format!("{{\"host\":null,\"ip\":{ip},\"method\":\"GET\",\"path\":\"{path}\"}}\n")
@@ -153,7 +153,7 @@ mod tests {
         for (key, is_fine) in
             [("ip", true), ("[ip, path]", true), ("user", false), ("path", false), ("all", false)]
         {
-            let wish = Wish::read(key, Target::Keys(Percent::FULL), Percent::ZERO).unwrap();
+            let wish = SuggestRequest::parse(key, SuggestTarget::Keys(Percent::FULL), Percent::ZERO).unwrap();
             assert_eq!(share.can_tell(&wish.key, key).is_ok(), is_fine, "{key}");
         }
     }

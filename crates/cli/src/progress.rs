@@ -3,7 +3,7 @@
 use std::io::{self, IsTerminal, Write};
 use tidegate::Clock;
 use tidegate_core::Micros;
-use tidegate_replay::Progress;
+use tidegate_replay::ReplayProgress;
 
 /// A line that is drawn again and again.
 pub(crate) struct Bar {
@@ -33,7 +33,7 @@ impl Bar {
     }
 
     /// Draws it, unless it was drawn a moment ago.
-    pub(crate) fn show(&mut self, progress: Progress) {
+    pub(crate) fn show(&mut self, progress: ReplayProgress) {
         self.draw(|since| line(progress, since));
     }
 
@@ -61,8 +61,8 @@ impl Bar {
     }
 }
 
-fn line(progress: Progress, since: Micros) -> String {
-    let Progress { requests, read, size } = progress;
+fn line(progress: ReplayProgress, since: Micros) -> String {
+    let ReplayProgress { requests, bytes_read: read, total_bytes: size } = progress;
     let rate = u128::from(requests) * 1_000_000 / u128::from(since.get().max(1));
     match size {
         Some(size) if size > 0 => format!("{}  {requests} requests, {rate}/s", part(read, size)),
@@ -83,10 +83,10 @@ mod tests {
 
     #[test]
     fn a_line_tells_how_far_it_is() {
-        let half = Progress { requests: 3_000, read: 50, size: Some(100) };
+        let half = ReplayProgress { requests: 3_000, bytes_read: 50, total_bytes: Some(100) };
         let bar = line(half, Micros::from_secs(2));
         assert!(bar.contains(" 50 %  3000 requests, 1500/s"), "{bar}");
-        let stream = Progress { size: None, read: 5 << 20, ..half };
+        let stream = ReplayProgress { total_bytes: None, bytes_read: 5 << 20, ..half };
         assert_eq!(part(1, 4), format!("{}{}  25 %", "━".repeat(7), "─".repeat(23)));
         assert!(part(9, 4).ends_with(" 100 %"));
         assert_eq!(line(stream, Micros::from_secs(2)), "5 MB  3000 requests, 1500/s");

@@ -7,7 +7,7 @@ use tidegate_policy::{DiskFiles, FileSource, Policy, PolicyFormat, Problems};
 
 /// A policy that says what another program's configuration said, and what it does not say.
 #[derive(Clone, Debug)]
-pub struct Imported {
+pub struct ImportedPolicy {
     /// The policy. It can be put in force.
     pub policy: Policy,
     /// What was not carried over, or means something else, in the order of the files.
@@ -23,9 +23,9 @@ pub struct Loss {
     /// The name of the directive: `auth_basic`.
     pub directive: String,
     /// The file and the line: `nginx.conf:12`.
-    pub place: String,
+    pub location: String,
     /// What stands there.
-    pub said: String,
+    pub text: String,
     /// What became of it.
     pub reason: String,
 }
@@ -37,29 +37,29 @@ pub enum LossKind {
     /// somebody has accepted that.
     Protection,
     /// Anything else.
-    Decoration,
+    Cosmetic,
 }
 
 /// Gives files, and the names of those in a folder: `include conf.d/*.conf` asks for them.
-pub trait Tree: FileSource {
+pub trait FileTree: FileSource {
     /// The names in a folder, in any order.
-    fn names(&self, folder: &Path) -> io::Result<Vec<String>>;
+    fn list_names(&self, folder: &Path) -> io::Result<Vec<String>>;
 }
 
-impl Tree for DiskFiles {
-    fn names(&self, folder: &Path) -> io::Result<Vec<String>> {
+impl FileTree for DiskFiles {
+    fn list_names(&self, folder: &Path) -> io::Result<Vec<String>> {
         let names = fs::read_dir(folder)?.map(|entry| Ok(entry?.file_name().to_string_lossy().into_owned()));
         names.collect()
     }
 }
 
-impl Imported {
+impl ImportedPolicy {
     /// What an `nginx.conf` and all that it includes say about limits, upstreams and where requests come in.
     ///
     /// An error tells what is wrong with the files themselves: nginx would not start with them either. Whatever nginx
     /// understands and a policy does not say is no error, but one of [`losses`](Self::losses). Those of
     /// [`LossKind::Protection`] have to be accepted before the policy is used.
-    pub fn nginx(path: impl AsRef<Path>, files: &dyn Tree) -> Result<Self, Problems> {
+    pub fn nginx(path: impl AsRef<Path>, files: &dyn FileTree) -> Result<Self, Problems> {
         nginx::import(path.as_ref(), files)
     }
 
@@ -69,11 +69,11 @@ impl Imported {
         if format == PolicyFormat::Json {
             return policy;
         }
-        let mut text = format!("# From {}.", one_line(&self.source));
+        let mut text = format!("# From {}.", to_one_line(&self.source));
         let mut start = " ";
         let parts = [
             (LossKind::Protection, "Protection that is lost:"),
-            (LossKind::Decoration, "Not carried over, or different now:"),
+            (LossKind::Cosmetic, "Not carried over, or different now:"),
         ];
         for (kind, head) in parts {
             let mut losses = self.losses_of(kind).peekable();
@@ -82,7 +82,7 @@ impl Imported {
             }
             text.extend([start, head, "\n"]);
             for loss in losses {
-                text.extend(["#   ", &one_line(&loss.to_string()), "\n"]);
+                text.extend(["#   ", &to_one_line(&loss.to_string()), "\n"]);
             }
             start = "# ";
         }
@@ -100,12 +100,12 @@ impl Imported {
 
 impl fmt::Display for Loss {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "{}: `{}`: {}", self.place, self.said, self.reason)
+        write!(f, "{}: `{}`: {}", self.location, self.text, self.reason)
     }
 }
 
 /// What stands in a comment must not leave it.
-fn one_line(text: &str) -> String {
+fn to_one_line(text: &str) -> String {
     let plain = |c: char| match c {
         c if c.is_control() || matches!(c, '\u{2028}' | '\u{2029}' | '\u{feff}') => ' ',
         c => c,

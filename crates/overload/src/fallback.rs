@@ -1,7 +1,7 @@
 //! What to answer instead, knowing why.
 //!
 //! ```text
-//!   gate ──refused──▶ Cause::Limited, StoreUnavailable, Rejected, Refused, SwitchedOff, Misconfigured ─┐
+//!   gate ──refused──▶ Cause::Limited, StoreUnavailable, Rejected, Rejected, SwitchedOff, Misconfigured ─┐
 //!     └──▶ call ──Err(e)──▶ Cause::Failed(e) ───────────────────────────────────────────────────┴──▶ fallback
 //! ```
 //!
@@ -41,7 +41,7 @@ pub enum Cause<E = Infallible> {
     StoreAway(Micros),
     /// A guard did not let the call through: a breaker is open, say, or too much is in flight.
     Rejected(Rejection),
-    /// A line was full ([`Refused::Full`]), or its turn would have come too late.
+    /// A line was full ([`Rejected::Full`]), or its turn would have come too late.
     Refused(WaitError),
     /// The feature is turned off.
     SwitchedOff,

@@ -113,7 +113,7 @@ pub trait Settle {
 
 /// Leave to make one call, which reports how it ended.
 ///
-/// A pass that is dropped without a word is [ignored](Report::Ignored): the call was given up, which says nothing of
+/// A pass that is dropped without a word is [ignored](Report::Insensitive): the call was given up, which says nothing of
 /// what was called. While its thread panics it is a [failure](Report::Failure).
 #[must_use = "a pass that is dropped at once was given for nothing"]
 pub struct Pass<B: Deref<Target: Settle>> {

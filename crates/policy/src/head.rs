@@ -325,11 +325,11 @@ fn is_host_byte(byte: u8) -> bool {
     byte.is_ascii_alphanumeric() || b".-_~:[]%!$&'()*+,;=".contains(&byte)
 }
 
-/// `X-Forwarded-For`.
+/// `X-ForwardedFor-For`.
 pub const X_FORWARDED_FOR: HeaderName = HeaderName::from_static("x-forwarded-for");
-/// `X-Forwarded-Proto`.
+/// `X-ForwardedFor-Proto`.
 pub const X_FORWARDED_PROTO: HeaderName = HeaderName::from_static("x-forwarded-proto");
-/// `X-Forwarded-Host`.
+/// `X-ForwardedFor-Host`.
 pub const X_FORWARDED_HOST: HeaderName = HeaderName::from_static("x-forwarded-host");
 /// `X-Real-IP`: servers behind nginx read it; nobody but a trusted proxy may set it.
 pub const X_REAL_IP: HeaderName = HeaderName::from_static("x-real-ip");

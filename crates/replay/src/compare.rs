@@ -1,8 +1,8 @@
 //! Two policies, asked about the same requests.
 
 use crate::{
-    log::{Line, Lines},
-    run::{Failure, Replay, Tally, Verdict},
+    log::{LoggedRequest, LoggedRequests},
+    run::{PolicyStats, Replay, ReplayError, ReplayVerdict},
 };
 use tidegate_limiter::{TopKey, TopKeys};
 use tidegate_policy::compile::{PolicyGate, Prefetch};
@@ -11,15 +11,15 @@ use tidegate_policy::compile::{PolicyGate, Prefetch};
 #[derive(Debug)]
 pub struct Comparison {
     replay: Replay,
-    verdicts: Vec<Verdict>,
-    counts: Difference,
-    newly: TopKeys,
-    no_longer: TopKeys,
+    verdicts: Vec<ReplayVerdict>,
+    counts: PolicyDifference,
+    newly_denied_keys: TopKeys,
+    no_longer_denied_keys: TopKeys,
 }
 
 /// Where a policy differs from the one that it is compared with.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct Difference {
+pub struct PolicyDifference {
     /// Requests that only the policy denies.
     pub newly_denied: u64,
     /// Requests that only the other one denies.
@@ -44,20 +44,26 @@ pub struct KeyChange {
     /// Requests that only the other one denies.
     pub no_longer_denied: u64,
     /// By how much these may be too small.
-    pub doubt: u64,
+    pub error: u64,
 }
 
 /// Keys that are tracked of each kind, that are compared, and that are reported.
-const TRACKED: usize = 4_000;
-const COMPARED: usize = 2_000;
-const TOLD: usize = 50;
+const TRACKED_KEYS: usize = 4_000;
+const COMPARED_KEYS: usize = 2_000;
+const REPORTED_KEYS: usize = 50;
 
 impl Comparison {
     /// With this policy.
-    pub fn with(replay: Replay) -> Self {
-        let keys = || TopKeys::new(TRACKED);
-        let counts = Difference::default();
-        Self { replay, verdicts: Vec::new(), counts, newly: keys(), no_longer: keys() }
+    pub fn new(replay: Replay) -> Self {
+        let keys = || TopKeys::new(TRACKED_KEYS);
+        let counts = PolicyDifference::default();
+        Self {
+            replay,
+            verdicts: Vec::new(),
+            counts,
+            newly_denied_keys: keys(),
+            no_longer_denied_keys: keys(),
+        }
     }
 
     /// Whether there was no room for a key.
@@ -76,76 +82,84 @@ impl Comparison {
     }
 
     /// Asks it too, and notes whether it says the same to each as the policy has.
-    pub fn ask(
+    pub fn evaluate(
         &mut self,
-        lines: Lines<'_>,
+        lines: LoggedRequests<'_>,
         known: Option<(&Prefetch, usize)>,
-        verdicts: &[Verdict],
+        verdicts: &[ReplayVerdict],
         policy: &Replay,
     ) {
         let mut others = std::mem::take(&mut self.verdicts);
-        self.replay.ask(lines, known, &mut others);
+        self.replay.evaluate(lines, known, &mut others);
         for (((line, _), verdict), other) in lines.iter().zip(verdicts).zip(&others) {
-            self.note(&line, *verdict, *other, policy);
+            self.record(&line, *verdict, *other, policy);
         }
         self.verdicts = others;
     }
 
-    fn note(&mut self, line: &Line<'_>, verdict: Verdict, other: Verdict, policy: &Replay) {
+    fn record(
+        &mut self,
+        line: &LoggedRequest<'_>,
+        verdict: ReplayVerdict,
+        other: ReplayVerdict,
+        policy: &Replay,
+    ) {
         let counts = &mut self.counts;
         match (verdict, other) {
-            (Verdict::Denied(_), Verdict::Denied(_)) => counts.denied_by_both += 1,
-            (Verdict::Denied(rule), _) => {
+            (ReplayVerdict::Denied(_), ReplayVerdict::Denied(_)) => counts.denied_by_both += 1,
+            (ReplayVerdict::Denied(rule), _) => {
                 counts.newly_denied += 1;
-                add(&mut self.newly, policy, rule, line);
+                add_key(&mut self.newly_denied_keys, policy, rule, line);
             }
-            (_, Verdict::Denied(rule)) => {
+            (_, ReplayVerdict::Denied(rule)) => {
                 counts.no_longer_denied += 1;
-                add(&mut self.no_longer, &self.replay, rule, line);
+                add_key(&mut self.no_longer_denied_keys, &self.replay, rule, line);
             }
-            (Verdict::Delayed, Verdict::Admitted) => counts.newly_delayed += 1,
-            (Verdict::Admitted, Verdict::Delayed) => counts.no_longer_delayed += 1,
-            (Verdict::Admitted, Verdict::Admitted) | (Verdict::Delayed, Verdict::Delayed) => {}
+            (ReplayVerdict::Delayed, ReplayVerdict::Admitted) => counts.newly_delayed += 1,
+            (ReplayVerdict::Admitted, ReplayVerdict::Delayed) => counts.no_longer_delayed += 1,
+            (ReplayVerdict::Admitted, ReplayVerdict::Admitted)
+            | (ReplayVerdict::Delayed, ReplayVerdict::Delayed) => {}
         }
     }
 
     /// What the other policy did, and all that differs.
-    pub fn finish(self) -> Result<(Tally, Difference), Failure> {
-        let Self { replay, mut counts, newly, no_longer, .. } = self;
-        let change = |counted: TopKey, is_new: bool| KeyChange {
-            newly_denied: if is_new { counted.min_count() } else { 0 },
-            no_longer_denied: if is_new { 0 } else { counted.min_count() },
-            doubt: counted.error,
-            key: counted.name,
+    pub fn finish(self) -> Result<(PolicyStats, PolicyDifference), ReplayError> {
+        let Self { replay, mut counts, newly_denied_keys: newly, no_longer_denied_keys: no_longer, .. } =
+            self;
+        let change = |top_key: TopKey, is_new: bool| KeyChange {
+            newly_denied: if is_new { top_key.min_count() } else { 0 },
+            no_longer_denied: if is_new { 0 } else { top_key.min_count() },
+            error: top_key.error,
+            key: top_key.name,
         };
-        let newly = newly.top().into_iter().take(COMPARED);
+        let newly = newly.top().into_iter().take(COMPARED_KEYS);
         let mut keys: Vec<KeyChange> = newly.map(|key| change(key, true)).collect();
-        for counted in no_longer.top().into_iter().take(COMPARED) {
-            match keys.iter_mut().find(|known| known.key == counted.name) {
+        for top_key in no_longer.top().into_iter().take(COMPARED_KEYS) {
+            match keys.iter_mut().find(|known| known.key == top_key.name) {
                 Some(known) => {
-                    known.no_longer_denied = counted.min_count();
-                    known.doubt = known.doubt.max(counted.error);
+                    known.no_longer_denied = top_key.min_count();
+                    known.error = known.error.max(top_key.error);
                 }
-                None => keys.push(change(counted, false)),
+                None => keys.push(change(top_key, false)),
             }
         }
         keys.sort_by_key(|key| std::cmp::Reverse(key.newly_denied.max(key.no_longer_denied)));
-        keys.truncate(TOLD);
+        keys.truncate(REPORTED_KEYS);
         counts.keys = keys;
         Ok((replay.finish()?, counts))
     }
 }
 
-impl Difference {
+impl PolicyDifference {
     /// Whether both policies do the same to every request.
-    pub fn is_none(&self) -> bool {
+    pub fn is_empty(&self) -> bool {
         self.newly_denied + self.no_longer_denied + self.newly_delayed + self.no_longer_delayed == 0
     }
 }
 
-fn add(keys: &mut TopKeys, replay: &Replay, rule: usize, line: &Line<'_>) {
+fn add_key(keys: &mut TopKeys, replay: &Replay, rule: usize, line: &LoggedRequest<'_>) {
     let (hash, key) = replay.key_of(rule, line);
-    let name = replay.tally().rules.get(rule).map_or("", |rule| &rule.name);
+    let name = replay.stats().rules.get(rule).map_or("", |rule| &rule.name);
     let hash = hash ^ (rule as u64 + 1).wrapping_mul(0x9e37_79b9_7f4a_7c15);
     keys.add(hash, 1, || format!("{name}: {key}"));
 }

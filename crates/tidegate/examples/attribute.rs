@@ -9,19 +9,19 @@ use tidegate::{Limited, breaker, concurrency, limit};
 
 /// Everything that can go wrong here.
 #[derive(Debug)]
-enum Trouble {
+enum ExampleError {
     Limited(Limited),
     NoSuchHost,
 }
 
 // All that the attributes ask of an error.
-impl From<Limited> for Trouble {
+impl From<Limited> for ExampleError {
     fn from(limited: Limited) -> Self {
         Self::Limited(limited)
     }
 }
 
-impl fmt::Display for Trouble {
+impl fmt::Display for ExampleError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::Limited(limited) => limited.fmt(f),
@@ -30,24 +30,24 @@ impl fmt::Display for Trouble {
     }
 }
 
-impl Error for Trouble {}
+impl Error for ExampleError {}
 
 /// Three mails an hour for everybody, whoever sends them.
 #[limit("3/h", key = to, message = "three mails an hour are enough")]
-fn mail(to: &str, text: &str) -> Result<String, Trouble> {
+fn mail(to: &str, text: &str) -> Result<String, ExampleError> {
     Ok(format!("to {to}: {text}"))
 }
 
 /// Half of the last four calls failed: it is not called again before a minute is over.
 #[breaker(over = 4, failure_rate = "50%", on_limit = guess)]
-fn resolve(host: &str) -> Result<&'static str, Trouble> {
+fn resolve(host: &str) -> Result<&'static str, ExampleError> {
     match host {
         "example.org" => Ok("192.0.2.1"),
-        _ => Err(Trouble::NoSuchHost),
+        _ => Err(ExampleError::NoSuchHost),
     }
 }
 
-fn guess(_: &str) -> Result<&'static str, Trouble> {
+fn guess(_: &str) -> Result<&'static str, ExampleError> {
     Ok("192.0.2.255, perhaps")
 }
 

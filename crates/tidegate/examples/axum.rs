@@ -35,7 +35,7 @@ use tidegate::{
     },
     tower::{
         BandwidthLayer, FactsLayer, LimitLayer, RequestBandwidth, RequestFacts,
-        key::{extension, extension_of},
+        key::{extension, find_extension},
     },
 };
 use tokio::net::TcpListener;
@@ -44,11 +44,11 @@ use tokio::net::TcpListener;
 #[derive(Clone)]
 struct Customer {
     name: String,
-    plan: Plan,
+    plan: CustomerPlan,
 }
 
 #[derive(Clone, Copy)]
-enum Plan {
+enum CustomerPlan {
     Free,
     Pro,
 }
@@ -65,7 +65,9 @@ pub(crate) fn app(rules: &Rules) -> Result<Router, Box<dyn Error>> {
     let plans = Declaration::of("api").tiers(["3/min".parse()?, "1000/min".parse()?]);
     let api = rule(plans)?
         .key(extension(|customer: &Customer| Some(customer.name.as_str().into())).or(key::peer()))
-        .tier(|head| extension_of(head).map_or(Plan::Free, |customer: &Customer| customer.plan) as usize);
+        .tier(|head| {
+            find_extension(head).map_or(CustomerPlan::Free, |customer: &Customer| customer.plan) as usize
+        });
     // Downloads hold their place until the last byte has been sent.
     let downloads = rule(Declaration::of("downloads").quota("2 at once")?)?.key(key::peer());
     let bandwidths = Bandwidth::builder().build_keyed("256kB/s")?;
@@ -77,13 +79,13 @@ pub(crate) fn app(rules: &Rules) -> Result<Router, Box<dyn Error>> {
         .layer(BandwidthLayer::new(RequestBandwidth::by_key(bandwidths, key::peer())))
         .layer(LimitLayer::new(downloads));
     let facts = RequestFacts::new()
-        .user(|head| extension_of(head).map(|customer: &Customer| customer.name.as_str().into()));
+        .user(|head| find_extension(head).map(|customer: &Customer| customer.name.as_str().into()));
     let api = Router::new()
         .route("/items", get(items))
         .route("/export", get(export))
         .layer(LimitLayer::new(api))
         .layer(FactsLayer::new(facts))
-        .layer(middleware::from_fn(recognise));
+        .layer(middleware::from_fn(identify_customer));
     Ok(Router::new()
         .route("/login", post(log_in).layer(LimitLayer::new(login)))
         .merge(downloads)
@@ -104,7 +106,7 @@ async fn items() -> &'static str {
 
 /// A megabyte, a piece at a time.
 async fn download() -> Body {
-    Body::from_stream(Pieces(16))
+    Body::from_stream(DownloadChunks(16))
 }
 
 async fn export() -> Result<String, Limited> {
@@ -118,19 +120,19 @@ async fn orders() -> Result<String, Limited> {
 }
 
 /// Who sent a request, by its key. A real application would look it up.
-async fn recognise(mut request: Request, next: Next) -> Response {
+async fn identify_customer(mut request: Request, next: Next) -> Response {
     let name = request.headers().get("x-api-key").and_then(|key| key.to_str().ok());
     if let Some(name) = name.map(str::to_owned) {
-        let plan = if name.starts_with("pro-") { Plan::Pro } else { Plan::Free };
+        let plan = if name.starts_with("pro-") { CustomerPlan::Pro } else { CustomerPlan::Free };
         request.extensions_mut().insert(Customer { name, plan });
     }
     next.run(request).await.into_response()
 }
 
 /// So many pieces of 64 kB.
-struct Pieces(usize);
+struct DownloadChunks(usize);
 
-impl Stream for Pieces {
+impl Stream for DownloadChunks {
     type Item = Result<Vec<u8>, Infallible>;
 
     fn poll_next(mut self: Pin<&mut Self>, _: &mut Context<'_>) -> Poll<Option<Self::Item>> {

@@ -26,9 +26,9 @@ struct Message {
 }
 
 /// Stands for a queue: what is in it is there at once.
-struct Queue(vec::IntoIter<Message>);
+struct MessageQueue(vec::IntoIter<Message>);
 
-impl Stream for Queue {
+impl Stream for MessageQueue {
     type Item = Message;
 
     fn poll_next(mut self: Pin<&mut Self>, _: &mut Context<'_>) -> Poll<Option<Message>> {
@@ -37,12 +37,12 @@ impl Stream for Queue {
 }
 
 /// Each sender has two messages a minute handled; the rest goes where somebody looks at it later.
-#[limit("2/min", key = message.sender, on_limit = put_aside)]
+#[limit("2/min", key = message.sender, on_limit = dead_letter)]
 async fn handle(message: &Message) -> String {
     format!("handled {} of {}", message.number, message.sender)
 }
 
-async fn put_aside(message: &Message) -> String {
+async fn dead_letter(message: &Message) -> String {
     format!("put aside {} of {}", message.number, message.sender)
 }
 
@@ -58,7 +58,7 @@ pub(crate) async fn run(out: &mut impl io::Write) -> Result<(), Box<dyn Error>> 
     let messages = senders.into_iter().zip(1..).map(|(sender, number)| Message { sender, number });
     let clock = Clock::tokio();
     let pace = StreamLimit::with_clock(clock.clone()).rate("10/s burst 1")?.max_in_flight(1)?;
-    let mut queue = pin!(Queue(messages.collect::<Vec<_>>().into_iter()).limit(pace));
+    let mut queue = pin!(MessageQueue(messages.collect::<Vec<_>>().into_iter()).limit(pace));
     let start = clock.now();
     while let Some(message) = poll_fn(|context| queue.as_mut().poll_next(context)).await {
         let did = handle(&message).await;

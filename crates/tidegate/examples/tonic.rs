@@ -22,10 +22,10 @@ use tonic::{
 use tonic_health::pb::{HealthCheckRequest, health_client::HealthClient};
 use tonic_types::StatusExt as _;
 
-type Trouble = Box<dyn Error + Send + Sync>;
+type ExampleServerError = Box<dyn Error + Send + Sync>;
 
 /// Serves whoever comes, until it is dropped.
-async fn serve(listener: TcpListener) -> Result<(), Trouble> {
+async fn serve(listener: TcpListener) -> Result<(), ExampleServerError> {
     let rules = Rules::new();
 
     // A layer sees every call before it is read, and answers with a status of gRPC: five an hour from one address.
@@ -48,7 +48,7 @@ async fn serve(listener: TcpListener) -> Result<(), Trouble> {
 }
 
 /// Makes calls for two tenants, and says what became of them.
-async fn call(address: SocketAddr, out: &mut impl io::Write) -> Result<(), Trouble> {
+async fn call(address: SocketAddr, out: &mut impl io::Write) -> Result<(), ExampleServerError> {
     let channel: Channel = Endpoint::from_shared(format!("http://{address}"))?.connect().await?;
     let mut client = HealthClient::new(channel);
     for tenant in ["acme", "acme", "acme", "acme", "umbrella", "umbrella"] {
@@ -70,7 +70,7 @@ async fn call(address: SocketAddr, out: &mut impl io::Write) -> Result<(), Troub
 }
 
 /// Both, on a port of the machine's choice.
-pub(crate) async fn run(out: &mut impl io::Write) -> Result<(), Trouble> {
+pub(crate) async fn run(out: &mut impl io::Write) -> Result<(), ExampleServerError> {
     let listener = TcpListener::bind("127.0.0.1:0").await?;
     let address = listener.local_addr()?;
     tokio::select! {

@@ -8,11 +8,11 @@ pub use file::{PolicyStatus, init, policy_status, reload};
 /// Rules apart from those of the program, which connect to stores as those do: for tests, and for a program that serves
 /// several others.
 pub fn rules() -> Rules {
-    connected(Rules::global()).sibling()
+    with_connector(Rules::global()).sibling()
 }
 
-fn connected(rules: &Rules) -> &Rules {
-    if let Some(connect) = CONNECT {
+fn with_connector(rules: &Rules) -> &Rules {
+    if let Some(connect) = STORE_CONNECTOR {
         rules.connect_by(connect);
     }
     rules
@@ -33,7 +33,7 @@ pub mod site {
 
 #[cfg(feature = "policy")]
 mod file {
-    use super::connected;
+    use super::with_connector;
     use std::{
         ops::ControlFlow,
         path::{Path, PathBuf},
@@ -66,7 +66,7 @@ mod file {
     /// A program that does not call this loads the file that the environment variable `TIDEGATE_POLICY` names, when the
     /// first function with an attribute is called.
     pub fn init(path: impl AsRef<Path>) -> Result<(), Problems> {
-        let mut active = active();
+        let mut active = lock_active();
         let mut file = WatchedPolicyFile::new(path.as_ref());
         file.load(apply)?;
         watch(&mut active, file);
@@ -75,16 +75,16 @@ mod file {
 
     /// Reads the policy file again, now; a program without one does nothing. A file with problems changes nothing.
     pub fn reload() -> Result<(), Problems> {
-        let mut active = active();
+        let mut active = lock_active();
         let Some(file) = active.as_mut() else { return Ok(()) };
         let outcome = file.load(apply);
-        note(file);
+        update_status(file);
         outcome
     }
 
     /// The state of the policy file.
     pub fn policy_status() -> PolicyStatus {
-        status().clone()
+        lock_status().clone()
     }
 
     /// The state of the policy file.
@@ -114,7 +114,7 @@ mod file {
     }
 
     fn apply(policy: &Policy) -> Result<(), PolicyError> {
-        Compiler::new(connected(Rules::global()).clone()).apply(policy)
+        Compiler::new(with_connector(Rules::global()).clone()).apply(policy)
     }
 
     /// The policy file of this program. Locked while it is loaded, so that files are applied one after the other.
@@ -122,48 +122,48 @@ mod file {
     /// Locked only to copy: a log subscriber may ask for the status while a file is loaded.
     static STATUS: Mutex<PolicyStatus> = Mutex::new(PolicyStatus { applied: 0, path: None, error: None });
 
-    fn active() -> MutexGuard<'static, Option<WatchedPolicyFile>> {
+    fn lock_active() -> MutexGuard<'static, Option<WatchedPolicyFile>> {
         ACTIVE.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    fn status() -> MutexGuard<'static, PolicyStatus> {
+    fn lock_status() -> MutexGuard<'static, PolicyStatus> {
         STATUS.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    fn note(file: &WatchedPolicyFile) {
+    fn update_status(file: &WatchedPolicyFile) {
         let (applied, path) = (file.applied_count(), Some(file.path().to_owned()));
-        *status() = PolicyStatus { applied, path, error: file.error().map(str::to_owned) };
+        *lock_status() = PolicyStatus { applied, path, error: file.error().map(str::to_owned) };
     }
 
     fn watch(active: &mut Option<WatchedPolicyFile>, file: WatchedPolicyFile) {
-        note(&file);
+        update_status(&file);
         if active.replace(file).is_none() {
             poll_files(|| {
-                poll();
+                reload_if_changed();
                 ControlFlow::Continue(())
             });
         }
     }
 
     /// Reloads the file if it has changed, and logs when nothing is locked.
-    fn poll() {
-        let mut active = active();
+    fn reload_if_changed() {
+        let mut active = lock_active();
         let Some(file) = active.as_mut() else { return };
         if !file.has_changed() {
             return;
         }
         let (path, outcome) = (file.path().to_owned(), file.load(apply));
-        note(file);
+        update_status(file);
         drop(active);
         WatchedPolicyFile::log_reload(&path, &outcome);
     }
 }
 
 #[cfg(not(feature = "redis"))]
-const CONNECT: Option<Connect> = None;
+const STORE_CONNECTOR: Option<Connect> = None;
 
 #[cfg(feature = "redis")]
-const CONNECT: Option<Connect> = Some(|connection| {
+const STORE_CONNECTOR: Option<Connect> = Some(|connection| {
     // The thread of stores ends with the process.
     let mut builder = tidegate_redis::RedisStore::builder().bind_to_runtime();
     if let Some(prefix) = connection.prefix {

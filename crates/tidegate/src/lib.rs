@@ -21,7 +21,7 @@
 //! | [`Bucket`] | one key of a limiter: check, wait, reserve, hold |
 //! | [`Decision`] | the answer: allowed, granted after a delay, or denied; with what is left and when to retry |
 //! | [`Reservation`], [`Permit`] | tokens to be settled later; a slot that gives itself back |
-//! | [`Store`], [`FailureMode`] | where a fleet counts; what is decided while it is unavailable |
+//! | [`FallbackStore`], [`FailureMode`] | where a fleet counts; what is decided while it is unavailable |
 //! | [`Rule`], [`Rules`] | a limit with a name that a policy file can change; all rules of a program |
 //! | [`Gate`], [`Verdict`] | rules for requests, asked together; what they decided |
 //! | [`Limited`], [`Cause`] | the error of a call that was refused, and why |
@@ -111,15 +111,15 @@ struct Readme;
 /// The code of the guide for those who come from Spring, run as tests.
 #[cfg(all(doctest, feature = "policy"))]
 #[doc = include_str!("../../../docs/from-spring.md")]
-struct FromSpring;
+struct SpringGuide;
 
 /// The examples of the attributes, which are documented where they are defined.
 #[cfg(all(doctest, feature = "macros"))]
 mod attributes {
     #[doc = include_str!("../../macros/docs/limit.md")]
-    struct Limit;
+    struct LimitExamples;
     #[doc = include_str!("../../macros/docs/concurrency.md")]
-    struct Concurrency;
+    struct ConcurrencyExamples;
     #[doc = include_str!("../../macros/docs/breaker.md")]
-    struct Breaker;
+    struct BreakerExamples;
 }

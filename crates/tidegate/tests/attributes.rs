@@ -11,25 +11,25 @@
 use std::{fmt::Display, hash::Hash, sync::LazyLock, time::Duration};
 use tidegate::{Clock, Limited, Rules, limit, limiter::ManualClock, rule::Settings};
 
-static HAND: LazyLock<ManualClock> = LazyLock::new(|| {
+static CLOCK: LazyLock<ManualClock> = LazyLock::new(|| {
     let (clock, hand) = Clock::manual();
     Rules::global().apply(Settings::new().clock(clock)).unwrap();
     hand
 });
 
 /// Before anything is limited.
-fn hand() -> &'static ManualClock {
-    &HAND
+fn clock() -> &'static ManualClock {
+    &CLOCK
 }
 
 /// How many of ten calls go through.
-fn of_ten<T, E>(mut call: impl FnMut() -> Result<T, E>) -> usize {
-    hand();
+fn passed_of_ten<T, E>(mut call: impl FnMut() -> Result<T, E>) -> usize {
+    clock();
     (0..10).filter(|_| call().is_ok()).count()
 }
 
-async fn of_ten_async<T, E>(mut call: impl AsyncFnMut() -> Result<T, E>) -> usize {
-    hand();
+async fn passed_of_ten_async<T, E>(mut call: impl AsyncFnMut() -> Result<T, E>) -> usize {
+    clock();
     let mut passed = 0;
     for _ in 0..10 {
         passed += usize::from(call().await.is_ok());
@@ -82,36 +82,36 @@ mod shapes {
     }
 
     /// Clippy has nothing to say about what is written for these.
-    #[limit("10/h burst 3", key = id, on_limit = instead, crate = ::tidegate)]
+    #[limit("10/h burst 3", key = id, on_limit = fallback_value, crate = ::tidegate)]
     #[deny(clippy::used_underscore_binding)]
     fn unused(id: u32, _name: &str) -> u32 {
         id
     }
 
-    fn instead(_: u32, _: &str) -> u32 {
+    fn fallback_value(_: u32, _: &str) -> u32 {
         0
     }
 
     #[test]
     fn functions_of_every_shape_are_limited() {
-        assert_eq!(of_ten(plain), 3);
-        assert_eq!(of_ten(|| generic::<_, 2>("a")), 3);
-        assert_eq!(of_ten(|| generic::<_, 2>("b")), 3);
-        assert_eq!(of_ten(|| generic::<_, 3>(7_u8)), 3, "one counter, whatever the types");
+        assert_eq!(passed_of_ten(plain), 3);
+        assert_eq!(passed_of_ten(|| generic::<_, 2>("a")), 3);
+        assert_eq!(passed_of_ten(|| generic::<_, 2>("b")), 3);
+        assert_eq!(passed_of_ten(|| generic::<_, 3>(7_u8)), 3, "one counter, whatever the types");
         assert_eq!(borrowed("abc", "").unwrap(), "bc");
-        assert_eq!(of_ten(|| borrowed("abc", "")), 2);
+        assert_eq!(passed_of_ten(|| borrowed("abc", "")), 2);
         assert_eq!(patterns((1, &2), 3, [4, 5]).unwrap(), 10);
-        assert_eq!(of_ten(|| patterns((1, &2), 3, [4, 5])), 2);
-        assert_eq!(of_ten(|| patterns((1, &3), 3, [4, 5])), 3);
+        assert_eq!(passed_of_ten(|| patterns((1, &2), 3, [4, 5])), 2);
+        assert_eq!(passed_of_ten(|| patterns((1, &3), 3, [4, 5])), 3);
         assert_eq!(opaque([1, 2]).unwrap().sum::<u32>(), 5);
-        assert_eq!(of_ten(|| opaque([1])), 2);
-        assert_eq!(of_ten(|| all_opaque().into()), 3);
+        assert_eq!(passed_of_ten(|| opaque([1])), 2);
+        assert_eq!(passed_of_ten(|| all_opaque().into()), 3);
         assert_eq!([(); 4].map(|()| unused(7, "")), [7, 7, 7, 0]);
     }
 
     #[tokio::test]
-    async fn futures_are_limited_and_as_send_as_before() {
-        assert_eq!(of_ten_async(async || asynchronous().await).await, 3);
+    async fn futures_are_limited_and_stay_send() {
+        assert_eq!(passed_of_ten_async(async || asynchronous().await).await, 3);
         fn is_send_and_sync(_: impl Send + Sync) {}
         is_send_and_sync(asynchronous());
     }
@@ -182,20 +182,20 @@ mod methods {
     async fn methods_with_every_receiver_are_limited() {
         for id in [1, 2] {
             let mut shop = Shop { id };
-            assert_eq!(of_ten(|| shop.by_reference()), 3);
-            assert_eq!(of_ten(|| shop.by_mutable_reference().map(|id| *id)), 3);
-            assert_eq!(of_ten(|| Shop { id }.by_value()), 3);
-            assert_eq!(of_ten_async(async || Arc::new(Shop { id }).by_arc().await).await, 3);
+            assert_eq!(passed_of_ten(|| shop.by_reference()), 3);
+            assert_eq!(passed_of_ten(|| shop.by_mutable_reference().map(|id| *id)), 3);
+            assert_eq!(passed_of_ten(|| Shop { id }.by_value()), 3);
+            assert_eq!(passed_of_ten_async(async || Arc::new(Shop { id }).by_arc().await).await, 3);
         }
-        assert_eq!(of_ten(|| Shop::new(1)), 3);
+        assert_eq!(passed_of_ten(|| Shop::new(1)), 3);
     }
 
     #[test]
-    fn methods_of_the_same_name_do_not_meet() {
-        assert_eq!(of_ten(|| Shop { id: 1 }.sell()), 3);
-        assert_eq!(of_ten(|| Market(1).sell()), 4);
-        assert_eq!(of_ten(|| Market("x").sell()), 0, "one counter, whatever the types");
-        assert_eq!(of_ten(|| Shop { id: 1 }.by_default()), 3);
+    fn methods_of_same_name_count_separately() {
+        assert_eq!(passed_of_ten(|| Shop { id: 1 }.sell()), 3);
+        assert_eq!(passed_of_ten(|| Market(1).sell()), 4);
+        assert_eq!(passed_of_ten(|| Market("x").sell()), 0, "one counter, whatever the types");
+        assert_eq!(passed_of_ten(|| Shop { id: 1 }.by_default()), 3);
         let names: Vec<_> = Rules::global().list().iter().map(|rule| rule.name().to_owned()).collect();
         for name in ["Shop::sell", "Sells::by_default"] {
             assert!(names.iter().any(|known| known == name), "{name} in {names:?}");
@@ -265,18 +265,18 @@ mod names {
 
     /// The inner one is called first, so that a name by the order of calls would show.
     #[test]
-    fn default_rule_names_depend_on_the_place_of_the_function_only() {
-        assert_eq!(of_ten(elsewhere::price), 3);
+    fn default_rule_names_come_from_path() {
+        assert_eq!(passed_of_ten(elsewhere::price), 3);
         assert_eq!(elsewhere::price().unwrap_err().rule(), "elsewhere::price");
-        assert_eq!(of_ten(price), 3, "a counter of its own");
+        assert_eq!(passed_of_ten(price), 3, "a counter of its own");
         assert_eq!(price().unwrap_err().rule(), "names::price");
-        assert_eq!(of_ten(super::at_the_root), 3);
+        assert_eq!(passed_of_ten(super::at_the_root), 3);
         assert_eq!(super::at_the_root().unwrap_err().rule(), "at_the_root");
     }
 
     #[test]
-    fn two_functions_with_one_default_name_are_an_error_that_names_both() {
-        hand();
+    fn duplicate_default_name_is_an_error() {
+        clock();
         elsewhere::fare().unwrap();
         let limited = other::elsewhere::fare().unwrap_err();
         assert_eq!(limited.rule(), "elsewhere::fare");
@@ -305,13 +305,17 @@ mod names {
     }
 
     #[test]
-    fn one_rule_with_two_quotas_is_an_error_that_names_both() {
-        hand();
+    fn conflicting_quotas_of_one_rule_are_an_error() {
+        clock();
         three().unwrap();
         let text = four().unwrap_err().to_string();
         let named = ["`one rule`", "`10/h burst 3`", "`10/h burst 4`", "attributes.rs:"];
         assert!(named.iter().all(|part| text.contains(part)), "{text}");
-        assert_eq!(of_ten(three), 2, "the first declaration is in force, and nobody else takes from it");
+        assert_eq!(
+            passed_of_ten(three),
+            2,
+            "the first declaration is in force, and nobody else takes from it"
+        );
     }
 }
 
@@ -331,8 +335,8 @@ mod handlers {
     }
 
     #[actix_web::test]
-    async fn rule_of_an_actix_handler_has_the_name_of_the_function() {
-        hand();
+    async fn actix_handler_rule_uses_function_name() {
+        clock();
         let app = test::init_service(App::new().service(fee).service(super::at_the_root_of_actix)).await;
         for (uri, answers) in [("/fee", ["7", "busy"]), ("/root", ["root", "root"])] {
             for answer in answers {
@@ -351,30 +355,30 @@ mod parameters {
     use super::*;
     use std::sync::Mutex;
 
-    struct User {
+    struct KeyedUser {
         id: u64,
         name: String,
     }
 
     #[limit("10/h burst 3", key = user.name)]
     #[allow(clippy::needless_pass_by_value, reason = "it is not moved by its key")]
-    fn field(user: User) -> Result<u64, Limited> {
+    fn field(user: KeyedUser) -> Result<u64, Limited> {
         Ok(user.id)
     }
 
     #[limit("10/h burst 3", key = (user.id, &*user.name, user.name.len()))]
-    fn tuple(user: &User) -> Result<u64, Limited> {
+    fn tuple(user: &KeyedUser) -> Result<u64, Limited> {
         Ok(user.id)
     }
 
     #[limit("10/h burst 3", key = &user.name[..1])]
-    fn part(user: &User) -> Result<u64, Limited> {
+    fn part(user: &KeyedUser) -> Result<u64, Limited> {
         Ok(user.id)
     }
 
     /// What the key is found behind is let go before anything is awaited.
     #[limit("10/h burst 3", key = last.lock().unwrap().id)]
-    async fn locked(last: &Mutex<User>) -> Result<(), Limited> {
+    async fn locked(last: &Mutex<KeyedUser>) -> Result<(), Limited> {
         tokio::task::yield_now().await;
         Ok(())
     }
@@ -393,27 +397,27 @@ mod parameters {
     }
 
     #[tokio::test]
-    async fn a_key_is_any_expression_over_the_arguments() {
-        let user = |id, name: &str| User { id, name: name.to_owned() };
-        assert_eq!(of_ten(|| field(user(1, "alice"))), 3);
-        assert_eq!(of_ten(|| field(user(2, "alice"))), 0);
-        assert_eq!(of_ten(|| field(user(2, "bob"))), 3);
-        assert_eq!(of_ten(|| tuple(&user(1, "alice"))), 3);
-        assert_eq!(of_ten(|| tuple(&user(2, "alice"))), 3);
-        assert_eq!(of_ten(|| part(&user(1, "alice"))), 3);
-        assert_eq!(of_ten(|| part(&user(1, "anna"))), 0);
-        assert_eq!(of_ten(|| word_and_argument("a")) + of_ten(|| word_and_argument("b")), 6);
+    async fn key_is_any_expression_of_arguments() {
+        let user = |id, name: &str| KeyedUser { id, name: name.to_owned() };
+        assert_eq!(passed_of_ten(|| field(user(1, "alice"))), 3);
+        assert_eq!(passed_of_ten(|| field(user(2, "alice"))), 0);
+        assert_eq!(passed_of_ten(|| field(user(2, "bob"))), 3);
+        assert_eq!(passed_of_ten(|| tuple(&user(1, "alice"))), 3);
+        assert_eq!(passed_of_ten(|| tuple(&user(2, "alice"))), 3);
+        assert_eq!(passed_of_ten(|| part(&user(1, "alice"))), 3);
+        assert_eq!(passed_of_ten(|| part(&user(1, "anna"))), 0);
+        assert_eq!(passed_of_ten(|| word_and_argument("a")) + passed_of_ten(|| word_and_argument("b")), 6);
         // There is room for as many as of any other argument.
         let names: Vec<_> = (0..1_000).map(|name| name.to_string()).collect();
-        assert_eq!(names.iter().filter(|name| of_ten(|| word_and_argument(name)) == 3).count(), 1_000);
+        assert_eq!(names.iter().filter(|name| passed_of_ten(|| word_and_argument(name)) == 3).count(), 1_000);
         for id in [1, 2] {
             let user = Mutex::new(user(id, "alice"));
-            assert_eq!(of_ten_async(async || locked(&user).await).await, 3);
+            assert_eq!(passed_of_ten_async(async || locked(&user).await).await, 3);
         }
         fn is_send<T: Send>(value: T) -> T {
             value
         }
-        assert_eq!(of_ten_async(async || is_send(sent("alice")).await).await, 3);
+        assert_eq!(passed_of_ten_async(async || is_send(sent("alice")).await).await, 3);
         is_send(locked(&Mutex::new(user(1, "alice")))).await.unwrap_err();
     }
 
@@ -438,18 +442,18 @@ mod parameters {
     }
 
     #[test]
-    fn costs_and_quotas_are_what_they_say() {
-        assert_eq!(of_ten(|| costly(&[0; 10])), 3);
-        assert_eq!(of_ten(|| by_tier(false)), 2);
-        assert_eq!(of_ten(|| by_tier(true)), 2);
-        assert_eq!(of_ten(two_quotas), 5);
-        assert_eq!(of_ten(two_windows), 2);
+    fn costs_and_quotas_are_applied() {
+        assert_eq!(passed_of_ten(|| costly(&[0; 10])), 3);
+        assert_eq!(passed_of_ten(|| by_tier(false)), 2);
+        assert_eq!(passed_of_ten(|| by_tier(true)), 2);
+        assert_eq!(passed_of_ten(two_quotas), 5);
+        assert_eq!(passed_of_ten(two_windows), 2);
         let limited = two_windows().unwrap_err();
         assert_eq!(
             limited.quota().map(|quota| quota.to_string()).as_deref(),
             Some("2 per 30min fixed-window")
         );
-        hand().advance(Duration::from_secs(1));
-        assert_eq!(of_ten(two_quotas), 2, "what the first refused, the second was not charged");
+        clock().advance(Duration::from_secs(1));
+        assert_eq!(passed_of_ten(two_quotas), 2, "what the first refused, the second was not charged");
     }
 }

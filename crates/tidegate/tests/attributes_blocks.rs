@@ -8,14 +8,14 @@ use async_trait::async_trait;
 use std::{pin::Pin, sync::LazyLock};
 use tidegate::{Clock, Limited, Rules, breaker, concurrency, limit, limiter::ManualClock, rule::Settings};
 
-static HAND: LazyLock<ManualClock> = LazyLock::new(|| {
+static CLOCK: LazyLock<ManualClock> = LazyLock::new(|| {
     let (clock, hand) = Clock::manual();
     Rules::global().apply(Settings::new().clock(clock)).unwrap();
     hand
 });
 
-async fn of_ten<T, E>(mut call: impl AsyncFnMut() -> Result<T, E>) -> usize {
-    LazyLock::force(&HAND);
+async fn passed_of_ten<T, E>(mut call: impl AsyncFnMut() -> Result<T, E>) -> usize {
+    LazyLock::force(&CLOCK);
     let mut passed = 0;
     for _ in 0..10 {
         passed += usize::from(call().await.is_ok());
@@ -29,7 +29,7 @@ struct Orders {
 
 #[limit("10/h burst 3")]
 impl Orders {
-    const MOST: u64 = 7;
+    const LIST_RESULT: u64 = 7;
 
     #[limit(skip)]
     fn new(id: u64) -> Self {
@@ -37,7 +37,7 @@ impl Orders {
     }
 
     fn list(&self) -> Result<u64, Limited> {
-        Ok(Self::MOST)
+        Ok(Self::LIST_RESULT)
     }
 
     async fn place(&self) -> Result<u64, Limited> {
@@ -72,17 +72,17 @@ impl Reports {
 }
 
 #[tokio::test]
-async fn each_method_counts_for_itself() {
+async fn each_method_has_own_counter() {
     let orders = Orders::new(1);
-    assert_eq!(of_ten(async || orders.list()).await, 3);
-    assert_eq!(of_ten(async || orders.place().await).await, 3);
-    assert_eq!(of_ten(async || orders.get()).await, 5, "its own attribute wins");
-    assert_eq!(of_ten(async || Orders::new(2).get()).await, 5);
+    assert_eq!(passed_of_ten(async || orders.list()).await, 3);
+    assert_eq!(passed_of_ten(async || orders.place().await).await, 3);
+    assert_eq!(passed_of_ten(async || orders.get()).await, 5, "its own attribute wins");
+    assert_eq!(passed_of_ten(async || Orders::new(2).get()).await, 5);
 }
 
 #[tokio::test]
-async fn unless_they_share() {
-    LazyLock::force(&HAND);
+async fn shared_block_has_one_counter() {
+    LazyLock::force(&CLOCK);
     let reports = Reports;
     reports.daily().unwrap();
     reports.weekly().await.unwrap();
@@ -92,7 +92,7 @@ async fn unless_they_share() {
 }
 
 #[async_trait]
-trait Service: Send + Sync {
+trait RemoteService: Send + Sync {
     async fn call(&mut self, id: u64, pair: (u64, String)) -> Result<String, Limited>;
     async fn read(&self, name: &str) -> Result<usize, Limited>;
     async fn cached(&self, name: &str) -> Result<usize, Limited> {
@@ -102,7 +102,7 @@ trait Service: Send + Sync {
 
 /// The attributes stand on methods, and see what `async_trait` made of them.
 #[async_trait]
-impl Service for Orders {
+impl RemoteService for Orders {
     #[limit("10/h burst 3", key = (self.id, id, a))]
     #[concurrency(5, key = self.id)]
     #[breaker]
@@ -126,7 +126,7 @@ impl Service for Orders {
 #[limit("10/h burst 2", key = self.0)]
 #[breaker]
 #[async_trait]
-impl Service for (u64,) {
+impl RemoteService for (u64,) {
     async fn call(&mut self, _: u64, pair: (u64, String)) -> Result<String, Limited> {
         Ok(pair.1)
     }
@@ -147,19 +147,19 @@ fn desugared(id: u64) -> impl Future<Output = Result<u64, Limited>> + Send {
 }
 
 #[tokio::test]
-async fn futures_in_boxes_are_limited_inside() {
+async fn boxed_futures_are_limited() {
     let mut orders = Orders::new(7);
     assert_eq!(orders.call(1, (2, "x".to_owned())).await.unwrap(), "x1");
-    assert_eq!(of_ten(async || orders.call(1, (2, String::new())).await).await, 2);
-    assert_eq!(of_ten(async || orders.call(1, (0, String::new())).await).await, 3);
+    assert_eq!(passed_of_ten(async || orders.call(1, (2, String::new())).await).await, 2);
+    assert_eq!(passed_of_ten(async || orders.call(1, (0, String::new())).await).await, 3);
     let lengths =
         [orders.read("ab").await, orders.read("ab").await, orders.read("ab").await, orders.read("ab").await];
     assert_eq!(lengths.map(Result::unwrap), [2, 2, 2, 102]);
 
     let mut pair = (1,);
-    assert_eq!(of_ten(async || pair.call(1, (2, String::new())).await).await, 2);
-    assert_eq!(of_ten(async || pair.read("x").await).await, 2);
-    assert_eq!(of_ten(async || (2,).read("x").await).await, 2);
-    assert_eq!(of_ten(async || by_hand(1).await).await, 2);
-    assert_eq!(of_ten(async || desugared(1).await).await, 2);
+    assert_eq!(passed_of_ten(async || pair.call(1, (2, String::new())).await).await, 2);
+    assert_eq!(passed_of_ten(async || pair.read("x").await).await, 2);
+    assert_eq!(passed_of_ten(async || (2,).read("x").await).await, 2);
+    assert_eq!(passed_of_ten(async || by_hand(1).await).await, 2);
+    assert_eq!(passed_of_ten(async || desugared(1).await).await, 2);
 }

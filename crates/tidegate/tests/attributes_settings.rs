@@ -27,16 +27,16 @@ use tidegate::{
 };
 use tidegate_testkit::servers::wait_until;
 
-static ONE_AT_A_TIME: Mutex<()> = Mutex::new(());
+static TEST_LOCK: Mutex<()> = Mutex::new(());
 
 /// These settings, until the story is told.
-fn under(settings: Settings) -> MutexGuard<'static, ()> {
-    let guard = ONE_AT_A_TIME.lock().unwrap_or_else(PoisonError::into_inner);
+fn apply_settings(settings: Settings) -> MutexGuard<'static, ()> {
+    let guard = TEST_LOCK.lock().unwrap_or_else(PoisonError::into_inner);
     Rules::global().apply(settings).unwrap();
     guard
 }
 
-fn of_ten<T>(mut call: impl FnMut() -> Result<T, Limited>) -> usize {
+fn passed_of_ten<T>(mut call: impl FnMut() -> Result<T, Limited>) -> usize {
     (0..10).filter(|_| call().is_ok()).count()
 }
 
@@ -51,24 +51,24 @@ fn login() -> Result<(), Limited> {
 }
 
 #[test]
-fn operations_change_numbers_without_a_build() {
-    let _story = under(Settings::new());
-    assert_eq!(of_ten(elsewhere), 10, "no numbers anywhere");
-    assert_eq!(of_ten(login), 3);
+fn settings_change_quotas_at_runtime() {
+    let _guard = apply_settings(Settings::new());
+    assert_eq!(passed_of_ten(elsewhere), 10, "no numbers anywhere");
+    assert_eq!(passed_of_ten(login), 3);
     assert_eq!(login().unwrap_err().to_string(), "slow down");
 
     let login_settings = RuleSettings::new().quota("10/h burst 8").unwrap().message("later");
     let settings = Settings::new().quota("elsewhere", "10/h burst 2").unwrap().rule("login", login_settings);
     Rules::global().apply(settings).unwrap();
-    assert_eq!(of_ten(elsewhere), 2);
-    assert_eq!(of_ten(login), 5, "three were taken already");
+    assert_eq!(passed_of_ten(elsewhere), 2);
+    assert_eq!(passed_of_ten(login), 5, "three were taken already");
     assert_eq!(login().unwrap_err().to_string(), "later");
 
     for mode in [Mode::Off, Mode::Shadow] {
         Rules::global()
             .apply(Settings::new().mode(mode).quota("elsewhere", "10/h burst 2").unwrap())
             .unwrap();
-        assert_eq!((of_ten(elsewhere), of_ten(login)), (10, 10), "{mode}");
+        assert_eq!((passed_of_ten(elsewhere), passed_of_ten(login)), (10, 10), "{mode}");
     }
 }
 
@@ -78,39 +78,39 @@ fn dry_run() -> Result<(), Limited> {
 }
 
 #[breaker(over = 1, rule = "fragile")]
-fn fragile() -> Result<(), Failed> {
-    Err(Failed::Here)
+fn fragile() -> Result<(), FragileError> {
+    Err(FragileError::Inner)
 }
 
-#[breaker(over = 1, shadow, rule = "fragile dry run", or = |_| Failed::Before)]
-fn fragile_dry_run() -> Result<(), Failed> {
-    Err(Failed::Here)
+#[breaker(over = 1, shadow, rule = "fragile dry run", or = |_| FragileError::Rejected)]
+fn fragile_dry_run() -> Result<(), FragileError> {
+    Err(FragileError::Inner)
 }
 
 #[derive(Debug, PartialEq)]
-enum Failed {
-    Here,
-    Before,
+enum FragileError {
+    Inner,
+    Rejected,
 }
 
-impl From<Limited> for Failed {
+impl From<Limited> for FragileError {
     fn from(_: Limited) -> Self {
-        Self::Before
+        Self::Rejected
     }
 }
 
 #[test]
-fn a_dry_run_refuses_nothing_and_breakers_follow_settings() {
-    let _story = under(Settings::new());
-    assert_eq!(of_ten(dry_run), 10);
-    assert_eq!([fragile(), fragile()], [Err(Failed::Here), Err(Failed::Before)]);
-    assert_eq!([fragile_dry_run(), fragile_dry_run()], [Err(Failed::Here), Err(Failed::Here)]);
+fn shadow_mode_never_denies_and_breakers_follow_settings() {
+    let _guard = apply_settings(Settings::new());
+    assert_eq!(passed_of_ten(dry_run), 10);
+    assert_eq!([fragile(), fragile()], [Err(FragileError::Inner), Err(FragileError::Rejected)]);
+    assert_eq!([fragile_dry_run(), fragile_dry_run()], [Err(FragileError::Inner), Err(FragileError::Inner)]);
     Rules::global().apply(Settings::new().rule("fragile", RuleSettings::new().mode(Mode::Off))).unwrap();
-    assert_eq!(fragile(), Err(Failed::Here));
+    assert_eq!(fragile(), Err(FragileError::Inner));
     Rules::global().apply(Settings::new().mode(Mode::Off)).unwrap();
-    assert_eq!(fragile(), Err(Failed::Here));
+    assert_eq!(fragile(), Err(FragileError::Inner));
     Rules::global().apply(Settings::new()).unwrap();
-    assert_eq!(fragile(), Err(Failed::Before));
+    assert_eq!(fragile(), Err(FragileError::Rejected));
 }
 
 #[limit("10/h burst 3", key = ip)]
@@ -130,8 +130,8 @@ fn by_argument(user: u64) -> Result<(), Limited> {
 }
 
 #[tokio::test]
-async fn facts_of_the_request_name_buckets() {
-    let _story = under(Settings::new());
+async fn request_facts_are_keys() {
+    let _guard = apply_settings(Settings::new());
     let from = |address: &str| Facts::default().with_ip(address.parse::<IpAddr>().unwrap());
     let mut passed = Vec::new();
     for address in ["192.0.2.1", "192.0.2.2", "2001:db8::1", "2001:db8::2"] {
@@ -143,10 +143,13 @@ async fn facts_of_the_request_name_buckets() {
     }
     assert_eq!(passed, [3, 3, 3, 0], "one network of IPv6 is one client");
     let alice = Facts::default().with_user("alice");
-    assert_eq!(alice.clone().scope_blocking(|| of_ten(|| by_user("/a"))), 3);
-    assert_eq!(alice.clone().scope_blocking(|| of_ten(|| by_user("/b"))), 3);
-    assert_eq!(of_ten(|| by_user("/a")), 3, "whom nobody knows");
-    assert_eq!(alice.scope_blocking(|| of_ten(|| by_argument(1)) + of_ten(|| by_argument(2))), 6);
+    assert_eq!(alice.clone().scope_blocking(|| passed_of_ten(|| by_user("/a"))), 3);
+    assert_eq!(alice.clone().scope_blocking(|| passed_of_ten(|| by_user("/b"))), 3);
+    assert_eq!(passed_of_ten(|| by_user("/a")), 3, "whom nobody knows");
+    assert_eq!(
+        alice.scope_blocking(|| passed_of_ten(|| by_argument(1)) + passed_of_ten(|| by_argument(2))),
+        6
+    );
 }
 
 #[limit("10/s burst 1", wait = "250ms")]
@@ -161,9 +164,9 @@ async fn patient_slot(takes: Duration) -> Result<(), Limited> {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_call_waits_for_its_turn_as_long_as_it_may() {
+async fn call_waits_up_to_max_wait() {
     let clock = Clock::tokio();
-    let _story = under(Settings::new().clock(clock.clone()));
+    let _guard = apply_settings(Settings::new().clock(clock.clone()));
     let start = clock.now();
     let (a, b, c, d) = tokio::join!(patient(), patient(), patient(), patient());
     assert!(a.is_ok() && b.is_ok() && c.is_ok() && d.is_err());
@@ -181,9 +184,9 @@ fn blocking() -> Result<(), Limited> {
 
 /// Whether it asks before the clock is moved or after, there is something for it then.
 #[test]
-fn a_thread_waits_too() {
+fn blocking_call_waits() {
     let (clock, hand) = Clock::manual();
-    let _story = under(Settings::new().clock(clock));
+    let _guard = apply_settings(Settings::new().clock(clock));
     blocking().unwrap();
     let waiting = thread::spawn(blocking);
     hand.advance(Duration::from_millis(100));
@@ -192,14 +195,14 @@ fn a_thread_waits_too() {
 
 /// A store that counts as the core does, and can be away.
 #[derive(Debug, Default)]
-struct Ledger {
+struct RecordingStore {
     state: Mutex<BTreeMap<String, Vec<u64>>>,
     /// What was taken and has not come back.
-    taken: AtomicU64,
-    is_away: AtomicBool,
+    outstanding: AtomicU64,
+    is_unavailable: AtomicBool,
 }
 
-impl tidegate::Store for Ledger {
+impl tidegate::Store for RecordingStore {
     fn execute(&self, request: StoreRequest) -> StoreFuture<Result<StoreReply, StoreError>> {
         let reply = self.reply(request);
         Box::pin(async move {
@@ -209,9 +212,9 @@ impl tidegate::Store for Ledger {
     }
 }
 
-impl Ledger {
+impl RecordingStore {
     fn reply(&self, request: StoreRequest) -> Result<StoreReply, StoreError> {
-        if self.is_away.load(Ordering::Relaxed) {
+        if self.is_unavailable.load(Ordering::Relaxed) {
             return Err(StoreError::Unavailable("as told".to_owned()));
         }
         let mut state = self.state.lock().unwrap();
@@ -220,16 +223,16 @@ impl Ledger {
                 let [inquiry] = &inquiries[..] else { panic!("one at a time") };
                 let quota = inquiry.key_ref.limit.quotas()[0];
                 let words =
-                    state.entry(name_of(&inquiry.key_ref)).or_insert_with(|| vec![0; quota.state_len()]);
+                    state.entry(key_name(&inquiry.key_ref)).or_insert_with(|| vec![0; quota.state_len()]);
                 let step = quota.decide(&mut words[..], Micros::from_secs(1_000_000), inquiry.demand);
-                self.taken.fetch_add(step.receipt.cost, Ordering::Relaxed);
+                self.outstanding.fetch_add(step.receipt.cost, Ordering::Relaxed);
                 Ok(StoreReply::Decided(vec![StoreDecision { steps: vec![step], generation: 0 }]))
             }
             StoreRequest::Refund { key_ref: place, charge, cost } => {
                 let quota = place.limit.quotas()[0];
-                let words = state.entry(name_of(&place)).or_insert_with(|| vec![0; quota.state_len()]);
+                let words = state.entry(key_name(&place)).or_insert_with(|| vec![0; quota.state_len()]);
                 quota.refund(&mut words[..], Micros::from_secs(1_000_000), charge.receipts[0], cost);
-                self.taken.fetch_sub(cost, Ordering::Relaxed);
+                self.outstanding.fetch_sub(cost, Ordering::Relaxed);
                 Ok(StoreReply::Done)
             }
             _ => Ok(StoreReply::Done),
@@ -237,8 +240,8 @@ impl Ledger {
     }
 
     /// What goes back to a store goes on a thread of its own: here is who waits until all but this is back.
-    fn gets_back_all_but(&self, kept: u64) {
-        let ask = || match self.taken.load(Ordering::Relaxed) {
+    fn wait_for_outstanding(&self, kept: u64) {
+        let ask = || match self.outstanding.load(Ordering::Relaxed) {
             taken if taken == kept => Ok(()),
             taken => Err(format!("{taken} are taken")),
         };
@@ -250,7 +253,7 @@ impl Ledger {
     }
 }
 
-fn name_of(place: &tidegate::limiter::store::KeyRef) -> String {
+fn key_name(place: &tidegate::limiter::store::KeyRef) -> String {
     format!("{} {}", place.limit.name(), place.key)
 }
 
@@ -279,14 +282,14 @@ async fn stored_stack() -> Result<(), Limited> {
 }
 
 #[tokio::test]
-async fn counters_live_where_the_settings_say() {
-    let (ledger, sessions) = (Arc::new(Ledger::default()), Arc::new(Ledger::default()));
+async fn counters_use_configured_store() {
+    let (ledger, sessions) = (Arc::new(RecordingStore::default()), Arc::new(RecordingStore::default()));
     let settings = Settings::new()
         .store(ledger.clone())
         .named_store("sessions", StoreAddress::Given(sessions.clone()))
         .on_outage(FailureMode::Closed);
-    let _story = under(settings);
-    let blocking = thread::spawn(|| (of_ten(|| stored(1, "/a|b")), of_ten(|| stored(1, "/c"))));
+    let _guard = apply_settings(settings);
+    let blocking = thread::spawn(|| (passed_of_ten(|| stored(1, "/a|b")), passed_of_ten(|| stored(1, "/c"))));
     let passed = tokio::task::spawn_blocking(|| blocking.join().unwrap()).await.unwrap();
     assert_eq!(passed, (3, 3));
     for expected in [true, true, true, false] {
@@ -296,19 +299,19 @@ async fn counters_live_where_the_settings_say() {
 
     for _ in 0..3 {
         assert!(stored_slots(1).await.is_ok());
-        sessions.gets_back_all_but(0);
+        sessions.wait_for_outstanding(0);
         assert!(stored_slots(2).await.is_err());
-        sessions.gets_back_all_but(0);
+        sessions.wait_for_outstanding(0);
     }
     stored_stack().await.unwrap();
     for _ in 0..5 {
         assert_eq!(stored_stack().await.unwrap_err().rule(), "stored breaker", "and the token is back");
-        sessions.gets_back_all_but(1);
+        sessions.wait_for_outstanding(1);
     }
     assert_eq!(sessions.keys(), ["stored slots ", "stored stack "]);
 
-    ledger.is_away.store(true, Ordering::Relaxed);
+    ledger.is_unavailable.store(true, Ordering::Relaxed);
     assert!(stored_async("y").await.is_err(), "closed while the store is away");
     Rules::global().apply(Settings::new()).unwrap();
-    assert_eq!(of_ten(|| stored(1, "/c")), 3, "in memory it starts anew");
+    assert_eq!(passed_of_ten(|| stored(1, "/c")), 3, "in memory it starts anew");
 }

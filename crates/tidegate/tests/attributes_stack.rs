@@ -17,39 +17,39 @@ use tidegate::{
 use tokio::sync::Notify;
 
 /// Stories move the one clock, and so are told one after the other.
-fn story() -> MutexGuard<'static, ()> {
-    static TELLING: Mutex<()> = Mutex::new(());
-    let guard = TELLING.lock().unwrap_or_else(PoisonError::into_inner);
-    LazyLock::force(&HAND);
+fn lock_clock() -> MutexGuard<'static, ()> {
+    static CLOCK_LOCK: Mutex<()> = Mutex::new(());
+    let guard = CLOCK_LOCK.lock().unwrap_or_else(PoisonError::into_inner);
+    LazyLock::force(&CLOCK);
     guard
 }
 
-static HAND: LazyLock<ManualClock> = LazyLock::new(|| {
+static CLOCK: LazyLock<ManualClock> = LazyLock::new(|| {
     let (clock, hand) = Clock::manual();
     Rules::global().apply(Settings::new().clock(clock)).unwrap();
     hand
 });
 
 #[derive(Debug)]
-enum Failure {
-    Busy(Limited),
-    Number,
+enum StackError {
+    Rejected(Limited),
+    InvalidNumber,
 }
 
-impl From<Limited> for Failure {
+impl From<Limited> for StackError {
     fn from(limited: Limited) -> Self {
-        Self::Busy(limited)
+        Self::Rejected(limited)
     }
 }
 
-impl From<ParseIntError> for Failure {
+impl From<ParseIntError> for StackError {
     fn from(_: ParseIntError) -> Self {
-        Self::Number
+        Self::InvalidNumber
     }
 }
 
-fn is_busy<T>(answer: &Result<T, Failure>) -> bool {
-    matches!(answer, Err(Failure::Busy(_)))
+fn is_rejected<T>(answer: &Result<T, StackError>) -> bool {
+    matches!(answer, Err(StackError::Rejected(_)))
 }
 
 mod slots {
@@ -61,8 +61,8 @@ mod slots {
     }
 
     #[test]
-    fn a_function_that_calls_itself_takes_a_slot_each_time() {
-        let _story = story();
+    fn recursive_call_takes_slot_each_time() {
+        let _guard = lock_clock();
         assert_eq!(nested(1).unwrap(), 1);
         let limited = nested(2).unwrap_err();
         assert_eq!(limited.rule(), "slots::nested#concurrency");
@@ -70,7 +70,7 @@ mod slots {
     }
 
     #[concurrency("1 at once")]
-    fn ends(how: &str) -> Result<u32, Failure> {
+    fn ends(how: &str) -> Result<u32, StackError> {
         if how == "early" {
             return Ok(0);
         }
@@ -81,12 +81,12 @@ mod slots {
     }
 
     #[test]
-    fn however_it_ends_the_slot_is_back() {
-        let _story = story();
+    fn slot_is_released_on_every_exit() {
+        let _guard = lock_clock();
         for _ in 0..3 {
             assert!(matches!(ends("early"), Ok(0)));
             assert!(matches!(ends("7"), Ok(7)));
-            assert!(matches!(ends("seven"), Err(Failure::Number)));
+            assert!(matches!(ends("seven"), Err(StackError::InvalidNumber)));
             assert!(catch_unwind(|| ends("panic")).is_err());
         }
     }
@@ -98,23 +98,23 @@ mod slots {
     }
 
     #[tokio::test]
-    async fn a_future_holds_its_slot_until_it_ends_or_is_dropped() {
-        let _story = story();
+    async fn future_holds_slot_until_end_or_drop() {
+        let _guard = lock_clock();
         let never = Notify::new();
         let mut first = Box::pin(waits("alice", &never));
-        assert!(futures_poll(&mut first).is_pending());
+        assert!(poll_once(&mut first).is_pending());
         assert!(waits("alice", &never).await.is_err());
         let mut other = Box::pin(waits("bob", &never));
-        assert!(futures_poll(&mut other).is_pending(), "another key");
+        assert!(poll_once(&mut other).is_pending(), "another key");
         drop(first);
         let mut second = Box::pin(waits("alice", &never));
-        assert!(futures_poll(&mut second).is_pending());
+        assert!(poll_once(&mut second).is_pending());
         never.notify_waiters();
         second.await.unwrap();
     }
 }
 
-fn futures_poll<F: Future + Unpin>(future: &mut F) -> std::task::Poll<F::Output> {
+fn poll_once<F: Future + Unpin>(future: &mut F) -> std::task::Poll<F::Output> {
     std::pin::Pin::new(future).poll(&mut std::task::Context::from_waker(std::task::Waker::noop()))
 }
 
@@ -122,7 +122,7 @@ mod breakers {
     use super::*;
 
     #[breaker(over = 4, min_calls = 4, failure_rate = "50%", open_for = "30s", probes = 1)]
-    fn parse(text: &str) -> Result<u32, Failure> {
+    fn parse(text: &str) -> Result<u32, StackError> {
         if text == "early" {
             return Ok(0);
         }
@@ -133,40 +133,40 @@ mod breakers {
     }
 
     #[test]
-    fn errors_and_panics_open_it_and_a_probe_closes_it() {
-        let _story = story();
+    fn errors_and_panics_open_breaker_and_probe_closes_it() {
+        let _guard = lock_clock();
         assert!(matches!(parse("early"), Ok(0)));
         assert!(matches!(parse("7"), Ok(7)));
-        assert!(matches!(parse("seven"), Err(Failure::Number)));
+        assert!(matches!(parse("seven"), Err(StackError::InvalidNumber)));
         assert!(catch_unwind(|| parse("panic")).is_err());
-        let Err(Failure::Busy(limited)) = parse("7") else { panic!("still closed") };
+        let Err(StackError::Rejected(limited)) = parse("7") else { panic!("still closed") };
         assert_eq!(limited.rule(), "breakers::parse#breaker");
         assert!(matches!(limited.cause(), Cause::Rejected(_)));
         assert_eq!(limited.retry_after(), Some(Duration::from_secs(30)));
-        HAND.advance(Duration::from_secs(30));
+        CLOCK.advance(Duration::from_secs(30));
         assert!(matches!(parse("7"), Ok(7)));
         assert!(matches!(parse("8"), Ok(8)));
     }
 
     #[breaker(over = 2, min_calls = 2, open_for = "30s")]
-    async fn call(until: &Notify) -> Result<u32, Failure> {
+    async fn call(until: &Notify) -> Result<u32, StackError> {
         until.notified().await;
-        Err(Failure::Number)
+        Err(StackError::InvalidNumber)
     }
 
     #[tokio::test]
-    async fn a_dropped_future_says_nothing() {
-        let _story = story();
+    async fn dropped_future_is_not_recorded() {
+        let _guard = lock_clock();
         let until = Notify::new();
         for _ in 0..5 {
             let mut future = Box::pin(call(&until));
-            assert!(futures_poll(&mut future).is_pending());
+            assert!(poll_once(&mut future).is_pending());
         }
         for _ in 0..2 {
             until.notify_one();
-            assert!(matches!(call(&until).await, Err(Failure::Number)));
+            assert!(matches!(call(&until).await, Err(StackError::InvalidNumber)));
         }
-        assert!(is_busy(&call(&until).await));
+        assert!(is_rejected(&call(&until).await));
     }
 
     fn nothing_found(answer: &Option<u32>) -> Report {
@@ -189,8 +189,8 @@ mod breakers {
     }
 
     #[test]
-    fn what_a_failure_is_can_be_said() {
-        let _story = story();
+    fn failure_classification_is_configurable() {
+        let _guard = lock_clock();
         assert_eq!((find("x"), find("y"), find("3")), (None, None, Some(0)));
         assert_eq!((fails(0), fails(0), fails(0)), (Err(0), Err(0), Err(0)));
         assert_eq!((fails(1), fails(1), fails(1)), (Err(1), Err(1), Err(99)));
@@ -202,25 +202,25 @@ mod breakers {
 
     impl Db {
         #[breaker(rule = "db", over = 2, min_calls = 2)]
-        fn row(&mut self, index: usize) -> Result<&mut String, Failure> {
-            self.rows.get_mut(index).ok_or(Failure::Number)
+        fn row(&mut self, index: usize) -> Result<&mut String, StackError> {
+            self.rows.get_mut(index).ok_or(StackError::InvalidNumber)
         }
 
         #[breaker(rule = "db", over = 2, min_calls = 2)]
-        async fn consume(self, mut index: usize) -> Result<impl AsRef<str>, Failure> {
+        async fn consume(self, mut index: usize) -> Result<impl AsRef<str>, StackError> {
             index += 1;
-            self.rows.into_iter().nth(index - 1).ok_or(Failure::Number)
+            self.rows.into_iter().nth(index - 1).ok_or(StackError::InvalidNumber)
         }
     }
 
     #[tokio::test]
-    async fn a_name_is_one_breaker_and_borrows_pass_through() {
-        let _story = story();
+    async fn same_name_shares_breaker() {
+        let _guard = lock_clock();
         let mut db = Db { rows: vec!["a".to_owned()] };
         db.row(0).unwrap().push('b');
-        assert!(matches!(db.row(1), Err(Failure::Number)), "one of the last two");
-        assert!(is_busy(&db.row(0).map(|_| ())));
-        assert!(is_busy(&db.consume(0).await.map(|_| ())), "the same breaker");
+        assert!(matches!(db.row(1), Err(StackError::InvalidNumber)), "one of the last two");
+        assert!(is_rejected(&db.row(0).map(|_| ())));
+        assert!(is_rejected(&db.consume(0).await.map(|_| ())), "the same breaker");
     }
 }
 
@@ -230,29 +230,29 @@ mod order {
     #[breaker(over = 1, rule = "breaker of ordered")]
     #[concurrency(1, rule = "slots of ordered")]
     #[limit("10/h burst 4", rule = "limit of ordered")]
-    fn ordered(depth: u32) -> Result<u32, Failure> {
+    fn ordered(depth: u32) -> Result<u32, StackError> {
         match depth {
             0 => Ok("x".parse()?),
             depth => ordered(depth - 1),
         }
     }
 
-    fn refused_by<T>(answer: Result<T, Failure>) -> Option<String> {
+    fn rejecting_rule<T>(answer: Result<T, StackError>) -> Option<String> {
         match answer {
-            Err(Failure::Busy(limited)) => Some(limited.rule().to_owned()),
+            Err(StackError::Rejected(limited)) => Some(limited.rule().to_owned()),
             _ => None,
         }
     }
 
     /// Whatever the order of writing: rates, slots, breakers. Who is refused later has what it took before given back.
     #[test]
-    fn rates_are_asked_first_then_slots_then_breakers() {
-        let _story = story();
+    fn rates_slots_breakers_are_checked_in_order() {
+        let _guard = lock_clock();
         // The inner call finds no slot, and the breaker hears of that as a failure of the outer.
-        assert_eq!(refused_by(ordered(1)).as_deref(), Some("slots of ordered"));
+        assert_eq!(rejecting_rule(ordered(1)).as_deref(), Some("slots of ordered"));
         for _ in 0..10 {
             assert_eq!(
-                refused_by(ordered(0)).as_deref(),
+                rejecting_rule(ordered(0)).as_deref(),
                 Some("breaker of ordered"),
                 "and the token is back"
             );
@@ -266,8 +266,8 @@ mod order {
     }
 
     #[test]
-    fn a_later_refusal_gives_back_what_the_first_took() {
-        let _story = story();
+    fn later_denial_refunds_earlier_limits() {
+        let _guard = lock_clock();
         let rules = |users: &[&str]| -> Vec<String> {
             users
                 .iter()
@@ -275,7 +275,7 @@ mod order {
                 .collect()
         };
         assert_eq!(rules(&["a", "a", "a", "b", "b", "c"]), ["", "", "per user", "", "of all", "of all"]);
-        HAND.advance(Duration::from_secs(3600));
+        CLOCK.advance(Duration::from_secs(3600));
         assert_eq!(rules(&["b", "b", "b"]), ["", "", "per user"], "b lost nothing");
     }
 
@@ -295,24 +295,24 @@ mod order {
     }
 
     #[test]
-    fn a_future_is_as_send_as_it_was() {
+    fn future_stays_send() {
         fn is_send(_: impl Send) {}
         is_send(all_of_them(String::new()));
     }
 
     #[tokio::test]
-    async fn who_finds_no_slot_keeps_its_tokens() {
-        let _story = story();
+    async fn missing_slot_refunds_tokens() {
+        let _guard = lock_clock();
         let until = Notify::new();
         let mut first = Box::pin(with_slot("a", &until));
-        assert!(futures_poll(&mut first).is_pending());
+        assert!(poll_once(&mut first).is_pending());
         for _ in 0..10 {
             let limited = with_slot("b", &until).await.unwrap_err();
             assert_eq!(limited.rule(), "order::with_slot#concurrency");
         }
         drop(first);
         let mut other = Box::pin(with_slot("b", &until));
-        assert!(futures_poll(&mut other).is_pending());
+        assert!(poll_once(&mut other).is_pending());
     }
 }
 
@@ -329,58 +329,66 @@ mod fallbacks {
         format!("fresh {id} {name} {ages:?}")
     }
 
-    struct Store {
+    struct FallbackStore {
         name: Cell<&'static str>,
     }
 
     struct Wrapper<T>(T);
-    struct Pair {
+    struct PairArgument {
         left: u32,
         right: u32,
     }
 
-    impl Store {
-        async fn stale(&self, Wrapper(rc): Wrapper<Rc<u32>>, Pair { left, right: r }: Pair) -> u32 {
+    impl FallbackStore {
+        async fn stale(
+            &self,
+            Wrapper(rc): Wrapper<Rc<u32>>,
+            PairArgument { left, right: r }: PairArgument,
+        ) -> u32 {
             self.name.set("stale");
             *rc + left + r
         }
 
         #[limit("10/h burst 1", on_limit = Self::stale)]
         #[breaker(failure = |_| Report::Success, on_limit = Self::stale)]
-        async fn read(&self, Wrapper(rc): Wrapper<Rc<u32>>, Pair { left, right: r }: Pair) -> u32 {
+        async fn read(
+            &self,
+            Wrapper(rc): Wrapper<Rc<u32>>,
+            PairArgument { left, right: r }: PairArgument,
+        ) -> u32 {
             self.name.set("fresh");
             *rc + left + r
         }
     }
 
     #[derive(Debug, PartialEq)]
-    struct Foreign(String);
+    struct ForeignError(String);
 
-    #[limit("10/h burst 1", message = "come back later", or = |limited| Foreign(limited.to_string()))]
-    fn foreign() -> Result<(), Foreign> {
+    #[limit("10/h burst 1", message = "come back later", or = |limited| ForeignError(limited.to_string()))]
+    fn foreign() -> Result<(), ForeignError> {
         Ok(())
     }
 
     #[tokio::test]
-    async fn a_fallback_gets_the_same_arguments() {
-        let _story = story();
+    async fn fallback_gets_same_arguments() {
+        let _guard = lock_clock();
         let call = |id| fresh(id, ("x", [1, 2]), 3);
         assert_eq!(
             [call(1), call(1), call(2)],
             ["fresh 1 x [1, 2]", "cached 1 x [1, 2]", "fresh 2 x [1, 2]"]
         );
-        let store = Store { name: Cell::new("") };
+        let store = FallbackStore { name: Cell::new("") };
         for name in ["fresh", "stale"] {
-            assert_eq!(store.read(Wrapper(Rc::new(1)), Pair { left: 2, right: 3 }).await, 6);
+            assert_eq!(store.read(Wrapper(Rc::new(1)), PairArgument { left: 2, right: 3 }).await, 6);
             assert_eq!(store.name.get(), name);
         }
         assert_eq!(foreign(), Ok(()));
-        assert_eq!(foreign(), Err(Foreign("come back later".to_owned())));
+        assert_eq!(foreign(), Err(ForeignError("come back later".to_owned())));
     }
 
     #[test]
-    fn a_panic_behind_a_rate_leaves_the_rate_as_it_is() {
-        let _story = story();
+    fn panic_keeps_rate_charge() {
+        let _guard = lock_clock();
         #[limit("10/h burst 2")]
         fn panics() -> Result<(), Limited> {
             panic!("as told");

@@ -12,7 +12,7 @@ use tidegate::{Clock, Rules, rule::Settings};
 use tokio::net::TcpListener;
 
 /// The address of a shop that is open, on a clock that stands still.
-async fn open() -> String {
+async fn serve_shop() -> String {
     let rules = Rules::global();
     let (clock, _hand) = Clock::manual();
     rules.apply(Settings::new().clock(clock)).unwrap();
@@ -24,8 +24,8 @@ async fn open() -> String {
 }
 
 #[tokio::test]
-async fn a_shop_on_axum() {
-    let shop = open().await;
+async fn axum_example_limits_requests() {
+    let shop = serve_shop().await;
     let client = Client::builder().no_proxy().build().unwrap();
     let get = async |path: &str, key: &str| {
         client.get(format!("{shop}{path}")).header("x-api-key", key).send().await.unwrap()
@@ -45,11 +45,11 @@ async fn a_shop_on_axum() {
     for left in ["2", "1", "0"] {
         let items = get("/api/items", "free-1").await;
         assert_eq!(items.status(), 200);
-        assert!(told(&items, "ratelimit").starts_with(&format!("\"api\";r={left};")), "{items:?}");
+        assert!(header(&items, "ratelimit").starts_with(&format!("\"api\";r={left};")), "{items:?}");
     }
     let refused = get("/api/items", "free-1").await;
     assert_eq!(refused.status(), 429);
-    assert_eq!(told(&refused, "retry-after"), "20");
+    assert_eq!(header(&refused, "retry-after"), "20");
     assert!(refused.text().await.unwrap().contains(r#""violated-policies":["api"]"#));
     assert_eq!(get("/api/items", "free-2").await.status(), 200);
     for _ in 0..20 {
@@ -66,8 +66,8 @@ async fn a_shop_on_axum() {
 
 /// Whoever downloads holds its place until the last byte, or until it hangs up.
 #[tokio::test]
-async fn downloads_are_two_at_once() {
-    let shop = open().await;
+async fn two_downloads_run_at_once() {
+    let shop = serve_shop().await;
     let client = || Client::builder().no_proxy().build().unwrap();
     let download = async || client().get(format!("{shop}/download")).send().await.unwrap();
 
@@ -83,7 +83,7 @@ async fn downloads_are_two_at_once() {
     }
 }
 
-fn told<'a>(response: &'a Response, name: &str) -> &'a str {
+fn header<'a>(response: &'a Response, name: &str) -> &'a str {
     // The gate around everything comes last in the list.
     response.headers()[name].to_str().unwrap()
 }

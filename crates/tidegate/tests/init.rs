@@ -12,21 +12,21 @@ use tempfile::TempDir;
 use tidegate::{Declaration, Limited, Rules, breaker, concurrency, limit, rule::Mode};
 use tidegate_testkit::servers::wait_until;
 
-static ONE_AT_A_TIME: Mutex<()> = Mutex::new(());
+static TEST_LOCK: Mutex<()> = Mutex::new(());
 
 /// A policy file, while no other test has one.
 struct TestFile {
-    _turn: MutexGuard<'static, ()>,
+    _lock: MutexGuard<'static, ()>,
     _folder: TempDir,
     path: PathBuf,
 }
 
 impl TestFile {
     fn new() -> Self {
-        let turn = ONE_AT_A_TIME.lock().unwrap_or_else(PoisonError::into_inner);
+        let turn = TEST_LOCK.lock().unwrap_or_else(PoisonError::into_inner);
         let folder = tempfile::tempdir().unwrap();
         let path = folder.path().join("policy.yaml");
-        Self { _turn: turn, _folder: folder, path }
+        Self { _lock: turn, _folder: folder, path }
     }
 
     fn write(&self, text: &str) {
@@ -39,16 +39,16 @@ impl TestFile {
     }
 }
 
-fn of_nine<T, E>(mut call: impl FnMut() -> Result<T, E>) -> usize {
+fn passed_of_nine<T, E>(mut call: impl FnMut() -> Result<T, E>) -> usize {
     (0..9).filter(|_| call().is_ok()).count()
 }
 
 #[test]
-fn file_replaces_the_code_and_is_read_again() {
+fn file_overrides_code_and_is_reloaded() {
     let file = TestFile::new();
     // Without a file everything is in memory, as code declares it.
     let login = Rules::global().rule(Declaration::of("login").quota("3 per 52w").unwrap()).unwrap();
-    let admitted = || of_nine(|| login.admit_blocking("alice", 1));
+    let admitted = || passed_of_nine(|| login.admit_blocking("alice", 1));
     assert_eq!(admitted(), 3);
 
     file.init("rules: [{ name: login, quota: 6 per 52w }]").unwrap();
@@ -97,19 +97,19 @@ fn slots(depth: u32) -> Result<(), Limited> {
 }
 
 #[breaker(over = 100, rule = "fragile")]
-fn fragile() -> Result<(), Failed> {
-    Err(Failed::Inside)
+fn fragile() -> Result<(), FragileError> {
+    Err(FragileError::Inner)
 }
 
 #[derive(Debug, PartialEq)]
-enum Failed {
-    Inside,
-    Refused,
+enum FragileError {
+    Inner,
+    Rejected,
 }
 
-impl From<Limited> for Failed {
+impl From<Limited> for FragileError {
     fn from(_: Limited) -> Self {
-        Self::Refused
+        Self::Rejected
     }
 }
 
@@ -126,23 +126,31 @@ fn attributes_follow_the_file() {
 ",
     )
     .unwrap();
-    assert_eq!((of_nine(order), of_nine(numbers_in_the_file)), (4, 2));
+    assert_eq!((passed_of_nine(order), passed_of_nine(numbers_in_the_file)), (4, 2));
     assert_eq!(order().unwrap_err().to_string(), "enough");
     assert!(slots(2).is_ok() && slots(3).is_err());
     let calls = || [fragile(), fragile(), fragile()].map(Result::unwrap_err);
-    assert_eq!(calls(), [Failed::Inside, Failed::Inside, Failed::Refused]);
+    assert_eq!(calls(), [FragileError::Inner, FragileError::Inner, FragileError::Rejected]);
 
     file.init(
         "rules: [{ name: orders, quota: 6 per 52w }, { name: fragile, breaker: { over: 2 }, mode: shadow }]",
     )
     .unwrap();
-    assert_eq!((of_nine(order), of_nine(numbers_in_the_file)), (2, 9), "a rule that is gone is as declared");
+    assert_eq!(
+        (passed_of_nine(order), passed_of_nine(numbers_in_the_file)),
+        (2, 9),
+        "a rule that is gone is as declared"
+    );
     assert!(slots(0).is_ok() && slots(1).is_err());
-    assert_eq!(calls(), [Failed::Inside, Failed::Inside, Failed::Inside]);
+    assert_eq!(calls(), [FragileError::Inner, FragileError::Inner, FragileError::Inner]);
     file.init("rules: [{ name: fragile, breaker: { over: 2 } }]").unwrap();
-    assert_eq!(fragile(), Err(Failed::Refused), "the same breaker, read again, is as open as before");
+    assert_eq!(fragile(), Err(FragileError::Rejected), "the same breaker, read again, is as open as before");
     file.init("rules: []").unwrap();
-    assert_eq!(calls(), [Failed::Inside, Failed::Inside, Failed::Inside], "that of the code starts anew");
+    assert_eq!(
+        calls(),
+        [FragileError::Inner, FragileError::Inner, FragileError::Inner],
+        "that of the code starts anew"
+    );
 
     let error = file.init("rules: [{ name: orders, key: header x-tenant, quota: 1/s }]").unwrap_err();
     assert!(error.contains(":1:30: rule `orders`: this key is found in requests"), "{error}");
@@ -166,7 +174,7 @@ fn run_under_variable(test: &str, text: &str) {
 }
 
 #[test]
-fn variable_names_the_file_of_a_program_that_names_none() {
+fn environment_variable_selects_policy_file() {
     run_under_variable("attribute_loads_the_file", "rules: [{ name: orders, quota: 5 per 52w }]");
     run_under_variable("attribute_stays_as_declared", "rules: [{ name: orders, quota: 5 per parsec }]");
 }
@@ -174,13 +182,13 @@ fn variable_names_the_file_of_a_program_that_names_none() {
 #[test]
 #[ignore = "run by another test, with a variable set"]
 fn attribute_loads_the_file() {
-    assert_eq!(of_nine(order), 5);
+    assert_eq!(passed_of_nine(order), 5);
     assert_eq!(tidegate::policy::policy_status().applied, 1);
 }
 
 #[test]
 #[ignore = "run by another test, with a variable set"]
 fn attribute_stays_as_declared() {
-    assert_eq!(of_nine(order), 1);
+    assert_eq!(passed_of_nine(order), 1);
     assert!(tidegate::policy::policy_status().error.unwrap().contains("parsec"));
 }

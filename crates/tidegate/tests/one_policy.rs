@@ -46,7 +46,7 @@ fn clients(letters: &str) -> impl Iterator<Item = IpAddr> {
 }
 
 /// `+` for a request that is admitted, `-` for one that is refused.
-fn sign(is_admitted: bool) -> char {
+fn decision_sign(is_admitted: bool) -> char {
     if is_admitted { '+' } else { '-' }
 }
 
@@ -67,7 +67,7 @@ async fn send(address: SocketAddr, client: IpAddr) -> reqwest::Response {
 async fn decisions_of_attribute(letters: &str) -> String {
     let mut signs = String::new();
     for client in clients(letters) {
-        signs.push(sign(Facts::default().with_ip(client).scope(attribute()).await.is_ok()));
+        signs.push(decision_sign(Facts::default().with_ip(client).scope(attribute()).await.is_ok()));
     }
     signs
 }
@@ -78,7 +78,7 @@ async fn decisions_at(address: SocketAddr, letters: &str) -> String {
     for client in clients(letters) {
         let status = send(address, client).await.status().as_u16();
         assert!([200, 429].contains(&status), "{status}");
-        signs.push(sign(status == 200));
+        signs.push(decision_sign(status == 200));
     }
     signs
 }
@@ -100,7 +100,7 @@ async fn decisions_of_api(address: SocketAddr, letters: &str) -> String {
         let request = http.post(format!("http://{address}/v1/check")).body(asks.to_string());
         let body = request.send().await.unwrap().text().await.unwrap();
         let answer: Value = serde_json::from_str(&body).unwrap();
-        signs.push(sign(answer["allowed"].as_bool().ok_or(body).unwrap()));
+        signs.push(decision_sign(answer["allowed"].as_bool().ok_or(body).unwrap()));
     }
     signs
 }

@@ -1,9 +1,9 @@
 //! Access lists and bans in front of a service.
 
 use crate::{
-    head::HttpHead,
-    held::{HeldBody, HeldFuture, Wire},
+    head::TowerRequestHead,
     middleware::{MiddlewareLayer, MiddlewareService},
+    permit::{PermitBody, PermitFuture, ResponseProtocol},
 };
 use http::{Request, Response};
 use http_body::Body;
@@ -34,20 +34,22 @@ where
     S: Service<Request<B>, Response = Response<R>>,
     R: Body,
 {
-    type Response = Response<HeldBody<R>>;
+    type Response = Response<PermitBody<R>>;
     type Error = S::Error;
-    type Future = HeldFuture<S::Future, Guest>;
+    type Future = PermitFuture<S::Future, Guest>;
 
     fn poll_ready(&mut self, context: &mut Context<'_>) -> Poll<Result<(), S::Error>> {
         self.inner.poll_ready(context)
     }
 
     fn call(&mut self, request: Request<B>) -> Self::Future {
-        match self.settings.knock(&HttpHead::of(&request)) {
-            Ok(guest) => HeldFuture::serving(self.inner.call(request), guest, self.settings.terms().clone()),
+        match self.settings.knock(&TowerRequestHead::new(&request)) {
+            Ok(guest) => {
+                PermitFuture::forward(self.inner.call(request), guest, self.settings.terms().clone())
+            }
             Err(barred) => {
-                let wire = Wire::of(&request);
-                HeldFuture::answered(wire.respond(barred.answer, barred.reason, barred.retry_after))
+                let wire = ResponseProtocol::detect(&request);
+                PermitFuture::respond(wire.respond(barred.answer, barred.reason, barred.retry_after))
             }
         }
     }

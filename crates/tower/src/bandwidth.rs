@@ -1,7 +1,7 @@
 //! Bodies that move no faster than a bandwidth allows.
 
 use crate::{
-    head::HttpHead,
+    head::TowerRequestHead,
     middleware::{MiddlewareLayer, MiddlewareService},
 };
 use http::{Request, Response};
@@ -32,13 +32,13 @@ pub type BandwidthLayer = MiddlewareLayer<RequestBandwidth>;
 
 /// The same as [`BandwidthLayer`] for the bodies of requests: the service reads them only as fast as a bandwidth allows, and
 /// the client feels the pressure.
-pub type UploadLayer = MiddlewareLayer<Upload>;
+pub type UploadLayer = MiddlewareLayer<UploadBandwidth>;
 
 /// A bandwidth for the bodies of requests.
 #[derive(Clone, Debug)]
-pub struct Upload(RequestBandwidth);
+pub struct UploadBandwidth(RequestBandwidth);
 
-impl<T> From<T> for Upload
+impl<T> From<T> for UploadBandwidth
 where
     RequestBandwidth: From<T>,
 {
@@ -60,12 +60,12 @@ where
     }
 
     fn call(&mut self, request: Request<B>) -> Self::Future {
-        let bandwidth = self.settings.find(&HttpHead::of(&request));
+        let bandwidth = self.settings.find(&TowerRequestHead::new(&request));
         DownloadFuture { inner: self.inner.call(request), bandwidth }
     }
 }
 
-impl<S, B> Service<Request<B>> for MiddlewareService<S, Upload>
+impl<S, B> Service<Request<B>> for MiddlewareService<S, UploadBandwidth>
 where
     S: Service<Request<ShapedStream<B>>>,
 {
@@ -78,7 +78,7 @@ where
     }
 
     fn call(&mut self, request: Request<B>) -> Self::Future {
-        let bandwidth = self.settings.0.find(&HttpHead::of(&request));
+        let bandwidth = self.settings.0.find(&TowerRequestHead::new(&request));
         self.inner.call(request.map(|body| bandwidth.limit_reads(body)))
     }
 }

@@ -15,24 +15,24 @@ pin_project! {
     /// the text of a refusal.
     pub struct GateBody<R> {
         #[pin]
-        content: Content<R>,
+        content: GateBodyContent<R>,
     }
 }
 
 pin_project! {
     // Most bodies hold no slots. They take no more room than the service's own, because a response moves with its body.
-    #[project = ContentProj]
-    enum Content<R> {
-        Own { #[pin] body: R },
-        Other { other: Pin<Box<Other<R>>> },
+    #[project = GateBodyContentProj]
+    enum GateBodyContent<R> {
+        Inner { #[pin] body: R },
+        Boxed { other: Pin<Box<BoxedContent<R>>> },
     }
 }
 
 pin_project! {
     // The bodies that are rare.
-    #[project = OtherProj]
-    enum Other<R> {
-        Holding { #[pin] body: R, slots: HeldSlots },
+    #[project = BoxedContentProj]
+    enum BoxedContent<R> {
+        WithSlots { #[pin] body: R, slots: HeldSlots },
         Text { text: Bytes },
     }
 }
@@ -40,25 +40,25 @@ pin_project! {
 impl<R> GateBody<R> {
     /// The service's own.
     #[inline]
-    pub(crate) fn own(body: R) -> Self {
-        Self { content: Content::Own { body } }
+    pub(crate) fn from_inner(body: R) -> Self {
+        Self { content: GateBodyContent::Inner { body } }
     }
 
     /// The service's own, which holds these slots until its end.
-    pub(crate) fn holding(body: R, slots: HeldSlots) -> Self {
+    pub(crate) fn with_slots(body: R, slots: HeldSlots) -> Self {
         if slots.is_empty() {
-            return Self::own(body);
+            return Self::from_inner(body);
         }
-        Self::other(Other::Holding { body, slots })
+        Self::boxed(BoxedContent::WithSlots { body, slots })
     }
 
     /// A text.
-    pub(crate) fn text(text: impl Into<Bytes>) -> Self {
-        Self::other(Other::Text { text: text.into() })
+    pub(crate) fn from_text(text: impl Into<Bytes>) -> Self {
+        Self::boxed(BoxedContent::Text { text: text.into() })
     }
 
-    fn other(other: Other<R>) -> Self {
-        Self { content: Content::Other { other: Box::pin(other) } }
+    fn boxed(other: BoxedContent<R>) -> Self {
+        Self { content: GateBodyContent::Boxed { other: Box::pin(other) } }
     }
 }
 
@@ -75,11 +75,11 @@ where
         context: &mut Context<'_>,
     ) -> Poll<Option<Result<Frame<Bytes>, R::Error>>> {
         let other = match self.project().content.project() {
-            ContentProj::Own { body } => return body.poll_frame(context),
-            ContentProj::Other { other } => other,
+            GateBodyContentProj::Inner { body } => return body.poll_frame(context),
+            GateBodyContentProj::Boxed { other } => other,
         };
         match other.as_mut().project() {
-            OtherProj::Holding { mut body, slots } => {
+            BoxedContentProj::WithSlots { mut body, slots } => {
                 let frame = ready!(body.as_mut().poll_frame(context));
                 let is_over = !matches!(frame, Some(Ok(_))) || body.is_end_stream();
                 // The caller does not poll after the end, and the connection may keep the body for a while.
@@ -88,18 +88,18 @@ where
                 }
                 Poll::Ready(frame)
             }
-            OtherProj::Text { text } if text.is_empty() => Poll::Ready(None),
-            OtherProj::Text { text } => Poll::Ready(Some(Ok(Frame::data(mem::take(text))))),
+            BoxedContentProj::Text { text } if text.is_empty() => Poll::Ready(None),
+            BoxedContentProj::Text { text } => Poll::Ready(Some(Ok(Frame::data(mem::take(text))))),
         }
     }
 
     #[inline]
     fn is_end_stream(&self) -> bool {
         match &self.content {
-            Content::Own { body } => body.is_end_stream(),
-            Content::Other { other } => match &*other.as_ref() {
-                Other::Holding { body, .. } => body.is_end_stream(),
-                Other::Text { text } => text.is_empty(),
+            GateBodyContent::Inner { body } => body.is_end_stream(),
+            GateBodyContent::Boxed { other } => match &*other.as_ref() {
+                BoxedContent::WithSlots { body, .. } => body.is_end_stream(),
+                BoxedContent::Text { text } => text.is_empty(),
             },
         }
     }
@@ -107,10 +107,10 @@ where
     #[inline]
     fn size_hint(&self) -> SizeHint {
         match &self.content {
-            Content::Own { body } => body.size_hint(),
-            Content::Other { other } => match &*other.as_ref() {
-                Other::Holding { body, .. } => body.size_hint(),
-                Other::Text { text } => SizeHint::with_exact(text.len() as u64),
+            GateBodyContent::Inner { body } => body.size_hint(),
+            GateBodyContent::Boxed { other } => match &*other.as_ref() {
+                BoxedContent::WithSlots { body, .. } => body.size_hint(),
+                BoxedContent::Text { text } => SizeHint::with_exact(text.len() as u64),
             },
         }
     }
@@ -119,19 +119,19 @@ where
 /// A refusal that has nothing to say.
 impl<R> Default for GateBody<R> {
     fn default() -> Self {
-        Self::text(Bytes::new())
+        Self::from_text(Bytes::new())
     }
 }
 
 impl<R> fmt::Debug for GateBody<R> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let other = match &self.content {
-            Content::Own { .. } => return f.write_str("GateBody(own)"),
-            Content::Other { other } => other,
+            GateBodyContent::Inner { .. } => return f.write_str("GateBody(inner)"),
+            GateBodyContent::Boxed { other } => other,
         };
         match &*other.as_ref() {
-            Other::Holding { slots, .. } => write!(f, "GateBody(own, {slots:?})"),
-            Other::Text { text } => write!(f, "GateBody({} bytes)", text.len()),
+            BoxedContent::WithSlots { slots, .. } => write!(f, "GateBody(inner, {slots:?})"),
+            BoxedContent::Text { text } => write!(f, "GateBody({} bytes)", text.len()),
         }
     }
 }
@@ -144,7 +144,7 @@ mod tests {
     type Boxed = Box<dyn std::fmt::Debug>;
 
     #[test]
-    fn a_body_without_slots_takes_no_more_room_than_the_service_s_own() {
+    fn body_without_slots_has_no_overhead() {
         assert_eq!(size_of::<GateBody<Boxed>>(), size_of::<Boxed>());
     }
 }

@@ -1,9 +1,9 @@
 //! A limit on requests in flight, each until the body of its response has been sent.
 
 use crate::{
-    head::HttpHead,
-    held::{HeldBody, HeldFuture, Wire, refuse},
+    head::TowerRequestHead,
     middleware::{MiddlewareLayer, MiddlewareService},
+    permit::{PermitBody, PermitFuture, ResponseProtocol, reject},
 };
 use http::{Request, Response};
 use http_body::Body;
@@ -42,7 +42,7 @@ where
     B: Send + 'static,
     R: Body,
 {
-    type Response = Response<HeldBody<R>>;
+    type Response = Response<PermitBody<R>>;
     type Error = S::Error;
     type Future = ConcurrencyFuture<S::Future, R, S::Error>;
 
@@ -51,26 +51,26 @@ where
     }
 
     fn call(&mut self, request: Request<B>) -> Self::Future {
-        let (turn, terms) = (self.settings.turn(&HttpHead::of(&request)), self.settings.terms());
+        let (turn, terms) = (self.settings.turn(&TowerRequestHead::new(&request)), self.settings.terms());
         let line = match turn {
             Turn::Now(Ok(slot)) => {
-                let served = HeldFuture::serving(self.inner.call(request), slot, terms.clone());
-                return ConcurrencyFuture::now(served);
+                let served = PermitFuture::forward(self.inner.call(request), slot, terms.clone());
+                return ConcurrencyFuture::immediate(served);
             }
             Turn::Now(Err(cause)) => {
-                let refused = refuse(terms, Wire::of(&request), cause);
-                return ConcurrencyFuture::now(HeldFuture::answered(refused));
+                let refused = reject(terms, ResponseProtocol::detect(&request), cause);
+                return ConcurrencyFuture::immediate(PermitFuture::respond(refused));
             }
             Turn::Later(line) => line,
         };
         // The service that is ready waits; the next call goes to its clone.
         let clone = self.inner.clone();
         let mut inner = std::mem::replace(&mut self.inner, clone);
-        let (wire, terms) = (Wire::of(&request), terms.clone());
-        ConcurrencyFuture::waiting(async move {
+        let (wire, terms) = (ResponseProtocol::detect(&request), terms.clone());
+        ConcurrencyFuture::queued(async move {
             match line.slot().await {
-                Ok(slot) => HeldFuture::serving(inner.call(request), slot, terms).await,
-                Err(cause) => Ok(refuse(&terms, wire, cause).map(HeldBody::answered)),
+                Ok(slot) => PermitFuture::forward(inner.call(request), slot, terms).await,
+                Err(cause) => Ok(reject(&terms, wire, cause).map(PermitBody::from_bytes)),
             }
         })
     }
@@ -81,27 +81,27 @@ pin_project! {
     /// back.
     pub struct ConcurrencyFuture<F, R, E> {
         #[pin]
-        progress: Progress<F, R, E>,
+        state: ConcurrencyState<F, R, E>,
     }
 }
 
 pin_project! {
-    #[project = ProgressProjection]
-    enum Progress<F, R, E> {
-        Now { #[pin] served: HeldFuture<F, SemaphorePermit> },
-        Waiting { waiting: Waiting<R, E> },
+    #[project = ConcurrencyStateProjection]
+    enum ConcurrencyState<F, R, E> {
+        Immediate { #[pin] served: PermitFuture<F, SemaphorePermit> },
+        Queued { waiting: QueuedResponse<R, E> },
     }
 }
 
-type Waiting<R, E> = Pin<Box<dyn Future<Output = Result<Response<HeldBody<R>>, E>> + Send>>;
+type QueuedResponse<R, E> = Pin<Box<dyn Future<Output = Result<Response<PermitBody<R>>, E>> + Send>>;
 
 impl<F, R, E> ConcurrencyFuture<F, R, E> {
-    fn now(served: HeldFuture<F, SemaphorePermit>) -> Self {
-        Self { progress: Progress::Now { served } }
+    fn immediate(served: PermitFuture<F, SemaphorePermit>) -> Self {
+        Self { state: ConcurrencyState::Immediate { served } }
     }
 
-    fn waiting(waiting: impl Future<Output = Result<Response<HeldBody<R>>, E>> + Send + 'static) -> Self {
-        Self { progress: Progress::Waiting { waiting: Box::pin(waiting) } }
+    fn queued(waiting: impl Future<Output = Result<Response<PermitBody<R>>, E>> + Send + 'static) -> Self {
+        Self { state: ConcurrencyState::Queued { waiting: Box::pin(waiting) } }
     }
 }
 
@@ -110,12 +110,12 @@ where
     F: Future<Output = Result<Response<R>, E>>,
     R: Body,
 {
-    type Output = Result<Response<HeldBody<R>>, E>;
+    type Output = Result<Response<PermitBody<R>>, E>;
 
     fn poll(self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Self::Output> {
-        match self.project().progress.project() {
-            ProgressProjection::Now { served } => served.poll(context),
-            ProgressProjection::Waiting { waiting } => waiting.as_mut().poll(context),
+        match self.project().state.project() {
+            ConcurrencyStateProjection::Immediate { served } => served.poll(context),
+            ConcurrencyStateProjection::Queued { waiting } => waiting.as_mut().poll(context),
         }
     }
 }

@@ -1,7 +1,7 @@
 //! Facts about a request, available while its service runs.
 
 use crate::{
-    head::HttpHead,
+    head::TowerRequestHead,
     middleware::{MiddlewareLayer, MiddlewareService},
 };
 use http::Request;
@@ -48,7 +48,7 @@ where
     }
 
     fn call(&mut self, mut request: Request<B>) -> Self::Future {
-        let facts = self.settings.find(&HttpHead::of(&request));
+        let facts = self.settings.find(&TowerRequestHead::new(&request));
         request.extensions_mut().insert(facts.clone());
         // Some services do their work before they are polled; they know the facts as well.
         let inner = facts.clone().scope_blocking(|| self.inner.call(request));

@@ -15,17 +15,17 @@ use tidegate_rule::{
 /// The address of its peer is what axum's `ConnectInfo<SocketAddr>`, tonic's `TcpConnectInfo` or a bare `SocketAddr` among
 /// its extensions says; its extensions are `http::Extensions`.
 #[derive(Clone, Copy, Debug)]
-pub struct HttpHead<'a> {
+pub struct TowerRequestHead<'a> {
     method: &'a Method,
     uri: &'a Uri,
     headers: &'a HeaderMap,
     extensions: &'a Extensions,
 }
 
-impl<'a> HttpHead<'a> {
+impl<'a> TowerRequestHead<'a> {
     /// That of this request.
     #[inline]
-    pub fn of<B>(request: &'a Request<B>) -> Self {
+    pub fn new<B>(request: &'a Request<B>) -> Self {
         Self {
             method: request.method(),
             uri: request.uri(),
@@ -35,7 +35,7 @@ impl<'a> HttpHead<'a> {
     }
 }
 
-impl Head for HttpHead<'_> {
+impl Head for TowerRequestHead<'_> {
     fn method(&self) -> &str {
         self.method.as_str()
     }
@@ -62,7 +62,7 @@ impl Head for HttpHead<'_> {
 
     #[inline(always)]
     fn peer(&self) -> Option<IpAddr> {
-        peer(self.extensions)
+        peer_address(self.extensions)
     }
 
     fn peer_fix(&self) -> Option<&'static str> {
@@ -92,7 +92,7 @@ pub(crate) const PEER_FIX: &str = "with axum, serve `app.into_make_service_with_
 
 /// The address at the other end, as whoever accepted the connection noted it down.
 #[inline(always)]
-pub(crate) fn peer(extensions: &Extensions) -> Option<IpAddr> {
+pub(crate) fn peer_address(extensions: &Extensions) -> Option<IpAddr> {
     #[cfg(feature = "axum")]
     if let Some(axum::extract::ConnectInfo(address)) =
         extensions.get::<axum::extract::ConnectInfo<SocketAddr>>()
@@ -111,19 +111,19 @@ pub(crate) fn peer(extensions: &Extensions) -> Option<IpAddr> {
 
 /// An answer before its body.
 #[derive(Clone, Copy, Debug)]
-pub struct HttpReply<'a> {
+pub struct TowerResponseHead<'a> {
     status: StatusCode,
     headers: &'a HeaderMap,
 }
 
-impl<'a> HttpReply<'a> {
+impl<'a> TowerResponseHead<'a> {
     /// That of this answer.
-    pub fn of<R>(response: &'a Response<R>) -> Self {
+    pub fn new<R>(response: &'a Response<R>) -> Self {
         Self { status: response.status(), headers: response.headers() }
     }
 }
 
-impl Reply for HttpReply<'_> {
+impl Reply for TowerResponseHead<'_> {
     fn status(&self) -> u16 {
         self.status.as_u16()
     }

@@ -10,17 +10,17 @@ use tidegate_rule::request::{Head, Key, KeyValue, key};
 /// use tidegate_tower::key;
 ///
 /// #[derive(Clone)]
-/// struct Claims {
+/// struct JwtClaims {
 ///     subject: String,
 /// }
 ///
-/// let by_subject = key::extension(|claims: &Claims| Some(claims.subject.as_str().into()));
+/// let by_subject = key::extension(|claims: &JwtClaims| Some(claims.subject.as_str().into()));
 /// ```
 pub fn extension<T>(find: impl for<'a> Fn(&'a T) -> Option<KeyValue<'a>> + Send + Sync + 'static) -> Key
 where
     T: Send + Sync + 'static,
 {
-    key::by(move |head| extension_of(head).and_then(&find))
+    key::by(move |head| find_extension(head).and_then(&find))
 }
 
 /// The same, as the name by which the application knows the client.
@@ -28,10 +28,10 @@ pub fn user_extension<T>(find: impl for<'a> Fn(&'a T) -> Option<Cow<'a, str>> + 
 where
     T: Send + Sync + 'static,
 {
-    key::user_by(move |head| extension_of(head).and_then(&find))
+    key::user_by(move |head| find_extension(head).and_then(&find))
 }
 
 /// What the application noted down beside a request in this type, for costs, tiers and conditions.
-pub fn extension_of<T: Send + Sync + 'static>(head: &dyn Head) -> Option<&T> {
+pub fn find_extension<T: Send + Sync + 'static>(head: &dyn Head) -> Option<&T> {
     head.extensions()?.downcast_ref::<Extensions>()?.get()
 }

@@ -7,7 +7,7 @@
 //! let per_client = RequestLimit::of(Declaration::of("per-client").quota("100/min burst 20")?)?.key(key::peer());
 //! let login = RequestLimit::of(Declaration::of("login").quota("5/min")?)?.key(key::peer()).routes(["/login"]);
 //! let layer = LimitLayer::new([per_client, login]);
-//! // axum: Router::new().route(…).layer(layer); tonic: Server::builder().layer(layer)
+//! // axum: Router::new().route(…).layer(layer); tonic: HeaderServer::builder().layer(layer)
 //! # Ok::<(), tidegate_limiter::BuildError>(())
 //! ```
 //!
@@ -21,10 +21,10 @@
 //! | [`AccessLayer`] | a list and bans |
 //! | `PolicyLayer` | all rules of a policy file in front of a service (feature `policy`) |
 //! | [`FactsLayer`] | who sent a request, for attributes deep below |
-//! | [`PoliteLayer`] | a client that does as servers say |
+//! | [`RetryAfterLayer`] | a client that does as servers say |
 //! | `RuleInterceptor` | a gate for tonic, where a layer cannot be used |
-//! | [`GateBody`], [`HeldBody`] | the body of an answer: the service's own, or that of a refusal |
-//! | [`HttpHead`], [`HttpReply`] | requests and answers of `http`, as rules see them |
+//! | [`GateBody`], [`PermitBody`] | the body of an answer: the service's own, or that of a refusal |
+//! | [`TowerRequestHead`], [`TowerResponseHead`] | requests and answers of `http`, as rules see them |
 //! | [`key`] | keys that only requests of `http` have |
 //!
 //! What a layer does is said without a wire, in [`tidegate_rule`]: a gate for `LimitLayer`, a [`RequestGuard`] for
@@ -41,18 +41,20 @@ mod facts;
 mod grpc;
 mod guard;
 mod head;
-mod held;
 pub mod key;
 mod limit;
 mod middleware;
+mod permit;
 #[cfg(feature = "policy")]
 mod policy;
 mod priority;
 
 pub use access::AccessLayer;
-pub use bandwidth::{BandwidthLayer, DownloadFuture, Upload, UploadLayer};
+pub use bandwidth::{BandwidthLayer, DownloadFuture, UploadBandwidth, UploadLayer};
 pub use body::GateBody;
-pub use client::{Inbound, Outbound, Polite, PoliteError, PoliteFuture, PoliteLayer};
+pub use client::{
+    ClientRequest, ClientResponse, RetryAfterError, RetryAfterFuture, RetryAfterLayer, RetryAfterService,
+};
 pub use concurrency::{ConcurrencyFuture, ConcurrencyLayer};
 pub use facts::{FactsFuture, FactsLayer};
 #[cfg(feature = "tonic")]
@@ -60,12 +62,12 @@ pub use grpc::RuleInterceptor;
 pub use guard::GuardLayer;
 #[cfg(feature = "reqwest")]
 pub use guard::GuardedCall;
-pub use head::{HttpHead, HttpReply};
-pub use held::{HeldBody, HeldFuture};
-pub use limit::{Limit, LimitFuture, LimitLayer};
+pub use head::{TowerRequestHead, TowerResponseHead};
+pub use limit::{LimitFuture, LimitLayer, LimitService};
 pub use middleware::{MiddlewareLayer, MiddlewareService};
+pub use permit::{PermitBody, PermitFuture};
 #[cfg(feature = "policy")]
-pub use policy::{Governed, Paced, PolicyFuture, PolicyLayer};
+pub use policy::{BandwidthBody, PolicyFuture, PolicyLayer, PolicyService};
 pub use priority::PriorityLayer;
 pub use tidegate_rule::surface::{
     Guards, GuardsBuilder, RequestAccess, RequestBandwidth, RequestFacts, RequestGuard, RequestPriority,

@@ -1,9 +1,9 @@
 //! Load shedding by priority.
 
 use crate::{
-    head::HttpHead,
-    held::{HeldBody, HeldFuture, Wire, refuse},
+    head::TowerRequestHead,
     middleware::{MiddlewareLayer, MiddlewareService},
+    permit::{PermitBody, PermitFuture, ResponseProtocol, reject},
 };
 use http::{Request, Response};
 use http_body::Body;
@@ -39,9 +39,9 @@ where
     S: Service<Request<B>, Response = Response<R>>,
     R: Body,
 {
-    type Response = Response<HeldBody<R>>;
+    type Response = Response<PermitBody<R>>;
     type Error = S::Error;
-    type Future = HeldFuture<S::Future, Pass<Arc<PriorityLimit>>>;
+    type Future = PermitFuture<S::Future, Pass<Arc<PriorityLimit>>>;
 
     fn poll_ready(&mut self, context: &mut Context<'_>) -> Poll<Result<(), S::Error>> {
         self.inner.poll_ready(context)
@@ -49,9 +49,9 @@ where
 
     fn call(&mut self, request: Request<B>) -> Self::Future {
         let terms = self.settings.terms();
-        match self.settings.try_pass(&HttpHead::of(&request)) {
-            Ok(pass) => HeldFuture::serving(self.inner.call(request), pass, terms.clone()),
-            Err(cause) => HeldFuture::answered(refuse(terms, Wire::of(&request), cause)),
+        match self.settings.try_pass(&TowerRequestHead::new(&request)) {
+            Ok(pass) => PermitFuture::forward(self.inner.call(request), pass, terms.clone()),
+            Err(cause) => PermitFuture::respond(reject(terms, ResponseProtocol::detect(&request), cause)),
         }
     }
 }

@@ -12,19 +12,19 @@ use std::{
 use tidegate_bandwidth::{Bandwidth, ShapedStream};
 
 /// No more passes at once: a handler that answers with a string yields all of it in one go.
-const PIECE: usize = 16 * 1_024;
+const MAX_CHUNK_BYTES: usize = 16 * 1_024;
 
 pin_project! {
     /// The body of an answer that moves no faster than a bandwidth allows.
     pub struct ShapedBody<B> {
         #[pin]
-        pieces: ShapedStream<Pieces<B>>,
+        chunks: ShapedStream<ChunkedBody<B>>,
     }
 }
 
 pin_project! {
     /// A body as a stream, cut into pieces that are small enough to be shaped.
-    struct Pieces<B> {
+    struct ChunkedBody<B> {
         #[pin]
         body: B,
         rest: Bytes,
@@ -33,11 +33,11 @@ pin_project! {
 
 impl<B> ShapedBody<B> {
     pub(super) fn new(body: B, bandwidth: &Bandwidth) -> Self {
-        Self { pieces: bandwidth.limit_reads(Pieces { body, rest: Bytes::new() }) }
+        Self { chunks: bandwidth.limit_reads(ChunkedBody { body, rest: Bytes::new() }) }
     }
 }
 
-impl<B: MessageBody> Stream for Pieces<B> {
+impl<B: MessageBody> Stream for ChunkedBody<B> {
     type Item = Result<Bytes, B::Error>;
 
     fn poll_next(self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Option<Self::Item>> {
@@ -48,8 +48,8 @@ impl<B: MessageBody> Stream for Pieces<B> {
                 end => return Poll::Ready(end),
             }
         }
-        let piece = this.rest.split_to(this.rest.len().min(PIECE));
-        Poll::Ready(Some(Ok(piece)))
+        let chunk = this.rest.split_to(this.rest.len().min(MAX_CHUNK_BYTES));
+        Poll::Ready(Some(Ok(chunk)))
     }
 }
 
@@ -57,14 +57,14 @@ impl<B: MessageBody> MessageBody for ShapedBody<B> {
     type Error = B::Error;
 
     fn size(&self) -> BodySize {
-        self.pieces.get_ref().body.size()
+        self.chunks.get_ref().body.size()
     }
 
     fn poll_next(
         self: Pin<&mut Self>,
         context: &mut Context<'_>,
     ) -> Poll<Option<Result<Bytes, Self::Error>>> {
-        self.project().pieces.poll_next(context)
+        self.project().chunks.poll_next(context)
     }
 }
 

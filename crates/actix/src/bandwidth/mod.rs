@@ -5,8 +5,8 @@ mod body;
 pub use body::ShapedBody;
 
 use crate::{
-    head::RequestHead,
-    middleware::{Handle, Inner, Middleware},
+    head::ActixRequestHead,
+    middleware::{InnerService, Middleware, MiddlewareHandler},
 };
 use actix_web::{
     Error, HttpMessage as _,
@@ -45,13 +45,13 @@ pub type BandwidthMiddleware = Middleware<RequestBandwidth>;
 
 /// The same as [`BandwidthMiddleware`] for the bodies of requests: handlers read them only as fast as a bandwidth allows, and
 /// the client feels the pressure. What has arrived at once passes whole, and is repaid before the next.
-pub type UploadMiddleware = Middleware<Upload>;
+pub type UploadMiddleware = Middleware<PayloadBandwidth>;
 
 /// A bandwidth for the bodies of requests.
 #[derive(Clone, Debug)]
-pub struct Upload(RequestBandwidth);
+pub struct PayloadBandwidth(RequestBandwidth);
 
-impl<T> From<T> for Upload
+impl<T> From<T> for PayloadBandwidth
 where
     RequestBandwidth: From<T>,
 {
@@ -60,25 +60,25 @@ where
     }
 }
 
-impl Handle for RequestBandwidth {
+impl MiddlewareHandler for RequestBandwidth {
     type Body<B: MessageBody> = ShapedBody<B>;
-    type Future<S: Inner<B>, B: MessageBody + 'static> = BandwidthFuture<S::Future>;
+    type Future<S: InnerService<B>, B: MessageBody + 'static> = BandwidthFuture<S::Future>;
 
-    fn call<S: Inner<B>, B: MessageBody + 'static>(
+    fn call<S: InnerService<B>, B: MessageBody + 'static>(
         &self,
         inner: &Rc<S>,
         request: ServiceRequest,
     ) -> Self::Future<S, B> {
-        let bandwidth = self.find(&RequestHead::of(&request));
+        let bandwidth = self.find(&ActixRequestHead::new(&request));
         BandwidthFuture { inner: inner.call(request), bandwidth }
     }
 }
 
-impl Handle for Upload {
+impl MiddlewareHandler for PayloadBandwidth {
     type Body<B: MessageBody> = B;
-    type Future<S: Inner<B>, B: MessageBody + 'static> = S::Future;
+    type Future<S: InnerService<B>, B: MessageBody + 'static> = S::Future;
 
-    fn call<S: Inner<B>, B: MessageBody + 'static>(
+    fn call<S: InnerService<B>, B: MessageBody + 'static>(
         &self,
         inner: &Rc<S>,
         mut request: ServiceRequest,
@@ -86,7 +86,7 @@ impl Handle for Upload {
         let payload = request.take_payload();
         // What has no body needs no bandwidth.
         if !matches!(payload, Payload::None) {
-            let bandwidth = self.0.find(&RequestHead::of(&request));
+            let bandwidth = self.0.find(&ActixRequestHead::new(&request));
             request.set_payload(Payload::Stream { payload: Box::pin(bandwidth.limit_reads(payload)) });
         }
         inner.call(request)

@@ -10,27 +10,28 @@ use tidegate_rule::{Fields, Gate, Mode, Verdict};
 pub(super) enum RateLimitHeaders {
     None,
     /// One rule, by the current draft.
-    One {
+    Single {
         policy: HeaderValue,
-        left: HeaderValue,
+        remaining: HeaderValue,
     },
-    Several(Vec<(HeaderName, HeaderValue)>),
+    Multiple(Vec<(HeaderName, HeaderValue)>),
 }
 
-const POLICY: HeaderName = HeaderName::from_static("ratelimit-policy");
-const LEFT: HeaderName = HeaderName::from_static("ratelimit");
+const RATELIMIT_POLICY: HeaderName = HeaderName::from_static("ratelimit-policy");
+const RATELIMIT: HeaderName = HeaderName::from_static("ratelimit");
 
 impl RateLimitHeaders {
-    pub(super) fn of(gate: &Gate, verdict: &Verdict) -> Self {
+    pub(super) fn from_verdict(gate: &Gate, verdict: &Verdict) -> Self {
         match gate.told() {
             Fields::None => Self::None,
-            Fields::Ietf => Self::of_one(gate, verdict).unwrap_or_else(|| Self::of_several(gate, verdict)),
-            _ => Self::of_several(gate, verdict),
+            Fields::Ietf => Self::from_single_decision(gate, verdict)
+                .unwrap_or_else(|| Self::from_all_decisions(gate, verdict)),
+            _ => Self::from_all_decisions(gate, verdict),
         }
     }
 
     /// What most requests need: the policy is written already, and what is left is written in place.
-    fn of_one(gate: &Gate, verdict: &Verdict) -> Option<Self> {
+    fn from_single_decision(gate: &Gate, verdict: &Verdict) -> Option<Self> {
         let only = verdict.only().filter(|only| only.mode == Mode::Enforce)?;
         let (decision, labels) = (only.decision()?, only.rule(gate)?.labels());
         let policy = match labels.choice() {
@@ -39,33 +40,33 @@ impl RateLimitHeaders {
         };
         let mut left = SmallString::default();
         labels.get(decision.quota())?.write_remaining(&mut left, decision).ok()?;
-        Some(Self::One {
+        Some(Self::Single {
             policy: HeaderValue::from_maybe_shared(policy.clone()).ok()?,
-            left: HeaderValue::from_str(left.as_str()).ok()?,
+            remaining: HeaderValue::from_str(left.as_str()).ok()?,
         })
     }
 
     #[cold]
-    fn of_several(gate: &Gate, verdict: &Verdict) -> Self {
+    fn from_all_decisions(gate: &Gate, verdict: &Verdict) -> Self {
         let mut fields = Vec::new();
         verdict.write_fields(gate, |name, value| {
             if let Ok(value) = HeaderValue::from_str(value) {
                 fields.push((HeaderName::from_static(name), value));
             }
         });
-        Self::Several(fields)
+        Self::Multiple(fields)
     }
 
     pub(super) fn write(self, headers: &mut HeaderMap) {
         match self {
             Self::None => {}
             // Lists, to which a gate further inside may have added its own.
-            Self::One { policy, left } => {
-                headers.append(POLICY, policy);
-                headers.append(LEFT, left);
+            Self::Single { policy, remaining: left } => {
+                headers.append(RATELIMIT_POLICY, policy);
+                headers.append(RATELIMIT, left);
             }
-            Self::Several(fields) => fields.into_iter().for_each(|(name, value)| {
-                if name == POLICY || name == LEFT {
+            Self::Multiple(fields) => fields.into_iter().for_each(|(name, value)| {
+                if name == RATELIMIT_POLICY || name == RATELIMIT {
                     headers.append(name, value);
                 } else {
                     headers.insert(name, value);

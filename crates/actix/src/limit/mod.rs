@@ -9,5 +9,5 @@ mod headers;
 mod service;
 mod transform;
 
-pub use service::LimitService;
+pub use service::LimitTransformService;
 pub use transform::LimitMiddleware;

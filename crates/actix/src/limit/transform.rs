@@ -1,7 +1,7 @@
 //! Which gate.
 
-use super::service::LimitService;
-use crate::held::HeldBody;
+use super::service::LimitTransformService;
+use crate::permit::PermitMessageBody;
 use actix_web::{
     Error,
     body::MessageBody,
@@ -63,13 +63,13 @@ where
     S: Service<ServiceRequest, Response = ServiceResponse<B>, Error = Error> + 'static,
     B: MessageBody + 'static,
 {
-    type Response = ServiceResponse<HeldBody<B>>;
+    type Response = ServiceResponse<PermitMessageBody<B>>;
     type Error = Error;
-    type Transform = LimitService<S>;
+    type Transform = LimitTransformService<S>;
     type InitError = ();
-    type Future = Ready<Result<LimitService<S>, ()>>;
+    type Future = Ready<Result<LimitTransformService<S>, ()>>;
 
     fn new_transform(&self, inner: S) -> Self::Future {
-        ready(Ok(LimitService::new(inner, self.gate.clone())))
+        ready(Ok(LimitTransformService::new(inner, self.gate.clone())))
     }
 }

@@ -2,7 +2,7 @@
 
 #![allow(clippy::unwrap_used, reason = "a test may fail")]
 
-use crate::stage::Stage;
+use crate::support::RuleFixture;
 use actix_http::Request;
 use actix_web::{
     App, Error, HttpResponse,
@@ -37,14 +37,14 @@ use tidegate_rule::{
     request::{TrustedProxies, key},
 };
 
-async fn ask<S, B>(app: &S, request: TestRequest) -> ServiceResponse<B>
+async fn send_request<S, B>(app: &S, request: TestRequest) -> ServiceResponse<B>
 where
     S: Service<Request, Response = ServiceResponse<B>, Error = Error>,
 {
     app.call(request.to_request()).await.unwrap()
 }
 
-fn at(path: &str) -> TestRequest {
+fn request_to(path: &str) -> TestRequest {
     TestRequest::with_uri(path)
 }
 
@@ -63,26 +63,26 @@ fn routes(config: &mut web::ServiceConfig) {
 }
 
 #[tokio::test]
-async fn a_breaker_opens_by_answers_and_closes_again() {
+async fn breaker_opens_on_failures_and_recovers() {
     let (clock, hand) = Clock::manual();
     let settings = BreakerSettings::builder().over_calls(2).open_for(Duration::from_secs(5)).build().unwrap();
     let breaker = Arc::new(Breaker::with_clock(settings, clock));
     let guard = GuardMiddleware::new(RequestGuard::new(breaker.clone()).named("backend"));
     let app = test::init_service(App::new().wrap(guard).configure(routes)).await;
     for path in ["/503", "/429", "/500"] {
-        assert_ne!(ask(&app, at(path)).await.status(), 200);
+        assert_ne!(send_request(&app, request_to(path)).await.status(), 200);
     }
     assert_eq!(breaker.state(), BreakerState::Open);
 
-    let refused = ask(&app, at("/200")).await;
+    let refused = send_request(&app, request_to("/200")).await;
     assert_eq!((refused.status().as_u16(), header(&refused, "retry-after")), (503, Some("5")));
     assert_eq!(header(&refused, "content-type"), Some("application/problem+json"));
     hand.advance(Duration::from_secs(5));
-    assert_eq!(ask(&app, at("/200")).await.status(), 200);
+    assert_eq!(send_request(&app, request_to("/200")).await.status(), 200);
 }
 
 #[tokio::test]
-async fn each_tenant_may_have_a_breaker_of_its_own() {
+async fn each_tenant_has_own_breaker() {
     let breaker = || {
         let settings = BreakerSettings::builder().over_calls(1).build().unwrap();
         Arc::new(Breaker::with_clock(settings, Clock::manual().0))
@@ -91,40 +91,44 @@ async fn each_tenant_may_have_a_breaker_of_its_own() {
     let guard = RequestGuard::by(move |head| breakers[usize::from(head.header("x-b").is_some())].clone());
     let app =
         test::init_service(App::new().wrap(GuardMiddleware::new(guard.for_calls())).configure(routes)).await;
-    assert_eq!(ask(&app, at("/429")).await.status(), 429, "a backend that has had enough is spared");
-    assert_eq!(ask(&app, at("/200")).await.status(), 503);
-    assert_eq!(ask(&app, at("/200").insert_header(("x-b", "1"))).await.status(), 200);
+    assert_eq!(
+        send_request(&app, request_to("/429")).await.status(),
+        429,
+        "a backend that has had enough is spared"
+    );
+    assert_eq!(send_request(&app, request_to("/200")).await.status(), 503);
+    assert_eq!(send_request(&app, request_to("/200").insert_header(("x-b", "1"))).await.status(), 200);
 }
 
 /// Whoever has none shares one.
 #[tokio::test]
-async fn a_breaker_for_each_key() {
+async fn keyed_breakers_are_separate() {
     let settings = BreakerSettings::builder().over_calls(1).build().unwrap();
     let (clock, _hand) = Clock::manual();
     let breakers = Guards::builder().build(move || Breaker::with_clock(settings.clone(), clock.clone()));
     let guard = GuardMiddleware::new(RequestGuard::by_key(breakers, key::header("x-tenant").unwrap()));
     let app = test::init_service(App::new().wrap(guard).configure(routes)).await;
-    let by = |tenant| at("/503").insert_header(("x-tenant", tenant));
-    assert_eq!(header(&ask(&app, by("a")).await, "retry-after"), None, "said by the application");
-    assert!(header(&ask(&app, by("a")).await, "retry-after").is_some(), "said by the breaker");
-    assert_eq!(header(&ask(&app, by("b")).await, "retry-after"), None);
-    assert_eq!(ask(&app, at("/200")).await.status(), 200);
+    let by = |tenant| request_to("/503").insert_header(("x-tenant", tenant));
+    assert_eq!(header(&send_request(&app, by("a")).await, "retry-after"), None, "said by the application");
+    assert!(header(&send_request(&app, by("a")).await, "retry-after").is_some(), "said by the breaker");
+    assert_eq!(header(&send_request(&app, by("b")).await, "retry-after"), None);
+    assert_eq!(send_request(&app, request_to("/200")).await.status(), 200);
 }
 
 #[tokio::test]
-async fn slots_are_held_until_told_and_may_be_waited_for() {
+async fn slots_are_held_and_queued() {
     let slots = Semaphore::builder().max_waiters(8).build(1).unwrap();
     for (until, while_unsent) in [(Until::Body, 503), (Until::Head, 200)] {
         let at_once = ConcurrencyMiddleware::new(RequestSlots::new(slots.clone()).until(until));
         let app = test::init_service(App::new().wrap(at_once).configure(routes)).await;
-        let response = ask(&app, at("/200")).await;
+        let response = send_request(&app, request_to("/200")).await;
         assert_eq!(response.status(), 200);
-        let second = ask(&app, at("/200")).await;
+        let second = send_request(&app, request_to("/200")).await;
         assert_eq!(second.status(), while_unsent, "{until:?}");
         drop((response, second));
         assert_eq!(slots.in_flight(), 0);
 
-        let mut given_up = Box::pin(app.call(at("/for-ever").to_request()));
+        let mut given_up = Box::pin(app.call(request_to("/for-ever").to_request()));
         assert!(given_up.as_mut().poll(&mut Context::from_waker(Waker::noop())).is_pending());
         assert_eq!(slots.in_flight(), 1);
         drop(given_up);
@@ -133,9 +137,9 @@ async fn slots_are_held_until_told_and_may_be_waited_for() {
 
     let patient = ConcurrencyMiddleware::new(RequestSlots::new(slots.clone()).wait(Duration::from_secs(60)));
     let app = test::init_service(App::new().wrap(patient).configure(routes)).await;
-    let first = ask(&app, at("/200")).await;
-    let mut waiting = Box::pin(app.call(at("/200").to_request()));
-    let mut given_up = Box::pin(app.call(at("/200").to_request()));
+    let first = send_request(&app, request_to("/200")).await;
+    let mut waiting = Box::pin(app.call(request_to("/200").to_request()));
+    let mut given_up = Box::pin(app.call(request_to("/200").to_request()));
     for waiting in [&mut waiting, &mut given_up] {
         assert!(waiting.as_mut().poll(&mut Context::from_waker(Waker::noop())).is_pending());
     }
@@ -146,7 +150,7 @@ async fn slots_are_held_until_told_and_may_be_waited_for() {
 }
 
 #[tokio::test]
-async fn the_important_lose_last() {
+async fn low_priority_is_shed_first() {
     let classes = [Class::new("user", "50%".parse().unwrap()), Class::new("batch", "0%".parse().unwrap())];
     let limit = Arc::new(PriorityLimit::new(classes, 2).unwrap());
     let shed = RequestPriority::new(limit.clone(), |head, _| {
@@ -154,17 +158,18 @@ async fn the_important_lose_last() {
     })
     .answer(|limited| Answer::from(limited).status(529));
     let app = test::init_service(App::new().wrap(PriorityMiddleware::new(shed)).configure(routes)).await;
-    let (first, second) = (ask(&app, at("/200")).await, ask(&app, at("/200")).await);
+    let (first, second) =
+        (send_request(&app, request_to("/200")).await, send_request(&app, request_to("/200")).await);
     assert_eq!((first.status().as_u16(), second.status().as_u16(), limit.in_flight()), (200, 200, 2));
-    let refused = ask(&app, at("/200").insert_header(("x-batch", "1"))).await;
+    let refused = send_request(&app, request_to("/200").insert_header(("x-batch", "1"))).await;
     assert_eq!(refused.status().as_u16(), 529);
     drop((first, second));
     assert_eq!(limit.in_flight(), 0);
 }
 
 #[tokio::test]
-async fn whoever_is_denied_too_often_is_banned() {
-    let stage = Stage::new();
+async fn repeatedly_denied_client_is_banned() {
+    let stage = RuleFixture::new();
     let (clock, hand) = Clock::manual();
     let bans = Bans::builder().clock(clock).rule("2/min for 1h".parse().unwrap()).build().unwrap();
     let control = Arc::new(AccessControl::new("deny 192.0.2.0/24".parse().unwrap(), bans));
@@ -178,28 +183,28 @@ async fn whoever_is_denied_too_often_is_banned() {
     let app = test::init_service(App::new().wrap(limit).wrap(access).configure(routes)).await;
     let from = |address: &str| {
         let peer = "10.0.0.1:4711".parse().unwrap();
-        at("/200").peer_addr(peer).insert_header(("x-forwarded-for", address.to_owned()))
+        request_to("/200").peer_addr(peer).insert_header(("x-forwarded-for", address.to_owned()))
     };
     let mut answers = Vec::new();
     for address in ["192.0.2.1", "2001:db8::1", "2001:db8::2", "2001:db8::3", "2001:db8::4", "2001:db8::5"] {
-        answers.push(ask(&app, from(address)).await.status().as_u16());
+        answers.push(send_request(&app, from(address)).await.status().as_u16());
     }
     assert_eq!(answers, [403, 200, 429, 429, 403, 403], "a network of IPv6 is one client");
-    let banned = ask(&app, from("2001:db8::6")).await;
+    let banned = send_request(&app, from("2001:db8::6")).await;
     assert_eq!(header(&banned, "retry-after"), Some("3600"));
     hand.advance(Duration::from_secs(3_600));
-    assert_eq!(ask(&app, from("2001:db8::6")).await.status(), 429, "let in again, to be limited");
+    assert_eq!(send_request(&app, from("2001:db8::6")).await.status(), 429, "let in again, to be limited");
 
     // Who is not known is kept out, unless told otherwise.
-    assert_eq!(ask(&app, at("/200")).await.status(), 403);
+    assert_eq!(send_request(&app, request_to("/200")).await.status(), 403);
     let open = AccessMiddleware::new(RequestAccess::new(control).unknown(ListAction::Allow));
     let app = test::init_service(App::new().wrap(open).configure(routes)).await;
-    assert_eq!(ask(&app, at("/200")).await.status(), 200);
+    assert_eq!(send_request(&app, request_to("/200")).await.status(), 200);
 }
 
 #[tokio::test]
-async fn facts_are_known_to_handlers_and_to_middleware_further_inside() {
-    let stage = Stage::new();
+async fn facts_reach_handlers_and_inner_middleware() {
+    let stage = RuleFixture::new();
     let limit = stage.limit("per-user", "1/h").key(key::user());
     let facts = RequestFacts::new()
         .behind(TrustedProxies::new(["10.0.0.0/8"]).unwrap())
@@ -215,20 +220,20 @@ async fn facts_are_known_to_handlers_and_to_middleware_further_inside() {
         .route("/{any}", web::to(tell));
     let app = test::init_service(app).await;
     let by = |user: &'static str| {
-        let request = at("/told").peer_addr("10.0.0.1:4711".parse().unwrap());
+        let request = request_to("/told").peer_addr("10.0.0.1:4711".parse().unwrap());
         request.insert_header(("x-forwarded-for", "198.51.100.7")).insert_header(("x-user", user))
     };
-    let response = ask(&app, by("alice")).await;
+    let response = send_request(&app, by("alice")).await;
     let address: IpAddr = "198.51.100.7".parse().unwrap();
     let told = format!("{:?} {:?} {:?}", Some(address), Some("alice"), Some("/told"));
     assert_eq!(test::read_body(response).await, told);
-    assert_eq!(ask(&app, by("alice")).await.status(), 429);
-    assert_eq!(ask(&app, by("bob")).await.status(), 200);
+    assert_eq!(send_request(&app, by("alice")).await.status(), 429);
+    assert_eq!(send_request(&app, by("bob")).await.status(), 200);
     assert!(Facts::current().is_none());
 }
 
 #[tokio::test(start_paused = true)]
-async fn bodies_move_no_faster_than_allowed() {
+async fn bodies_respect_bandwidth() {
     let size = 1_000_000;
     let time = Clock::tokio();
     let bandwidth = Bandwidth::builder().clock(time.clone()).build("100kB/s").unwrap();
@@ -237,7 +242,7 @@ async fn bodies_move_no_faster_than_allowed() {
         .route("/down", web::get().to(move || async move { vec![7_u8; size] }));
     let app = test::init_service(app).await;
     let started = time.now();
-    let mut body = pin!(ask(&app, at("/down")).await.into_body());
+    let mut body = pin!(send_request(&app, request_to("/down")).await.into_body());
     let mut pieces = Vec::new();
     while let Some(piece) = poll_fn(|context| body.as_mut().poll_next(context)).await {
         pieces.push(piece.unwrap());
@@ -254,7 +259,7 @@ async fn bodies_move_no_faster_than_allowed() {
     let app = test::init_service(app).await;
     let started = time.now();
     let upload = TestRequest::post().uri("/up").set_payload(vec![7_u8; size]);
-    assert_eq!(test::read_body(ask(&app, upload).await).await, "1000000");
+    assert_eq!(test::read_body(send_request(&app, upload).await).await, "1000000");
     let took = time.now().since(started).to_duration().as_secs_f64();
     assert!((9.5..=10.1).contains(&took), "{took}");
 }

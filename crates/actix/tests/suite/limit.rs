@@ -2,7 +2,7 @@
 
 #![allow(clippy::unwrap_used, clippy::panic, reason = "a test may fail")]
 
-use crate::stage::Stage;
+use crate::support::RuleFixture;
 use actix_web::{
     App, Error, HttpMessage as _, HttpRequest, HttpResponse,
     dev::{Service, ServiceResponse},
@@ -26,13 +26,15 @@ use tidegate_rule::{
 /// An application behind a gate, whose handler answers as it is asked to.
 macro_rules! app {
     ($gate:expr) => {
-        test::init_service(App::new().wrap(LimitMiddleware::new($gate)).default_service(web::to(as_asked)))
-            .await
+        test::init_service(
+            App::new().wrap(LimitMiddleware::new($gate)).default_service(web::to(respond_as_requested)),
+        )
+        .await
     };
 }
 
 /// Answers with the status in the query, and at the price in it.
-async fn as_asked(request: HttpRequest) -> HttpResponse {
+async fn respond_as_requested(request: HttpRequest) -> HttpResponse {
     let query = request.query_string();
     let asked = |name: &str| query.split('&').find_map(|part| part.strip_prefix(name)?.strip_prefix('='));
     let status: u16 = asked("status").map_or(200, |status| status.parse().unwrap());
@@ -43,7 +45,7 @@ async fn as_asked(request: HttpRequest) -> HttpResponse {
     response.body("served")
 }
 
-async fn ask<S, B>(app: &S, request: TestRequest) -> ServiceResponse<B>
+async fn send_request<S, B>(app: &S, request: TestRequest) -> ServiceResponse<B>
 where
     S: Service<actix_http::Request, Response = ServiceResponse<B>, Error = Error>,
 {
@@ -55,18 +57,18 @@ fn header<'a, B>(response: &'a ServiceResponse<B>, name: &str) -> Option<&'a str
 }
 
 #[tokio::test]
-async fn a_client_is_told_what_is_left_and_when_there_is_more() {
-    let stage = Stage::new();
+async fn headers_report_remaining_and_reset() {
+    let stage = RuleFixture::new();
     let app = app!(stage.limit("api", "2/min"));
 
-    let response = ask(&app, TestRequest::get()).await;
+    let response = send_request(&app, TestRequest::get()).await;
     assert_eq!(response.status(), 200);
     assert_eq!(header(&response, "ratelimit-policy"), Some(r#""api";q=2;w=60"#));
     assert_eq!(header(&response, "ratelimit"), Some(r#""api";r=1;t=30"#));
     assert_eq!(header(&response, "retry-after"), None);
-    assert_eq!(ask(&app, TestRequest::get()).await.status(), 200);
+    assert_eq!(send_request(&app, TestRequest::get()).await.status(), 200);
 
-    let response = ask(&app, TestRequest::get()).await;
+    let response = send_request(&app, TestRequest::get()).await;
     assert_eq!(response.status(), 429);
     assert_eq!(header(&response, "retry-after"), Some("30"));
     assert_eq!(header(&response, "ratelimit"), Some(r#""api";r=0;t=30"#));
@@ -74,19 +76,19 @@ async fn a_client_is_told_what_is_left_and_when_there_is_more() {
     let body = test::read_body(response).await;
     assert!(str::from_utf8(&body).unwrap().contains(r#""violated-policies":["api"]"#), "{body:?}");
 
-    stage.hand.advance(Duration::from_millis(29_999));
-    let response = ask(&app, TestRequest::get()).await;
+    stage.clock.advance(Duration::from_millis(29_999));
+    let response = send_request(&app, TestRequest::get()).await;
     assert_eq!((response.status().as_u16(), header(&response, "retry-after")), (429, Some("1")));
-    stage.hand.advance(Duration::from_millis(1));
-    assert_eq!(ask(&app, TestRequest::get()).await.status(), 200);
+    stage.clock.advance(Duration::from_millis(1));
+    assert_eq!(send_request(&app, TestRequest::get()).await.status(), 200);
 }
 
 #[tokio::test]
-async fn what_is_told_and_answered_is_a_choice() {
-    let stage = Stage::new();
+async fn headers_and_response_are_configurable() {
+    let stage = RuleFixture::new();
     let legacy = Gate::from(stage.limit("legacy", "1/min")).fields(Fields::Legacy);
     let app = app!(legacy);
-    let response = ask(&app, TestRequest::get()).await;
+    let response = send_request(&app, TestRequest::get()).await;
     assert_eq!(header(&response, "x-ratelimit-remaining"), Some("0"));
     assert_eq!(header(&response, "ratelimit"), None);
 
@@ -94,24 +96,24 @@ async fn what_is_told_and_answered_is_a_choice() {
         Answer::new(303).header("location", format!("/wait/{:?}", verdict.retry_after()))
     });
     let app = app!(silent);
-    let response = ask(&app, TestRequest::get()).await;
+    let response = send_request(&app, TestRequest::get()).await;
     assert_eq!((response.status().as_u16(), header(&response, "ratelimit-policy")), (200, None));
-    let response = ask(&app, TestRequest::get()).await;
+    let response = send_request(&app, TestRequest::get()).await;
     assert_eq!(response.status(), 303);
     assert_eq!(header(&response, "location"), Some("/wait/Some(60s)"));
     assert_eq!(test::read_body(response).await, "");
 }
 
 #[tokio::test]
-async fn what_a_request_pays_depends_on_its_answer() {
-    let stage = Stage::new();
+async fn charge_depends_on_response() {
+    let stage = RuleFixture::new();
     let failed = Charge::only_if(|reply: &dyn Reply| reply.status() == 401);
     let refund = Charge::refund_if(|reply: &dyn Reply| reply.status() >= 500);
     let price =
         Charge::actual(|reply: &dyn Reply| str::from_utf8(reply.header("x-price")?).ok()?.parse().ok());
     // A quota of five, what is asked for one after the other, and what is answered.
-    type Story = &'static [(&'static str, u16)];
-    let stories: [(&str, Charge, Story); 3] = [
+    type StatusSequence = &'static [(&'static str, u16)];
+    let stories: [(&str, Charge, StatusSequence); 3] = [
         (
             "login",
             failed,
@@ -146,15 +148,15 @@ async fn what_a_request_pays_depends_on_its_answer() {
     for (name, charge, story) in stories {
         let app = app!(stage.limit(name, "5/h").charge(charge));
         for (step, (path, status)) in story.iter().enumerate() {
-            let response = ask(&app, TestRequest::post().uri(path)).await;
+            let response = send_request(&app, TestRequest::post().uri(path)).await;
             assert_eq!(response.status().as_u16(), *status, "{name}, step {step}");
         }
     }
 }
 
 #[tokio::test]
-async fn an_error_of_inner_middleware_counts_as_the_answer_that_it_becomes() {
-    let stage = Stage::new();
+async fn inner_middleware_error_counts_as_response() {
+    let stage = RuleFixture::new();
     let refund = Charge::refund_if(|reply: &dyn Reply| reply.status() == 502);
     let limit = stage.limit("refund", "1 at once").charge(refund.clone());
     let tokens = stage.limit("tokens", "1/h").charge(refund);
@@ -165,40 +167,40 @@ async fn an_error_of_inner_middleware_counts_as_the_answer_that_it_becomes() {
             async move { if is_down { Err(ErrorBadGateway("down")) } else { served.await } }
         })
         .wrap(LimitMiddleware::new(Gate::new([limit, tokens])))
-        .default_service(web::to(as_asked));
+        .default_service(web::to(respond_as_requested));
     let app = test::init_service(app).await;
     for _ in 0..3 {
         let error = app.call(TestRequest::with_uri("/down").to_request()).await.unwrap_err();
         assert_eq!(error.error_response().status(), 502);
     }
-    let served = ask(&app, TestRequest::with_uri("/")).await;
+    let served = send_request(&app, TestRequest::with_uri("/")).await;
     assert_eq!(served.status(), 200);
     drop(served);
-    assert_eq!(ask(&app, TestRequest::with_uri("/")).await.status(), 429);
+    assert_eq!(send_request(&app, TestRequest::with_uri("/")).await.status(), 429);
 }
 
 #[tokio::test]
 async fn all_rules_are_charged_or_none() {
-    let stage = Stage::new();
+    let stage = RuleFixture::new();
     let everybody = stage.limit("everybody", "10/h");
     let tenant = stage.limit("tenant", "1/h").key(key::header("x-tenant").unwrap());
     let app = app!(Gate::new([everybody, tenant]));
     let by = |tenant: &'static str| TestRequest::get().insert_header(("x-tenant", tenant));
 
-    let response = ask(&app, by("a")).await;
+    let response = send_request(&app, by("a")).await;
     assert_eq!(header(&response, "ratelimit"), Some(r#""everybody";r=9;t=360, "tenant";r=0;t=3600"#));
     for _ in 0..5 {
-        assert_eq!(ask(&app, by("a")).await.status(), 429);
+        assert_eq!(send_request(&app, by("a")).await.status(), 429);
     }
-    let response = ask(&app, by("b")).await;
+    let response = send_request(&app, by("b")).await;
     assert_eq!(header(&response, "ratelimit"), Some(r#""everybody";r=8;t=360, "tenant";r=0;t=3600"#));
 }
 
 /// Whatever a client sends has a documented answer: a request without a usable key shares a bucket with all such requests, is
 /// not counted, or is answered with 400, as the rule says.
 #[tokio::test]
-async fn nothing_that_a_client_sends_is_an_error() {
-    type Ask<'a> = &'a dyn Fn() -> TestRequest;
+async fn malformed_requests_never_return_500() {
+    type MakeRequest<'a> = &'a dyn Fn() -> TestRequest;
     let header_of = |value: &[u8]| {
         let value = HeaderValue::from_bytes(value).unwrap();
         TestRequest::get().insert_header((HeaderName::from_static("x-key"), value))
@@ -209,7 +211,8 @@ async fn nothing_that_a_client_sends_is_an_error() {
         let from = "10.0.0.1:80".parse().unwrap();
         TestRequest::get().peer_addr(from).insert_header((HeaderName::from_static("forwarded"), value))
     };
-    let (open, bytes): (Ask<'_>, Ask<'_>) = (&|| other(b"for=\"[::1"), &|| other(b"=;,\"\\\xff"));
+    let (open, bytes): (MakeRequest<'_>, MakeRequest<'_>) =
+        (&|| other(b"for=\"[::1"), &|| other(b"=;,\"\\\xff"));
     let forwarded = |value: &'static str| {
         let from = "10.0.0.1:80".parse().unwrap();
         TestRequest::get().peer_addr(from).insert_header(("x-forwarded-for", value))
@@ -218,10 +221,11 @@ async fn nothing_that_a_client_sends_is_an_error() {
     let by_client = || key::client(proxies());
     let by_other = || key::client(proxies().forwarded());
     let by_function = || key::by(|_| Some("k".repeat(1 << 20).into()));
-    let (latin, nul, nobody): (Ask<'_>, Ask<'_>, Ask<'_>) =
+    let (latin, nul, nobody): (MakeRequest<'_>, MakeRequest<'_>, MakeRequest<'_>) =
         (&|| header_of(b"caf\xe9"), &|| header_of(b"\xff\xfe"), &TestRequest::get);
-    let (huge, large): (Ask<'_>, Ask<'_>) = (&|| header_of(&[b'a'; 1 << 20]), &|| header_of(&[b'b'; 4_097]));
-    let (garbage, wild): (Ask<'_>, Ask<'_>) =
+    let (huge, large): (MakeRequest<'_>, MakeRequest<'_>) =
+        (&|| header_of(&[b'a'; 1 << 20]), &|| header_of(&[b'b'; 4_097]));
+    let (garbage, wild): (MakeRequest<'_>, MakeRequest<'_>) =
         (&|| forwarded("unknown, ;;=\"\t,,"), &|| forwarded("1.2.3.4.5, [::1, 999.0.0.1"));
     // The first is let in; whether the other shares its bucket; and what becomes of both where the key must be there.
     let table = [
@@ -237,9 +241,9 @@ async fn nothing_that_a_client_sends_is_an_error() {
     ];
     for (what, key, first, second, shared, refused) in table {
         for (missing, answers) in [(Missing::Share, shared), (Missing::Refuse, refused)] {
-            let stage = Stage::new();
+            let stage = RuleFixture::new();
             let app = app!(stage.limit("key", "1/h").key(key.clone()).missing(missing));
-            let statuses = [ask(&app, first()).await, ask(&app, second()).await];
+            let statuses = [send_request(&app, first()).await, send_request(&app, second()).await];
             assert_eq!(statuses.map(|response| response.status().as_u16()), answers, "{what}, {missing:?}");
         }
     }
@@ -247,25 +251,25 @@ async fn nothing_that_a_client_sends_is_an_error() {
 
 /// Nobody did too much, so it is not 429.
 #[tokio::test]
-async fn a_rule_that_is_closed_without_its_store_is_unavailable() {
-    let stage = Stage::closed();
+async fn closed_rule_without_store_returns_503() {
+    let stage = RuleFixture::without_store();
     let app = app!(stage.limit("calls", "5/min"));
-    let refused = ask(&app, TestRequest::get()).await;
+    let refused = send_request(&app, TestRequest::get()).await;
     assert_eq!((refused.status().as_u16(), header(&refused, "retry-after")), (503, Some("1")));
     assert_eq!(header(&refused, "ratelimit"), None, "nobody knows what is left");
     assert_eq!(header(&refused, "content-type"), Some("application/problem+json"));
 }
 
 #[tokio::test]
-async fn routes_are_known_around_an_application_too() {
-    let stage = Stage::new();
+async fn app_level_middleware_knows_routes() {
+    let stage = RuleFixture::new();
     let users = stage.limit("users", "2/h").key(key::route()).routes(["/api/users/{id}"]);
     let login = stage.limit("login", "1/h").methods(["POST"]).routes(["/login"]);
     let app = App::new()
         .wrap(LimitMiddleware::new(Gate::new([users, login])))
-        .service(web::scope("/api").route("/users/{id}", web::get().to(as_asked)))
-        .route("/login", web::post().to(as_asked))
-        .route("/{page}", web::to(as_asked));
+        .service(web::scope("/api").route("/users/{id}", web::get().to(respond_as_requested)))
+        .route("/login", web::post().to(respond_as_requested))
+        .route("/{page}", web::to(respond_as_requested));
     let app = test::init_service(app).await;
     let story = [
         (TestRequest::with_uri("/api/users/1"), 200),
@@ -279,26 +283,32 @@ async fn routes_are_known_around_an_application_too() {
         (TestRequest::post().uri("/%6cogin"), 429),
     ];
     for (step, (request, status)) in story.into_iter().enumerate() {
-        assert_eq!(ask(&app, request).await.status().as_u16(), status, "step {step}");
+        assert_eq!(send_request(&app, request).await.status().as_u16(), status, "step {step}");
     }
 }
 
 #[tokio::test]
-async fn scopes_and_resources_have_gates_of_their_own() {
-    let stage = Stage::new();
+async fn scopes_and_resources_have_own_gates() {
+    let stage = RuleFixture::new();
     let scope = stage.limit("scope", "2/h").key(key::route());
     let resource = stage.limit("resource", "1/h").key(key::route());
     let app = App::new()
         .service(
-            web::scope("/scope").wrap(LimitMiddleware::new(scope)).route("/a", web::to(as_asked)).service(
-                web::resource("/b/{id}").wrap(LimitMiddleware::new(resource)).route(web::to(as_asked)),
-            ),
+            web::scope("/scope")
+                .wrap(LimitMiddleware::new(scope))
+                .route("/a", web::to(respond_as_requested))
+                .service(
+                    web::resource("/b/{id}")
+                        .wrap(LimitMiddleware::new(resource))
+                        .route(web::to(respond_as_requested)),
+                ),
         )
-        .default_service(web::to(as_asked));
+        .default_service(web::to(respond_as_requested));
     let app = test::init_service(app).await;
-    let both = ask(&app, TestRequest::with_uri("/scope/b/1")).await;
-    let told: Vec<_> = both.headers().get_all("ratelimit").map(|value| value.to_str().unwrap()).collect();
-    assert_eq!(told, [r#""resource";r=0;t=3600"#, r#""scope";r=1;t=1800"#], "each tells of its own");
+    let both = send_request(&app, TestRequest::with_uri("/scope/b/1")).await;
+    let remaining: Vec<_> =
+        both.headers().get_all("ratelimit").map(|value| value.to_str().unwrap()).collect();
+    assert_eq!(remaining, [r#""resource";r=0;t=3600"#, r#""scope";r=1;t=1800"#], "each tells of its own");
     let story = [
         ("/scope/a", 200),
         ("/scope/a", 200),
@@ -309,38 +319,39 @@ async fn scopes_and_resources_have_gates_of_their_own() {
         ("/elsewhere", 200),
     ];
     for (step, (path, status)) in story.into_iter().enumerate() {
-        assert_eq!(ask(&app, TestRequest::with_uri(path)).await.status(), status, "step {step}");
+        assert_eq!(send_request(&app, TestRequest::with_uri(path)).await.status(), status, "step {step}");
     }
 }
 
 #[tokio::test]
-async fn claims_of_earlier_middleware_are_a_key() {
-    struct Claims {
+async fn extension_of_earlier_middleware_is_key() {
+    struct SubjectClaims {
         subject: String,
     }
-    let stage = Stage::new();
-    let limit =
-        stage.limit("claims", "1/h").key(extension(|claims: &Claims| Some(claims.subject.as_str().into())));
+    let stage = RuleFixture::new();
+    let limit = stage
+        .limit("claims", "1/h")
+        .key(extension(|claims: &SubjectClaims| Some(claims.subject.as_str().into())));
     let app = App::new()
         .wrap(LimitMiddleware::new(limit))
         .wrap_fn(|request, service| {
             let subject = request.path().to_owned();
-            request.extensions_mut().insert(Claims { subject });
+            request.extensions_mut().insert(SubjectClaims { subject });
             service.call(request)
         })
-        .default_service(web::to(as_asked));
+        .default_service(web::to(respond_as_requested));
     let app = test::init_service(app).await;
     for (path, status) in [("/alice", 200), ("/alice", 429), ("/bob", 200)] {
-        assert_eq!(ask(&app, TestRequest::with_uri(path)).await.status(), status);
+        assert_eq!(send_request(&app, TestRequest::with_uri(path)).await.status(), status);
     }
 }
 
 #[tokio::test]
-async fn a_request_may_wait_for_its_turn() {
-    let stage = Stage::new();
+async fn request_waits_for_quota() {
+    let stage = RuleFixture::new();
     let patient = Declaration::of("patient").quota("1/s").unwrap().wait(Duration::from_secs(1));
-    let app = app!(stage.declared(patient));
-    assert_eq!(ask(&app, TestRequest::get()).await.status(), 200);
+    let app = app!(stage.add_rule(patient));
+    assert_eq!(send_request(&app, TestRequest::get()).await.status(), 200);
     // Who gives up while waiting has paid nothing.
     for _ in 0..3 {
         let mut waiting = Box::pin(app.call(TestRequest::get().to_request()));
@@ -348,20 +359,20 @@ async fn a_request_may_wait_for_its_turn() {
     }
     let mut waiting = Box::pin(app.call(TestRequest::get().to_request()));
     assert!(poll(waiting.as_mut()).is_pending());
-    stage.hand.advance(Duration::from_micros(999_999));
+    stage.clock.advance(Duration::from_micros(999_999));
     assert!(poll(waiting.as_mut()).is_pending());
-    stage.hand.advance(Duration::from_micros(1));
+    stage.clock.advance(Duration::from_micros(1));
     let Poll::Ready(response) = poll(waiting.as_mut()) else { panic!("its turn has come") };
     assert_eq!(response.unwrap().status(), 200);
 }
 
 /// A rate and a number at once in one rule: both are waited for.
 #[tokio::test]
-async fn a_request_may_wait_for_a_slot_too() {
-    let stage = Stage::new();
+async fn request_waits_for_slot() {
+    let stage = RuleFixture::new();
     let patient = Declaration::of("patient").quota("10/s").unwrap().quota("1 at once").unwrap();
-    let app = app!(stage.declared(patient.wait(Duration::from_secs(1))));
-    let first = ask(&app, TestRequest::get()).await;
+    let app = app!(stage.add_rule(patient.wait(Duration::from_secs(1))));
+    let first = send_request(&app, TestRequest::get()).await;
     let mut waiting = Box::pin(app.call(TestRequest::get().to_request()));
     assert!(poll(waiting.as_mut()).is_pending());
     drop(first);
@@ -370,38 +381,38 @@ async fn a_request_may_wait_for_a_slot_too() {
 }
 
 #[tokio::test]
-async fn a_slot_is_held_until_the_body_is_gone() {
-    let stage = Stage::new();
+async fn slot_is_held_until_body_ends() {
+    let stage = RuleFixture::new();
     let app = App::new()
         .wrap(LimitMiddleware::new(stage.limit("slots", "1 at once")))
         .route("/for-ever", web::to(|| async { pending::<&str>().await }))
         .route("/empty", web::to(|| async { HttpResponse::NoContent().finish() }))
-        .default_service(web::to(as_asked));
+        .default_service(web::to(respond_as_requested));
     let app = test::init_service(app).await;
     let at = TestRequest::with_uri;
 
     // While it is served: giving up gives it back.
     let mut served = Box::pin(app.call(at("/for-ever").to_request()));
     assert!(matches!(poll(served.as_mut()), Poll::Pending));
-    assert_eq!(ask(&app, at("/")).await.status(), 429);
+    assert_eq!(send_request(&app, at("/")).await.status(), 429);
     drop(served);
 
     // While its body is not sent: dropping it gives it back, and so does its end.
-    let response = ask(&app, at("/")).await;
+    let response = send_request(&app, at("/")).await;
     assert_eq!(response.status(), 200);
-    assert_eq!(ask(&app, at("/")).await.status(), 429);
+    assert_eq!(send_request(&app, at("/")).await.status(), 429);
     drop(response);
-    let response = ask(&app, at("/")).await;
+    let response = send_request(&app, at("/")).await;
     assert_eq!(test::read_body(response).await, "served");
 
     // A body that is boxed on its way is still held.
-    let boxed = ask(&app, at("/")).await.map_into_boxed_body();
-    assert_eq!(ask(&app, at("/")).await.status(), 429);
+    let boxed = send_request(&app, at("/")).await.map_into_boxed_body();
+    assert_eq!(send_request(&app, at("/")).await.status(), 429);
     drop(boxed);
 
     // Where there is no body, there is nothing to wait for.
-    let empty = ask(&app, at("/empty")).await;
-    assert_eq!(ask(&app, at("/")).await.status(), 200);
+    let empty = send_request(&app, at("/empty")).await;
+    assert_eq!(send_request(&app, at("/")).await.status(), 200);
     drop(empty);
 }
 

@@ -5,4 +5,4 @@
 mod guards;
 mod limit;
 mod server;
-mod stage;
+mod support;

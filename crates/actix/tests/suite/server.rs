@@ -2,7 +2,7 @@
 
 #![allow(clippy::unwrap_used, reason = "a test may fail")]
 
-use crate::stage::{Stage, serve};
+use crate::support::{RuleFixture, serve};
 use actix_web::{App, HttpResponse, web};
 use bytes::Bytes;
 use reqwest::{Client, Version};
@@ -27,15 +27,15 @@ use tokio::{
 };
 
 /// The two wires, each as a client that keeps one connection of its own.
-const WIRES: [(Version, fn() -> Client); 2] = [
+const HTTP_CLIENTS: [(Version, fn() -> Client); 2] = [
     (Version::HTTP_11, || Client::builder().no_proxy().build().unwrap()),
     (Version::HTTP_2, || Client::builder().no_proxy().http2_prior_knowledge().build().unwrap()),
 ];
 
 #[actix_web::test]
-async fn neither_workers_nor_connections_multiply_a_limit() {
-    for (version, client) in WIRES {
-        let stage = Stage::new();
+async fn workers_and_connections_share_limit() {
+    for (version, client) in HTTP_CLIENTS {
+        let stage = RuleFixture::new();
         let gate = Gate::from(stage.limit("api", "10/h").key(key::peer()));
         let app = move || {
             let limit = LimitMiddleware::new(gate.clone());
@@ -66,9 +66,9 @@ async fn neither_workers_nor_connections_multiply_a_limit() {
 }
 
 /// A body that yields what a test sends, and ends when the test says so.
-struct Told(mpsc::UnboundedReceiver<&'static str>);
+struct ChannelStream(mpsc::UnboundedReceiver<&'static str>);
 
-impl futures_core::Stream for Told {
+impl futures_core::Stream for ChannelStream {
     type Item = Result<Bytes, Infallible>;
 
     fn poll_next(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Option<Self::Item>> {
@@ -77,23 +77,23 @@ impl futures_core::Stream for Told {
 }
 
 /// The first to come gets the body that a test tells.
-async fn download(told: web::Data<Mutex<Option<Told>>>) -> HttpResponse {
-    match told.lock().unwrap().take() {
-        Some(told) => HttpResponse::Ok().streaming(told),
+async fn download(body: web::Data<Mutex<Option<ChannelStream>>>) -> HttpResponse {
+    match body.lock().unwrap().take() {
+        Some(body) => HttpResponse::Ok().streaming(body),
         None => HttpResponse::Ok().body("again"),
     }
 }
 
 #[actix_web::test]
-async fn a_body_holds_its_slot_until_it_has_been_sent() {
-    for (version, client) in WIRES {
-        let stage = Stage::new();
+async fn body_holds_slot_until_sent() {
+    for (version, client) in HTTP_CLIENTS {
+        let stage = RuleFixture::new();
         let gate = Gate::from(stage.limit("downloads", "1 at once"));
-        let (script, told) = mpsc::unbounded_channel();
-        let told = web::Data::new(Mutex::new(Some(Told(told))));
+        let (script, body) = mpsc::unbounded_channel();
+        let body = web::Data::new(Mutex::new(Some(ChannelStream(body))));
         let app = move || {
             let limit = LimitMiddleware::new(gate.clone());
-            App::new().app_data(told.clone()).wrap(limit).route("/", web::get().to(download))
+            App::new().app_data(body.clone()).wrap(limit).route("/", web::get().to(download))
         };
         let served = serve!(2, app);
         let status = || async { client().get(served.url("/")).send().await.unwrap().status().as_u16() };
@@ -113,15 +113,15 @@ async fn a_body_holds_its_slot_until_it_has_been_sent() {
 }
 
 #[actix_web::test]
-async fn a_client_that_goes_away_gives_its_slot_back() {
-    for (version, client) in WIRES {
-        let stage = Stage::new();
+async fn disconnected_client_releases_slot() {
+    for (version, client) in HTTP_CLIENTS {
+        let stage = RuleFixture::new();
         let gate = Gate::from(stage.limit("downloads", "1 at once"));
-        let (script, told) = mpsc::unbounded_channel();
-        let told = web::Data::new(Mutex::new(Some(Told(told))));
+        let (script, body) = mpsc::unbounded_channel();
+        let body = web::Data::new(Mutex::new(Some(ChannelStream(body))));
         let app = move || {
             let limit = LimitMiddleware::new(gate.clone());
-            App::new().app_data(told.clone()).wrap(limit).route("/", web::get().to(download))
+            App::new().app_data(body.clone()).wrap(limit).route("/", web::get().to(download))
         };
         let served = serve!(2, app);
 
@@ -148,8 +148,8 @@ async fn a_client_that_goes_away_gives_its_slot_back() {
 }
 
 #[actix_web::test]
-async fn a_request_is_refused_before_its_body_is_read() {
-    let stage = Stage::new();
+async fn request_is_denied_before_body_is_read() {
+    let stage = RuleFixture::new();
     let gate = Gate::from(stage.limit("uploads", "1/h"));
     let read = |body: Bytes| async move { body.len().to_string() };
     let app = move || App::new().wrap(LimitMiddleware::new(gate.clone())).route("/", web::post().to(read));
@@ -170,9 +170,9 @@ async fn a_request_is_refused_before_its_body_is_read() {
 }
 
 #[actix_web::test]
-async fn a_login_pays_for_its_failures_only_and_a_handler_may_refuse_by_itself() {
-    for (version, client) in WIRES {
-        let stage = Stage::new();
+async fn failed_logins_are_charged_and_handler_can_deny() {
+    for (version, client) in HTTP_CLIENTS {
+        let stage = RuleFixture::new();
         let failed = Charge::only_if(|reply: &dyn Reply| reply.status() == 401);
         let gate = Gate::from(stage.limit("login", "3/h").key(key::peer()).charge(failed));
         let search = stage.limit("search", "1/h").rule().clone();
@@ -185,7 +185,7 @@ async fn a_login_pays_for_its_failures_only_and_a_handler_may_refuse_by_itself()
         let app = move || {
             App::new()
                 .app_data(web::Data::new(search.clone()))
-                .route("/search", web::get().to(limited_by_hand))
+                .route("/search", web::get().to(limited_handler))
                 .service(
                     web::resource("/login")
                         .wrap(LimitMiddleware::new(gate.clone()))
@@ -215,7 +215,7 @@ async fn a_login_pays_for_its_failures_only_and_a_handler_may_refuse_by_itself()
 }
 
 /// The error of a rule is an answer.
-async fn limited_by_hand(rule: web::Data<Rule>) -> Result<&'static str, Limited> {
+async fn limited_handler(rule: web::Data<Rule>) -> Result<&'static str, Limited> {
     rule.admit("everybody", 1).await?;
     Ok("found")
 }

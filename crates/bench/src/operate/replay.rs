@@ -5,8 +5,8 @@ use std::{hint::black_box, io::Read as _, path::Path, sync::Arc, time::Instant};
 use tidegate_bench::{BenchResult, interleaved::median, suite::Measurement};
 use tidegate_policy::Policy;
 use tidegate_replay::{
-    log::{Formats, Input, Log},
-    play,
+    log::{LineFormats, LogInput, RequestLog},
+    replay_log,
 };
 use tidegate_rule::request::Head as _;
 
@@ -32,8 +32,8 @@ pub(crate) fn measure() -> BenchResult<Measurement> {
     Ok(Measurement { value: replayed / alone, figures })
 }
 
-fn open_log(log: &Arc<[u8]>) -> BenchResult<Log> {
-    Ok(Log::open(vec![Input::bytes("log", log.clone())], Formats::known(&[])?, None)?)
+fn open_log(log: &Arc<[u8]>) -> BenchResult<RequestLog> {
+    Ok(RequestLog::open(vec![LogInput::from_bytes("log", log.clone())], LineFormats::builtin(&[])?, None)?)
 }
 
 /// Lines per second of reading alone.
@@ -41,7 +41,7 @@ fn parse(log: &Arc<[u8]>) -> BenchResult<f64> {
     let start = Instant::now();
     let mut log = open_log(log)?;
     let mut lines = 0_u64;
-    while let Some((line, now)) = log.next_line()? {
+    while let Some((line, now)) = log.next_request()? {
         black_box((line.path(), now));
         lines += 1;
     }
@@ -51,9 +51,9 @@ fn parse(log: &Arc<[u8]>) -> BenchResult<f64> {
 /// Lines per second of a replay.
 fn replay(log: &Arc<[u8]>, policy: &Policy) -> BenchResult<f64> {
     let start = Instant::now();
-    let played = play(open_log(log)?, (policy, Path::new("")), None, |_| {})?;
+    let played = replay_log(open_log(log)?, (policy, Path::new("")), None, |_| {})?;
     let seconds = start.elapsed().as_secs_f64();
-    if played.log.broken > 0 || played.tally.denied == 0 || played.tally.admitted == 0 {
+    if played.log.broken > 0 || played.stats.denied == 0 || played.stats.admitted == 0 {
         return Err("the replay did not do what it should".into());
     }
     Ok(played.log.requests as f64 / seconds)

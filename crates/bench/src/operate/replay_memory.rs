@@ -10,9 +10,9 @@ use std::{
 use tidegate_bench::{BenchResult, suite::Measurement};
 use tidegate_policy::Policy;
 use tidegate_replay::{
-    Progress,
-    log::{Formats, Input, Log},
-    play,
+    ReplayProgress,
+    log::{LineFormats, LogInput, RequestLog},
+    replay_log,
 };
 
 pub(crate) const ABOUT: &str =
@@ -40,18 +40,26 @@ fn peak_of_child(megabytes: u64) -> BenchResult<u64> {
 pub(crate) fn print_peak_memory(megabytes: &str) -> BenchResult<()> {
     let bytes = megabytes.parse::<u64>()? * 1_000_000;
     let policy: Policy = POLICY.parse()?;
-    let log = Log::open(vec![Input::stream("log", GeneratedLog::new(bytes))], Formats::known(&[])?, None)?;
+    let log = RequestLog::open(
+        vec![LogInput::from_stream("log", GeneratedLog::new(bytes))],
+        LineFormats::builtin(&[])?,
+        None,
+    )?;
     let mut next = 0;
-    let on_progress = |progress: Progress| {
-        if progress.read >= next && bytes > 1_000_000_000 {
+    let on_progress = |progress: ReplayProgress| {
+        if progress.bytes_read >= next && bytes > 1_000_000_000 {
             next += 1_000_000_000;
             // Nobody is left to tell when standard error is closed.
-            let _ =
-                writeln!(io::stderr(), "  {} of {} GB", progress.read / 1_000_000_000, bytes / 1_000_000_000);
+            let _ = writeln!(
+                io::stderr(),
+                "  {} of {} GB",
+                progress.bytes_read / 1_000_000_000,
+                bytes / 1_000_000_000
+            );
         }
     };
-    let played = play(log, (&policy, Path::new("")), None, on_progress)?;
-    if played.log.broken > 0 || played.tally.denied == 0 {
+    let played = replay_log(log, (&policy, Path::new("")), None, on_progress)?;
+    if played.log.broken > 0 || played.stats.denied == 0 {
         return Err("the replay did not do what it should".into());
     }
     let status = fs::read_to_string("/proc/self/status")?;

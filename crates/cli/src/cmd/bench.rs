@@ -22,7 +22,7 @@ use std::{
 };
 use tidegate::Clock;
 use tidegate_core::{Micros, Percent};
-use tidegate_replay::Progress;
+use tidegate_replay::ReplayProgress;
 use tokio::runtime::Builder;
 
 /// Send a load by an exact schedule, and compare what was admitted with what a policy says.
@@ -131,7 +131,7 @@ pub(crate) fn run(args: &Args) -> Result<(), Failure> {
             }
         });
         let show = |requests, since: Micros| {
-            bar.show(Progress { requests, read: since.get(), size: Some(length.get()) });
+            bar.show(ReplayProgress { requests, bytes_read: since.get(), total_bytes: Some(length.get()) });
         };
         bench::run(plan, stop.clone(), show).await
     });

@@ -11,7 +11,7 @@ use std::{
     io::{self, Write as _},
     path::{Path, PathBuf},
 };
-use tidegate_import::{Imported, Loss, LossKind};
+use tidegate_import::{ImportedPolicy, Loss, LossKind};
 use tidegate_policy::{DiskFiles, PolicyFormat};
 
 /// Write a policy that says what another program's configuration says.
@@ -64,7 +64,7 @@ pub(crate) fn run(args: &Args) -> Result<(), Failure> {
     let From::Nginx(Nginx { file, out, force, accept_loss, json }) = &args.from;
     let format = out.as_deref().map_or(Ok(PolicyFormat::Yaml), format)?;
     let imported =
-        Imported::nginx(file, &DiskFiles).map_err(|problems| Failure::input(problems.to_string()))?;
+        ImportedPolicy::nginx(file, &DiskFiles).map_err(|problems| Failure::input(problems.to_string()))?;
     let is_refused = |loss: &&Loss| !accept_loss.contains(&loss.directive);
     let refused: Vec<&Loss> = imported.losses_of(LossKind::Protection).filter(is_refused).collect();
     if !refused.is_empty() {
@@ -118,17 +118,17 @@ fn write(path: &Path, text: &str, force: bool) -> Result<(), Failure> {
     }
 }
 
-fn report(imported: &Imported, policy: Option<&str>) -> Value {
+fn report(imported: &ImportedPolicy, policy: Option<&str>) -> Value {
     let loss = |loss: &Loss| {
         let kind = match loss.kind {
             LossKind::Protection => "protection",
-            LossKind::Decoration => "decoration",
+            LossKind::Cosmetic => "decoration",
         };
         json!({
             "kind": kind,
             "directive": loss.directive,
-            "place": loss.place,
-            "said": loss.said,
+            "place": loss.location,
+            "said": loss.text,
             "reason": loss.reason,
         })
     };
@@ -143,11 +143,11 @@ fn format(path: &Path) -> Result<PolicyFormat, Failure> {
 }
 
 /// Reports what is lost, what protected first. A closed standard error is no reason to fail.
-fn tell(imported: &Imported) {
+fn tell(imported: &ImportedPolicy) {
     let mut stderr = io::stderr().lock();
     let kinds = [
         (LossKind::Protection, "of protection lost, as accepted"),
-        (LossKind::Decoration, "not carried over, or different now"),
+        (LossKind::Cosmetic, "not carried over, or different now"),
     ];
     for (kind, what) in kinds {
         let count = imported.losses_of(kind).count();

@@ -13,9 +13,9 @@ use std::{
 };
 use tidegate_replay::{
     Replay,
-    log::{Formats, Input, Log},
-    play,
-    report::{self, Report},
+    log::{LineFormats, LogInput, RequestLog},
+    replay_log,
+    report::{self, ReplayReport},
 };
 
 /// Play access logs through a policy on their own clock, and tell what it would have done.
@@ -78,24 +78,24 @@ pub(crate) fn run(args: &Args) -> Result<(), Failure> {
         keep_apart(path, args.logs.iter().map(Path::new).chain(policies.map(PathBuf::as_path)))?;
     }
     named_once(&args.logs)?;
-    let inputs = args.logs.iter().map(|log| Input::of(log)).collect();
+    let inputs = args.logs.iter().map(|log| LogInput::from_path(log)).collect();
     let user = Replay::user_header(&policy).or_else(|| Replay::user_header(against.as_ref()?));
-    let log =
-        Log::open(inputs, args.lines.formats()?, user).map_err(|error| Failure::input(error.to_string()))?;
+    let log = RequestLog::open(inputs, args.lines.formats()?, user)
+        .map_err(|error| Failure::input(error.to_string()))?;
     let mut bar = Bar::new();
     let base = |_: &Path| Path::new("");
     let other = against.as_ref().zip(args.against.as_deref()).map(|(policy, path)| (policy, base(path)));
-    let outcome = play(log, (&policy, base(&args.policy)), other, |progress| bar.show(progress));
+    let outcome = replay_log(log, (&policy, base(&args.policy)), other, |progress| bar.show(progress));
     bar.clear();
     let play = outcome.map_err(|failure| Failure::input(failure.to_string()))?;
     let (name, other) = (name(&args.policy), args.against.as_deref().map(self::name));
-    let report = Report { play: &play, policy: &name, against: other.as_deref() };
+    let report = ReplayReport { result: &play, policy: &name, baseline: other.as_deref() };
     match args.json {
-        true => terminal::print(&format!("{:#}\n", report::json(&report)))?,
-        false => terminal::print(&harmless(&report::text(&report)))?,
+        true => terminal::print(&format!("{:#}\n", report::to_json(&report)))?,
+        false => terminal::print(&harmless(&report::to_text(&report)))?,
     }
     match &args.html {
-        Some(path) => fs::write(path, report::html(&report)).map_err(|error| Failure::write(path, &error)),
+        Some(path) => fs::write(path, report::to_html(&report)).map_err(|error| Failure::write(path, &error)),
         None => Ok(()),
     }
 }
@@ -126,10 +126,10 @@ pub(super) fn named_once(logs: &[String]) -> Result<(), Failure> {
 
 impl Lines {
     /// The formats that lines are tried by.
-    pub(super) fn formats(&self) -> Result<Formats, Failure> {
+    pub(super) fn formats(&self) -> Result<LineFormats, Failure> {
         let formats = match &self.format {
-            Some(format) => Formats::one(format, &self.fields),
-            None => Formats::known(&self.fields),
+            Some(format) => LineFormats::single(format, &self.fields),
+            None => LineFormats::builtin(&self.fields),
         };
         formats.map_err(|error| Failure::input(error.to_string()))
     }

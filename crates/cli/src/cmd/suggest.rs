@@ -18,9 +18,9 @@ use std::{
 use tidegate_core::Percent;
 use tidegate_policy::PolicyFormat;
 use tidegate_replay::{
-    Failure as NotReplayed,
-    log::{Formats, Input, Log},
-    suggest::{self, Suggestion, Target, Wish},
+    ReplayError as NotReplayed,
+    log::{LineFormats, LogInput, RequestLog},
+    suggest::{self, SuggestRequest, SuggestTarget, Suggestion},
 };
 
 /// Suggest quotas for the traffic of access logs or of a running gateway, with the evidence, as a policy in shadow mode.
@@ -92,11 +92,11 @@ const MOST: u64 = 256 << 20;
 
 pub(crate) fn run(args: &Args) -> Result<(), Failure> {
     let target = match &args.target_denied {
-        Some(text) => Target::Requests(share("--target-denied", text)?),
-        None => Target::Keys(share("--target-keys", &args.target_keys)?),
+        Some(text) => SuggestTarget::Requests(share("--target-denied", text)?),
+        None => SuggestTarget::Keys(share("--target-keys", &args.target_keys)?),
     };
     let headroom = share("--headroom", &args.headroom)?;
-    let wish = Wish::read(&args.key, target, headroom).map_err(Failure::input)?;
+    let wish = SuggestRequest::parse(&args.key, target, headroom).map_err(Failure::input)?;
     let format = args.out.as_deref().map(format).transpose()?;
     if let Some(path) = &args.out {
         keep_apart(path, args.logs.iter().map(Path::new))?;
@@ -113,31 +113,31 @@ pub(crate) fn run(args: &Args) -> Result<(), Failure> {
         write(path, &written(&suggestion, format), args.force)?;
     }
     match args.json {
-        true => terminal::print(&format!("{:#}\n", suggest::json(&suggestion))),
+        true => terminal::print(&format!("{:#}\n", suggest::to_json(&suggestion))),
         false => terminal::print(&harmless(&said(&suggestion, args.out.as_deref()))),
     }
 }
 
-fn of_logs(wish: Wish, args: &Args) -> Result<Suggestion, Failure> {
+fn of_logs(wish: SuggestRequest, args: &Args) -> Result<Suggestion, Failure> {
     let formats = args.lines.formats()?;
     let kept = args.logs.iter().map(|log| kept(log)).collect::<Result<Vec<_>, _>>()?;
     let inputs = || {
         let input = |(log, bytes): (&String, &Option<Arc<[u8]>>)| match (log.as_str(), bytes) {
-            ("-", Some(bytes)) => Input::bytes("standard input", bytes.clone()),
-            (path, Some(bytes)) => Input::bytes(path, bytes.clone()),
-            (path, None) => Input::of(path),
+            ("-", Some(bytes)) => LogInput::from_bytes("standard input", bytes.clone()),
+            (path, Some(bytes)) => LogInput::from_bytes(path, bytes.clone()),
+            (path, None) => LogInput::from_path(path),
         };
         args.logs.iter().zip(&kept).map(input).collect()
     };
     watched(wish, &formats, inputs).map_err(|failure| Failure::input(failure.to_string()))
 }
 
-fn of_gateway(wish: Wish, url: Option<&str>) -> Result<Suggestion, Failure> {
+fn of_gateway(wish: SuggestRequest, url: Option<&str>) -> Result<Suggestion, Failure> {
     let operator = Operator::said(url, "--from")?;
     let history = block_on(History::of(&operator))?;
     history.can_tell(&wish.key, &wish.key_text)?;
-    let formats = Formats::one("json", &[]).map_err(|error| Failure::input(error.to_string()))?;
-    let inputs = || vec![Input::bytes(&history.name, history.lines.clone())];
+    let formats = LineFormats::single("json", &[]).map_err(|error| Failure::input(error.to_string()))?;
+    let inputs = || vec![LogInput::from_bytes(&history.name, history.lines.clone())];
     let suggestion = watched(wish, &formats, inputs);
     let mut suggestion = suggestion.map_err(|failure| match failure {
         NotReplayed::NoKey { key, .. } => Failure::input(format!(
@@ -154,11 +154,11 @@ fn of_gateway(wish: Wish, url: Option<&str>) -> Result<Suggestion, Failure> {
 
 /// Suggests something, with a bar.
 fn watched(
-    wish: Wish,
-    formats: &Formats,
-    inputs: impl Fn() -> Vec<Input>,
+    wish: SuggestRequest,
+    formats: &LineFormats,
+    inputs: impl Fn() -> Vec<LogInput>,
 ) -> Result<Suggestion, NotReplayed> {
-    let open = || Log::open(inputs(), formats.clone(), Some("x-user".to_owned()));
+    let open = || RequestLog::open(inputs(), formats.clone(), Some("x-user".to_owned()));
     let mut bar = Bar::new();
     let outcome = suggest::suggest(wish, open, |progress| bar.show(progress));
     bar.clear();
@@ -166,7 +166,7 @@ fn watched(
 }
 
 fn said(suggestion: &Suggestion, out: Option<&Path>) -> String {
-    let text = suggest::text(suggestion);
+    let text = suggest::to_text(suggestion);
     match out {
         Some(path) => {
             format!("{text}\nwritten to {}, in shadow mode: nothing is denied yet\n", path.display())
@@ -186,7 +186,7 @@ fn written(suggestion: &Suggestion, format: PolicyFormat) -> String {
     format!(
         "# Suggested from {names}, {} requests: {}, headroom {}.\n# In shadow mode: leave out `mode` to enforce a \
          rule.\n{policy}",
-        log.requests, suggestion.wish.target, suggestion.wish.headroom
+        log.requests, suggestion.request.target, suggestion.request.headroom
     )
 }
 

@@ -2,7 +2,7 @@
 //!
 //! ```text
 //!            first byte          head is there
-//!   Idle ───────────────▶ Head ────────────────▶ Busy ──▶ … the last answer is gone: Idle
+//!   Idle ───────────────▶ Head ────────────────▶ Rejected ──▶ … the last answer is gone: Idle
 //!    idle-timeout          header-timeout         (body-timeout where bodies stand still)
 //! ```
 //!

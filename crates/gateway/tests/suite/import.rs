@@ -13,7 +13,7 @@ use std::{
 };
 use tempfile::TempDir;
 use tidegate_gateway::{Gateway, PolicySource};
-use tidegate_import::{Imported, LossKind};
+use tidegate_import::{ImportedPolicy, LossKind};
 use tidegate_policy::{DiskFiles, PolicyFormat};
 use tidegate_rule::Rules;
 use tidegate_testkit::servers::NginxServer;
@@ -367,7 +367,7 @@ async fn compare(case: &Case) {
     let config = folder.path().join("nginx.conf");
     let port = nginx.address().port().to_string();
     fs::write(&config, http.replace("PORT", &port)).unwrap();
-    let mut imported = Imported::nginx(&config, &DiskFiles).unwrap();
+    let mut imported = ImportedPolicy::nginx(&config, &DiskFiles).unwrap();
     assert_eq!(imported.losses_of(LossKind::Protection).count(), 0, "{}: {:?}", case.name, imported.losses);
     let theirs: Vec<SocketAddr> = imported.policy.listen.iter().map(|listener| listener.address).collect();
     for listener in &mut imported.policy.listen {

@@ -1,6 +1,6 @@
 //! `allow` and `deny`: nginx takes the first network that an address is in, and lets in whoever is in none.
 
-use super::{Importer, lexer::Directive, region::and_not};
+use super::{Importer, lexer::Directive, match_set::exclude};
 use tidegate_access::Prefix;
 use tidegate_policy::{
     model::{AccessSpec, Match, Network},
@@ -10,81 +10,83 @@ use tidegate_policy::{
 /// One `allow` or `deny`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub(super) struct AccessEntry {
-    pub(super) verb: Verb,
+    pub(super) action: AccessAction,
     /// `None` is `all`.
     pub(super) network: Option<Prefix>,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub(super) enum Verb {
+pub(super) enum AccessAction {
     Allow,
     Deny,
 }
 
 /// The list of a level.
 #[derive(Clone, Debug, Default)]
-pub(super) struct AccessList {
+pub(super) struct NginxAccessList {
     pub(super) entries: Vec<AccessEntry>,
-    pub(super) at: Option<SourceSpan>,
+    pub(super) span: Option<SourceSpan>,
 }
 
 /// `limit_except METHODS { allow …; deny …; }`
 #[derive(Clone, Debug)]
-pub(super) struct Except {
+pub(super) struct LimitExcept {
     pub(super) methods: Vec<String>,
-    pub(super) access: AccessList,
+    pub(super) access: NginxAccessList,
 }
 
 impl Importer<'_> {
     /// `allow NETWORK;` or `deny NETWORK;`
-    pub(super) fn access(&mut self, directive: &Directive, list: &mut AccessList) {
-        let verb = if directive.name == "allow" { Verb::Allow } else { Verb::Deny };
+    pub(super) fn read_access(&mut self, directive: &Directive, list: &mut NginxAccessList) {
+        let verb = if directive.name == "allow" { AccessAction::Allow } else { AccessAction::Deny };
         let network = match directive.arg(0) {
             Some("all") => None,
-            Some("unix:") => return self.lose(directive, "requests do not come in through unix sockets"),
+            Some("unix:") => {
+                return self.record_loss(directive, "requests do not come in through unix sockets");
+            }
             text => match text.and_then(|text| text.parse().ok()) {
                 Some(network) => Some(network),
                 None => {
-                    return self.lose_protection(
+                    return self.record_protection_loss(
                         directive,
                         "not an address, a network or `all`; write a rule with `deny` and `allow`",
                     );
                 }
             },
         };
-        if list.entries.len() >= MOST_ENTRIES {
-            return self.blame(
-                directive.at,
+        if list.entries.len() >= MAX_ACCESS_ENTRIES {
+            return self.report_error(
+                directive.span,
                 "one of thousands of networks",
                 "put them into a list of the policy",
             );
         }
-        list.at.get_or_insert(directive.at);
-        list.entries.push(AccessEntry { verb, network });
+        list.span.get_or_insert(directive.span);
+        list.entries.push(AccessEntry { action: verb, network });
     }
 
     /// `limit_except GET POST { … }`: other methods have a list of their own.
-    pub(super) fn except(&mut self, directive: &Directive) -> Except {
+    pub(super) fn read_limit_except(&mut self, directive: &Directive) -> LimitExcept {
         let mut methods: Vec<String> =
             directive.args.iter().map(|word| word.text.to_ascii_uppercase()).collect();
         if methods.iter().any(|method| method == "GET") {
             methods.push("HEAD".to_owned());
         }
-        let mut access = AccessList::default();
+        let mut access = NginxAccessList::default();
         for entry in directive.block.iter().flatten() {
             match entry.name.as_str() {
-                "allow" | "deny" => self.access(entry, &mut access),
-                _ => self.other(entry),
+                "allow" | "deny" => self.read_access(entry, &mut access),
+                _ => self.record_unsupported(entry),
             }
         }
-        Except { methods, access }
+        LimitExcept { methods, access }
     }
 }
 
-const MOST_ENTRIES: usize = 10_000;
+const MAX_ACCESS_ENTRIES: usize = 10_000;
 
 /// What a list says: lists of a rule where that is the same, or else the requests that are denied; `None` if all are let in.
-pub(super) fn rule_of(entries: &[AccessEntry]) -> Option<(AccessSpec, Match)> {
+pub(super) fn access_rule(entries: &[AccessEntry]) -> Option<(AccessSpec, Match)> {
     // Whoever is in `all` is in no entry behind it.
     let end = entries.iter().position(|entry| entry.network.is_none()).map_or(entries.len(), |at| at + 1);
     let entries = &entries[..end];
@@ -93,20 +95,21 @@ pub(super) fn rule_of(entries: &[AccessEntry]) -> Option<(AccessSpec, Match)> {
     };
     let all = || vec![Network::List("all".to_owned())];
     let ends_in_denial =
-        entries.last().is_some_and(|entry| entry.verb == Verb::Deny && entry.network.is_none());
-    let is_all = |verb: Verb, entries: &[AccessEntry]| entries.iter().all(|entry| entry.verb == verb);
-    if is_all(Verb::Allow, entries) {
+        entries.last().is_some_and(|entry| entry.action == AccessAction::Deny && entry.network.is_none());
+    let is_all =
+        |verb: AccessAction, entries: &[AccessEntry]| entries.iter().all(|entry| entry.action == verb);
+    if is_all(AccessAction::Allow, entries) {
         return None;
     }
-    if ends_in_denial && is_all(Verb::Allow, &entries[..entries.len() - 1]) {
+    if ends_in_denial && is_all(AccessAction::Allow, &entries[..entries.len() - 1]) {
         let allow = networks(&entries[..entries.len() - 1]);
         return Some((AccessSpec { deny: all(), allow, ban: None }, Match::default()));
     }
     let denies = match entries.last() {
-        Some(AccessEntry { verb: Verb::Allow, network: None }) => &entries[..entries.len() - 1],
+        Some(AccessEntry { action: AccessAction::Allow, network: None }) => &entries[..entries.len() - 1],
         _ => entries,
     };
-    if !ends_in_denial && is_all(Verb::Deny, denies) {
+    if !ends_in_denial && is_all(AccessAction::Deny, denies) {
         return Some((AccessSpec { deny: networks(denies), ..AccessSpec::default() }, Match::default()));
     }
     // From the last entry to the first: each adds its network to those denied, or takes it out.
@@ -116,15 +119,17 @@ pub(super) fn rule_of(entries: &[AccessEntry]) -> Option<(AccessSpec, Match)> {
             Some(network) => Match { clients: vec![Network::Prefix(network)], ..Match::default() },
             None => Match { clients: all(), ..Match::default() },
         };
-        denied = match (entry.verb, denied) {
-            (Verb::Deny, None) => Some(these),
-            (Verb::Deny, Some(denied)) if denied.any.is_empty() && denied.not.is_none() => {
+        denied = match (entry.action, denied) {
+            (AccessAction::Deny, None) => Some(these),
+            (AccessAction::Deny, Some(denied)) if denied.any.is_empty() && denied.not.is_none() => {
                 Some(Match { clients: [these.clients, denied.clients].concat(), ..Match::default() })
             }
-            (Verb::Deny, Some(denied)) => Some(Match { any: vec![these, denied], ..Match::default() }),
-            (Verb::Allow, None) => None,
-            (Verb::Allow, Some(mut denied)) => {
-                and_not(&mut denied, these);
+            (AccessAction::Deny, Some(denied)) => {
+                Some(Match { any: vec![these, denied], ..Match::default() })
+            }
+            (AccessAction::Allow, None) => None,
+            (AccessAction::Allow, Some(mut denied)) => {
+                exclude(&mut denied, these);
                 Some(denied)
             }
         };

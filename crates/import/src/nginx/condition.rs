@@ -7,7 +7,7 @@
 //! | `if ($http_user_agent ~* (curl\|wget))` | `when: 'user-agent' in request.headers && (…contains('curl') \|\| …)` |
 //! | `if ($blocked)`, of a `geo` | `client: […]` |
 
-use super::{lexer::Directive, region::and_not, variables::Variables};
+use super::{lexer::Directive, match_set::exclude, variables::NginxVariables};
 use tidegate_policy::{
     is_host,
     matching::check_condition,
@@ -17,17 +17,17 @@ use tidegate_policy::{
 
 /// The requests for which a condition holds; an error says what cannot be carried over.
 #[derive(Clone, Debug, PartialEq)]
-pub(super) struct Condition {
+pub(super) struct NginxCondition {
     pub(super) matching: Match,
     /// Only at listeners of this scheme.
     pub(super) scheme: Option<&'static str>,
 }
 
-impl Condition {
+impl NginxCondition {
     /// `if (…)`
-    pub(super) fn of(directive: &Directive, variables: &Variables) -> Result<Self, String> {
+    pub(super) fn parse(directive: &Directive, variables: &NginxVariables) -> Result<Self, String> {
         let words: Vec<&str> = directive.args.iter().map(|word| word.text.as_str()).collect();
-        let words = unbracketed(&words).ok_or("a condition that is not understood")?;
+        let words = strip_brackets(&words).ok_or("a condition that is not understood")?;
         let strange = || format!("a condition by `{}`", truncate(&words.join(" ")));
         let name = words.first().and_then(|name| name.strip_prefix('$')).ok_or_else(strange)?;
         let (operator, value) = match &words[..] {
@@ -49,25 +49,25 @@ impl Condition {
             return Ok(Self { matching: Match::default(), scheme: Some(scheme) });
         }
         let found = match operator {
-            "" => variables.is_true(name),
+            "" => variables.match_true(name),
             // A value that is made of the request, too.
             "=" if value.contains('$') => None,
-            "=" => equal(name, &value, variables),
-            "~" => like(name, &value, Case::Exact),
-            "~*" => like(name, &value, Case::Ignored),
+            "=" => match_equal(name, &value, variables),
+            "~" => match_regex(name, &value, CaseSensitivity::Sensitive),
+            "~*" => match_regex(name, &value, CaseSensitivity::Insensitive),
             _ => None,
         };
         let mut matching = found.ok_or_else(strange)?;
         if is_negated {
             let these = std::mem::take(&mut matching);
-            and_not(&mut matching, these);
+            exclude(&mut matching, these);
         }
         Ok(Self { matching, scheme: None })
     }
 }
 
 /// `($a` `=` `b)` without its brackets.
-fn unbracketed<'w>(words: &[&'w str]) -> Option<Vec<&'w str>> {
+fn strip_brackets<'w>(words: &[&'w str]) -> Option<Vec<&'w str>> {
     let mut words: Vec<&str> = words.to_vec();
     let first = words.first_mut()?;
     *first = first.strip_prefix('(')?;
@@ -77,7 +77,7 @@ fn unbracketed<'w>(words: &[&'w str]) -> Option<Vec<&'w str>> {
     Some(words)
 }
 
-fn equal(name: &str, value: &str, variables: &Variables) -> Option<Match> {
+fn match_equal(name: &str, value: &str, variables: &NginxVariables) -> Option<Match> {
     match name {
         "host" | "http_host" => {
             let host = value.to_lowercase();
@@ -88,62 +88,64 @@ fn equal(name: &str, value: &str, variables: &Variables) -> Option<Match> {
             let network = Network::Prefix(value.parse().ok()?);
             Some(Match { clients: vec![network], ..Match::default() })
         }
-        _ => variables.equals(name, value),
+        _ => variables.match_equals(name, value),
     }
 }
 
-fn like(name: &str, expression: &str, case: Case) -> Option<Match> {
+fn match_regex(name: &str, expression: &str, case: CaseSensitivity) -> Option<Match> {
     let (subject, guard) = match name {
         "host" => ("request.host".to_owned(), None),
         "request_method" => {
-            if let Some(methods) = whole_words(expression, case) {
+            if let Some(methods) = regex_methods(expression, case) {
                 return Some(Match { methods, ..Match::default() });
             }
             ("request.method".to_owned(), None)
         }
         "uri" | "document_uri" => ("request.path".to_owned(), None),
         name => {
-            let header = name.strip_prefix("http_").filter(|rest| is_name(rest))?;
+            let header = name.strip_prefix("http_").filter(|rest| is_header_name(rest))?;
             let header = header.replace('_', "-").to_ascii_lowercase();
             (format!("request.headers['{header}']"), Some(format!("'{header}' in request.headers")))
         }
     };
-    expression_of(expression, &subject, case, guard.as_deref())
+    regex_to_expression(expression, &subject, case, guard.as_deref())
         .map(|when| Match { when: Some(when), ..Match::default() })
 }
 
-fn is_name(text: &str) -> bool {
+fn is_header_name(text: &str) -> bool {
     !text.is_empty() && text.bytes().all(|byte| byte.is_ascii_alphanumeric() || b"-_".contains(&byte))
 }
 
 /// `^(GET|HEAD_WORD)$`, as methods.
-fn whole_words(expression: &str, case: Case) -> Option<Vec<String>> {
-    let texts = texts(expression, case)?;
+fn regex_methods(expression: &str, case: CaseSensitivity) -> Option<Vec<String>> {
+    let texts = regex_literals(expression, case)?;
     let is_method = |text: &str| !text.is_empty() && text.bytes().all(|byte| byte.is_ascii_uppercase());
-    let are_whole = texts.iter().all(|text| text.is_start && text.is_end && is_method(&text.text));
-    (case == Case::Exact && are_whole).then(|| texts.into_iter().map(|text| text.text).collect())
+    let are_whole =
+        texts.iter().all(|text| text.is_start_anchored && text.is_end_anchored && is_method(&text.text));
+    (case == CaseSensitivity::Sensitive && are_whole)
+        .then(|| texts.into_iter().map(|text| text.text).collect())
 }
 
 /// Whether upper and lower case differ.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Case {
-    Exact,
-    Ignored,
+pub(super) enum CaseSensitivity {
+    Sensitive,
+    Insensitive,
 }
 
 /// A regular expression that is no more than some texts, as an expression of a policy.
-pub(super) fn expression_of(
+pub(super) fn regex_to_expression(
     expression: &str,
     subject: &str,
-    case: Case,
+    case: CaseSensitivity,
     guard: Option<&str>,
 ) -> Option<Expression> {
-    let texts = texts(expression, case)?;
+    let texts = regex_literals(expression, case)?;
     let subject = match case {
-        Case::Exact => subject.to_owned(),
-        Case::Ignored => format!("{subject}.lowerAscii()"),
+        CaseSensitivity::Sensitive => subject.to_owned(),
+        CaseSensitivity::Insensitive => format!("{subject}.lowerAscii()"),
     };
-    let test = |text: &Text| match (text.is_start, text.is_end) {
+    let test = |text: &LiteralPattern| match (text.is_start_anchored, text.is_end_anchored) {
         (true, true) => format!("{subject} == '{}'", text.text),
         (true, false) => format!("{subject}.startsWith('{}')", text.text),
         (false, true) => format!("{subject}.endsWith('{}')", text.text),
@@ -160,93 +162,93 @@ pub(super) fn expression_of(
 
 /// A text, and whether it has to be at the start and at the end.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-struct Text {
+struct LiteralPattern {
     text: String,
-    is_start: bool,
-    is_end: bool,
+    is_start_anchored: bool,
+    is_end_anchored: bool,
 }
 
 /// As many as an expression of a policy has room for.
-const MOST_TEXTS: usize = 20;
+const MAX_LITERALS: usize = 20;
 /// The longest expression that is looked at, in bytes.
-const LONGEST: usize = 400;
+const MAX_REGEX_BYTES: usize = 400;
 
 /// The texts that an expression stands for; `None` if it stands for more than a few.
-fn texts(expression: &str, case: Case) -> Option<Vec<Text>> {
-    if expression.len() > LONGEST {
+fn regex_literals(expression: &str, case: CaseSensitivity) -> Option<Vec<LiteralPattern>> {
+    if expression.len() > MAX_REGEX_BYTES {
         return None;
     }
-    let lower = |c: char| if case == Case::Ignored { c.to_ascii_lowercase() } else { c };
+    let lower = |c: char| if case == CaseSensitivity::Insensitive { c.to_ascii_lowercase() } else { c };
     let signs: Vec<char> = expression.chars().map(lower).collect();
-    let mut parser = Parser { signs: &signs, at: 0 };
-    let texts = parser.alternatives()?;
+    let mut parser = RegexParser { chars: &signs, position: 0 };
+    let texts = parser.parse_alternatives()?;
     let are_plain = texts.iter().all(|text| {
         let is_plain = |c: char| c.is_ascii_graphic() && !matches!(c, '\'' | '\\') || c == ' ';
         !text.text.is_empty() && text.text.chars().all(is_plain)
     });
-    (parser.at == signs.len() && are_plain).then_some(texts)
+    (parser.position == signs.len() && are_plain).then_some(texts)
 }
 
 /// Reads alternatives of texts, each with its anchors, and multiplies groups out.
-struct Parser<'e> {
-    signs: &'e [char],
-    at: usize,
+struct RegexParser<'e> {
+    chars: &'e [char],
+    position: usize,
 }
 
-impl Parser<'_> {
+impl RegexParser<'_> {
     fn peek(&self) -> Option<char> {
-        self.signs.get(self.at).copied()
+        self.chars.get(self.position).copied()
     }
 
     fn skip(&mut self, text: &str) -> bool {
-        let is_there = self.signs[self.at..].iter().copied().take(text.len()).eq(text.chars());
-        self.at += if is_there { text.len() } else { 0 };
+        let is_there = self.chars[self.position..].iter().copied().take(text.len()).eq(text.chars());
+        self.position += if is_there { text.len() } else { 0 };
         is_there
     }
 
-    fn alternatives(&mut self) -> Option<Vec<Text>> {
-        let mut all = self.sequence()?;
+    fn parse_alternatives(&mut self) -> Option<Vec<LiteralPattern>> {
+        let mut all = self.parse_sequence()?;
         while self.skip("|") {
-            all.extend(self.sequence()?);
+            all.extend(self.parse_sequence()?);
         }
-        (all.len() <= MOST_TEXTS).then_some(all)
+        (all.len() <= MAX_LITERALS).then_some(all)
     }
 
-    fn sequence(&mut self) -> Option<Vec<Text>> {
-        let mut all = vec![Text::default()];
+    fn parse_sequence(&mut self) -> Option<Vec<LiteralPattern>> {
+        let mut all = vec![LiteralPattern::default()];
         while let Some(sign) = self.peek().filter(|sign| !matches!(sign, '|' | ')')) {
             // What comes behind an end can only be more of nothing.
-            if all.iter().any(|text| text.is_end) {
+            if all.iter().any(|text| text.is_end_anchored) {
                 return None;
             }
-            self.at += 1;
-            let mut next: Vec<Text> = match sign {
+            self.position += 1;
+            let mut next: Vec<LiteralPattern> = match sign {
                 '^' => {
-                    if all.iter().any(|text| text.is_start || !text.text.is_empty()) {
+                    if all.iter().any(|text| text.is_start_anchored || !text.text.is_empty()) {
                         return None;
                     }
-                    all.iter_mut().for_each(|text| text.is_start = true);
+                    all.iter_mut().for_each(|text| text.is_start_anchored = true);
                     continue;
                 }
                 '$' => {
-                    all.iter_mut().for_each(|text| text.is_end = true);
+                    all.iter_mut().for_each(|text| text.is_end_anchored = true);
                     continue;
                 }
                 '(' => {
                     let _ = self.skip("?:");
-                    let inner = self.alternatives()?;
+                    let inner = self.parse_alternatives()?;
                     if !self.skip(")") {
                         return None;
                     }
                     inner
                 }
-                '[' => self.set()?,
+                '[' => self.parse_set()?,
                 // Any text before a text, or behind it, is as good as no anchor there.
                 '.' if self.skip("*") => {
                     let is_first = all.iter().all(|text| text.text.is_empty());
                     let is_last = self.peek().is_none_or(|next| matches!(next, '|' | ')'));
                     match (is_first, is_last) {
-                        (true, _) => all.iter_mut().for_each(|text| text.is_start = false),
+                        (true, _) => all.iter_mut().for_each(|text| text.is_start_anchored = false),
                         (_, true) => {}
                         _ => return None,
                     }
@@ -254,59 +256,59 @@ impl Parser<'_> {
                 }
                 '\\' => {
                     let escaped = self.peek().filter(|sign| !sign.is_ascii_alphanumeric())?;
-                    self.at += 1;
-                    vec![Text { text: escaped.to_string(), ..Text::default() }]
+                    self.position += 1;
+                    vec![LiteralPattern { text: escaped.to_string(), ..LiteralPattern::default() }]
                 }
                 '.' | '*' | '+' | '?' | '{' | '}' | ']' => return None,
-                sign => vec![Text { text: sign.to_string(), ..Text::default() }],
+                sign => vec![LiteralPattern { text: sign.to_string(), ..LiteralPattern::default() }],
             };
             match self.peek() {
                 Some('?') => {
-                    self.at += 1;
-                    next.push(Text::default());
+                    self.position += 1;
+                    next.push(LiteralPattern::default());
                 }
                 Some('*' | '+' | '{') => return None,
                 _ => {}
             }
-            all = product(&all, &next)?;
+            all = concatenate_literals(&all, &next)?;
         }
         Some(all)
     }
 
     /// `[abc]`, of a few signs and without ranges.
-    fn set(&mut self) -> Option<Vec<Text>> {
+    fn parse_set(&mut self) -> Option<Vec<LiteralPattern>> {
         let mut signs = Vec::new();
         loop {
             let sign = self.peek()?;
-            self.at += 1;
+            self.position += 1;
             match sign {
                 ']' if !signs.is_empty() => return Some(signs),
                 '^' | '-' | '\\' | '[' | ']' => return None,
-                sign => signs.push(Text { text: sign.to_string(), ..Text::default() }),
+                sign => signs.push(LiteralPattern { text: sign.to_string(), ..LiteralPattern::default() }),
             }
         }
     }
 }
 
 /// Each of these followed by each of those.
-fn product(these: &[Text], those: &[Text]) -> Option<Vec<Text>> {
+fn concatenate_literals(these: &[LiteralPattern], those: &[LiteralPattern]) -> Option<Vec<LiteralPattern>> {
     let mut all = Vec::new();
     for one in these {
         for other in those {
-            if other.is_start && !(one.text.is_empty()) || one.is_end {
+            if other.is_start_anchored && !(one.text.is_empty()) || one.is_end_anchored {
                 return None;
             }
-            let text = Text {
+            let text = LiteralPattern {
                 text: format!("{}{}", one.text, other.text),
-                is_start: one.is_start || other.is_start,
-                is_end: other.is_end,
+                is_start_anchored: one.is_start_anchored || other.is_start_anchored,
+                is_end_anchored: other.is_end_anchored,
             };
             if !all.contains(&text) {
                 all.push(text);
             }
         }
     }
-    (all.len() <= MOST_TEXTS).then_some(all)
+    (all.len() <= MAX_LITERALS).then_some(all)
 }
 
 #[cfg(test)]
@@ -314,7 +316,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn expressions_of_texts_become_tests_of_texts() {
+    fn literal_regexes_become_expressions() {
         let cases = [
             (r"/\.ht", Some("p.contains('/.ht')")),
             (r"/\.(git|svn)", Some("p.contains('/.git') || p.contains('/.svn')")),
@@ -334,8 +336,8 @@ mod tests {
             ("it's", None),
         ];
         for (expression, expected) in cases {
-            let found = texts(expression, Case::Exact).map(|texts| {
-                let test = |text: &Text| match (text.is_start, text.is_end) {
+            let found = regex_literals(expression, CaseSensitivity::Sensitive).map(|texts| {
+                let test = |text: &LiteralPattern| match (text.is_start_anchored, text.is_end_anchored) {
                     (true, true) => format!("p == '{}'", text.text),
                     (true, false) => format!("p.startsWith('{}')", text.text),
                     (false, true) => format!("p.endsWith('{}')", text.text),

@@ -3,8 +3,8 @@
 //! What a file includes stands in its place, however often. Names are relative to the folder of the first file, and `*`, `?`
 //! and `[a-z]` stand for all files that fit, in the order of their names, or for none.
 
-use super::lexer::{self, DEEPEST, Directive};
-use crate::{LossKind, Tree};
+use super::lexer::{self, Directive, MAX_NESTING};
+use crate::{FileTree, LossKind};
 use std::{
     io::ErrorKind,
     path::{Component, Path, PathBuf},
@@ -12,32 +12,36 @@ use std::{
 use tidegate_policy::source::{SourceSpan, Sources, SpannedError};
 
 /// Whoever includes more than this includes by accident.
-const MOST_INCLUDES: usize = 1_000;
+const MAX_INCLUDES: usize = 1_000;
 /// The same, in bytes.
-const MOST_BYTES: usize = 16 * 1024 * 1024;
+const MAX_INCLUDE_BYTES: usize = 16 * 1024 * 1024;
 
 /// All directives of a file, with those of the files that it includes.
-pub(super) fn load(path: &Path, files: &dyn Tree, sources: &mut Sources) -> Result<Loaded, SpannedError> {
+pub(super) fn load(
+    path: &Path,
+    files: &dyn FileTree,
+    sources: &mut Sources,
+) -> Result<LoadedDirectives, SpannedError> {
     let folder = path.parent().unwrap_or(Path::new("")).to_owned();
-    let mut loader = Loader {
+    let mut loader = NginxIncludeLoader {
         files,
         sources,
         folder,
-        open: Vec::new(),
+        open_files: Vec::new(),
         depth: 0,
         files_read: 0,
         bytes_read: 0,
         missing: Vec::new(),
     };
-    let directives = loader.file(path, None)?;
+    let directives = loader.load_file(path, None)?;
     Ok((directives, loader.missing))
 }
 
 /// All directives, and each `include` whose file is not there, with what that means.
-pub(super) type Loaded = (Vec<Directive>, Vec<(Directive, LossKind)>);
+pub(super) type LoadedDirectives = (Vec<Directive>, Vec<(Directive, LossKind)>);
 
 /// Files of nginx's packages that say nothing about who is let in. Others may hold any directive.
-const DECORATIONS: [&str; 10] = [
+const COSMETIC_FILES: [&str; 10] = [
     "mime.types",
     "fastcgi_params",
     "fastcgi.conf",
@@ -50,12 +54,12 @@ const DECORATIONS: [&str; 10] = [
     "options-ssl-nginx.conf",
 ];
 
-struct Loader<'a> {
-    files: &'a dyn Tree,
+struct NginxIncludeLoader<'a> {
+    files: &'a dyn FileTree,
     sources: &'a mut Sources,
     folder: PathBuf,
     /// The files that include the one that is being read.
-    open: Vec<PathBuf>,
+    open_files: Vec<PathBuf>,
     /// How many blocks and files are around what is being read.
     depth: usize,
     files_read: usize,
@@ -63,9 +67,9 @@ struct Loader<'a> {
     missing: Vec<(Directive, LossKind)>,
 }
 
-impl Loader<'_> {
-    fn file(&mut self, path: &Path, from: Option<SourceSpan>) -> Result<Vec<Directive>, SpannedError> {
-        let path = plain(path);
+impl NginxIncludeLoader<'_> {
+    fn load_file(&mut self, path: &Path, from: Option<SourceSpan>) -> Result<Vec<Directive>, SpannedError> {
+        let path = normalize_path(path);
         let bytes = self.files.read(&path).map_err(|error| {
             let at = from.unwrap_or_else(|| self.sources.add_unreadable(&path));
             let problem = format!("`{}` cannot be read: {error}", path.display());
@@ -74,39 +78,39 @@ impl Loader<'_> {
         self.files_read += 1;
         self.bytes_read = self.bytes_read.saturating_add(bytes.len());
         if let Some(at) = from {
-            if self.open.contains(&path) {
+            if self.open_files.contains(&path) {
                 let problem = format!("`{}` includes itself", path.display());
                 return Err(SpannedError::new(at, problem, "leave it out"));
             }
-            if self.files_read > MOST_INCLUDES || self.bytes_read > MOST_BYTES {
-                let problem = format!("more than {MOST_INCLUDES} files, or {MOST_BYTES} bytes of them");
+            if self.files_read > MAX_INCLUDES || self.bytes_read > MAX_INCLUDE_BYTES {
+                let problem = format!("more than {MAX_INCLUDES} files, or {MAX_INCLUDE_BYTES} bytes of them");
                 return Err(SpannedError::new(at, problem, "include less"));
             }
         }
         let file = self.sources.add(&path, &bytes)?;
         let whole = SourceSpan { file, start: 0, end: 0 };
         let text = self.sources.file(whole).map_or(String::new(), |source| source.text.clone());
-        let directives = lexer::read(file, &text)?;
-        self.open.push(path);
-        let directives = self.unfold(directives)?;
-        self.open.pop();
+        let directives = lexer::parse(file, &text)?;
+        self.open_files.push(path);
+        let directives = self.expand_includes(directives)?;
+        self.open_files.pop();
         Ok(directives)
     }
 
-    fn unfold(&mut self, directives: Vec<Directive>) -> Result<Vec<Directive>, SpannedError> {
+    fn expand_includes(&mut self, directives: Vec<Directive>) -> Result<Vec<Directive>, SpannedError> {
         let mut all = Vec::with_capacity(directives.len());
-        if let (true, Some(first)) = (self.depth > DEEPEST, directives.first()) {
-            let problem = format!("more than {DEEPEST} levels of blocks and files");
-            return Err(SpannedError::new(first.at, problem, "say it with fewer levels"));
+        if let (true, Some(first)) = (self.depth > MAX_NESTING, directives.first()) {
+            let problem = format!("more than {MAX_NESTING} levels of blocks and files");
+            return Err(SpannedError::new(first.span, problem, "say it with fewer levels"));
         }
         self.depth += 1;
         for mut directive in directives {
             if directive.name == "include" && directive.block.is_none() {
-                all.extend(self.included(&directive)?);
+                all.extend(self.load_include(&directive)?);
                 continue;
             }
             if let Some(block) = directive.block.take() {
-                directive.block = Some(self.unfold(block)?);
+                directive.block = Some(self.expand_includes(block)?);
             }
             all.push(directive);
         }
@@ -114,43 +118,48 @@ impl Loader<'_> {
         Ok(all)
     }
 
-    fn included(&mut self, directive: &Directive) -> Result<Vec<Directive>, SpannedError> {
+    fn load_include(&mut self, directive: &Directive) -> Result<Vec<Directive>, SpannedError> {
         let [word] = &directive.args[..] else {
-            return Err(SpannedError::new(directive.at, "`include` names one file", "write `include FILE;`"));
+            return Err(SpannedError::new(
+                directive.span,
+                "`include` names one file",
+                "write `include FILE;`",
+            ));
         };
         let mut all = Vec::new();
-        for path in self.named(&word.text) {
-            if self.files.read(&plain(&path)).is_err_and(|error| error.kind() == ErrorKind::NotFound) {
+        for path in self.resolve_paths(&word.text) {
+            if self.files.read(&normalize_path(&path)).is_err_and(|error| error.kind() == ErrorKind::NotFound)
+            {
                 let name = path.file_name().and_then(|name| name.to_str()).unwrap_or_default();
-                let kind = match DECORATIONS.contains(&name) {
-                    true => LossKind::Decoration,
+                let kind = match COSMETIC_FILES.contains(&name) {
+                    true => LossKind::Cosmetic,
                     false => LossKind::Protection,
                 };
                 self.missing.push((directive.clone(), kind));
                 continue;
             }
-            all.extend(self.file(&path, Some(word.at))?);
+            all.extend(self.load_file(&path, Some(word.span))?);
         }
         Ok(all)
     }
 
     /// The files that a name stands for. Only its last part may stand for several here, as it does nearly everywhere.
-    fn named(&self, name: &str) -> Vec<PathBuf> {
+    fn resolve_paths(&self, name: &str) -> Vec<PathBuf> {
         let path = self.folder.join(name);
         let Some(last) = path.file_name().and_then(|last| last.to_str()).filter(|last| is_glob(last)) else {
             return vec![path];
         };
         let folder = path.parent().unwrap_or(Path::new(""));
-        let mut names = self.files.names(folder).unwrap_or_default();
+        let mut names = self.files.list_names(folder).unwrap_or_default();
         // A leading dot is to be said.
-        names.retain(|name| fits(last, name) && (last.starts_with('.') || !name.starts_with('.')));
+        names.retain(|name| matches_glob(last, name) && (last.starts_with('.') || !name.starts_with('.')));
         names.sort();
         names.iter().map(|name| folder.join(name)).collect()
     }
 }
 
 /// Without `.` and `..`, so that one file has one name.
-fn plain(path: &Path) -> PathBuf {
+fn normalize_path(path: &Path) -> PathBuf {
     let mut plain = PathBuf::new();
     for part in path.components() {
         match part {
@@ -169,7 +178,7 @@ fn is_glob(name: &str) -> bool {
 }
 
 /// Whether a name is such, in time that grows with the product of both lengths.
-fn fits(glob: &str, name: &str) -> bool {
+fn matches_glob(glob: &str, name: &str) -> bool {
     let name: Vec<char> = name.chars().collect();
     // Which starts of the name the glob so far stands for.
     let mut reached = vec![false; name.len() + 1];
@@ -181,7 +190,7 @@ fn fits(glob: &str, name: &str) -> bool {
             reached.iter_mut().skip(first).for_each(|is| *is = true);
             continue;
         }
-        let set = if sign == '[' { set(&mut signs) } else { Vec::new() };
+        let set = if sign == '[' { parse_set(&mut signs) } else { Vec::new() };
         let is_such = |c: char| match sign {
             '?' => true,
             '[' => set.iter().any(|(from, to)| (*from..=*to).contains(&c)),
@@ -197,7 +206,7 @@ fn fits(glob: &str, name: &str) -> bool {
 }
 
 /// What stands between brackets.
-fn set(signs: &mut std::iter::Peekable<std::str::Chars<'_>>) -> Vec<(char, char)> {
+fn parse_set(signs: &mut std::iter::Peekable<std::str::Chars<'_>>) -> Vec<(char, char)> {
     let mut set: Vec<(char, char)> = Vec::new();
     while let Some(sign) = signs.next() {
         match (sign, signs.peek()) {
@@ -216,10 +225,10 @@ fn set(signs: &mut std::iter::Peekable<std::str::Chars<'_>>) -> Vec<(char, char)
 
 #[cfg(test)]
 mod tests {
-    use super::fits;
+    use super::matches_glob;
 
     #[test]
-    fn names_fit_as_in_a_shell() {
+    fn globs_match_like_shell() {
         let cases = [
             ("*.conf", "a.conf", true),
             ("*.conf", "a.conf.bak", false),
@@ -230,7 +239,7 @@ mod tests {
             ("[]]", "]", true),
         ];
         for (glob, name, is_such) in cases {
-            assert_eq!(fits(glob, name), is_such, "{glob} {name}");
+            assert_eq!(matches_glob(glob, name), is_such, "{glob} {name}");
         }
     }
 }

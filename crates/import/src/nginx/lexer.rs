@@ -9,21 +9,21 @@ use tidegate_policy::source::{SourceSpan, SpannedError, truncate};
 #[derive(Clone, Debug)]
 pub(super) struct Directive {
     pub(super) name: String,
-    pub(super) args: Vec<Word>,
+    pub(super) args: Vec<NginxWord>,
     pub(super) block: Option<Vec<Self>>,
     /// From its name to the sign that ends it.
-    pub(super) at: SourceSpan,
+    pub(super) span: SourceSpan,
 }
 
 /// A word, without its quotes.
 #[derive(Clone, Debug)]
-pub(super) struct Word {
+pub(super) struct NginxWord {
     pub(super) text: String,
-    pub(super) at: SourceSpan,
+    pub(super) span: SourceSpan,
 }
 
 /// Nobody nests deeper.
-pub(super) const DEEPEST: usize = 64;
+pub(super) const MAX_NESTING: usize = 64;
 
 impl Directive {
     /// The argument at this place.
@@ -35,71 +35,71 @@ impl Directive {
     pub(super) fn option(&self, name: &str) -> Option<(&str, SourceSpan)> {
         self.args.iter().find_map(|word| {
             let value = word.text.strip_prefix(name)?.strip_prefix('=')?;
-            Some((value, word.at))
+            Some((value, word.span))
         })
     }
 
-    pub(super) fn has(&self, word: &str) -> bool {
+    pub(super) fn has_arg(&self, word: &str) -> bool {
         self.args.iter().any(|arg| arg.text == word)
     }
 }
 
 /// All directives of a text.
-pub(super) fn read(file: usize, text: &str) -> Result<Vec<Directive>, SpannedError> {
-    let mut lexer = Lexer { file, text, at: 0 };
-    let mut open: Vec<Block> = Vec::new();
+pub(super) fn parse(file: usize, text: &str) -> Result<Vec<Directive>, SpannedError> {
+    let mut lexer = Lexer { file, text, position: 0 };
+    let mut open: Vec<OpenBlock> = Vec::new();
     let mut here = Vec::new();
-    let mut words: Vec<Word> = Vec::new();
+    let mut words: Vec<NginxWord> = Vec::new();
     loop {
         match lexer.next()? {
-            Token::Word(word) => words.push(word),
-            Token::End => {
-                let directive = lexer.directive(&mut words, None)?;
+            NginxToken::Word(word) => words.push(word),
+            NginxToken::End => {
+                let directive = lexer.build_directive(&mut words, None)?;
                 here.push(directive);
             }
-            Token::Open if words.first().is_some_and(|name| name.text.ends_with("_by_lua_block")) => {
+            NginxToken::Open if words.first().is_some_and(|name| name.text.ends_with("_by_lua_block")) => {
                 lexer.skip_block()?;
-                let directive = lexer.directive(&mut words, Some(Vec::new()))?;
+                let directive = lexer.build_directive(&mut words, Some(Vec::new()))?;
                 here.push(directive);
             }
-            Token::Open => {
-                let head = lexer.directive(&mut words, Some(Vec::new()))?;
-                if open.len() >= DEEPEST {
-                    let problem = format!("more than {DEEPEST} levels deep");
-                    return Err(SpannedError::new(head.at, problem, "say it with fewer levels"));
+            NginxToken::Open => {
+                let head = lexer.build_directive(&mut words, Some(Vec::new()))?;
+                if open.len() >= MAX_NESTING {
+                    let problem = format!("more than {MAX_NESTING} levels deep");
+                    return Err(SpannedError::new(head.span, problem, "say it with fewer levels"));
                 }
-                open.push(Block { head, before: std::mem::take(&mut here) });
+                open.push(OpenBlock { head, siblings: std::mem::take(&mut here) });
             }
-            Token::Close => {
-                lexer.none_left(&words)?;
-                let Some(Block { mut head, before }) = open.pop() else {
+            NginxToken::Close => {
+                lexer.expect_no_words(&words)?;
+                let Some(OpenBlock { mut head, siblings: before }) = open.pop() else {
                     let fix = "leave it out, or open a block with `{` before";
-                    return Err(SpannedError::new(lexer.last(1), "a `}` that closes nothing", fix));
+                    return Err(SpannedError::new(lexer.last_span(1), "a `}` that closes nothing", fix));
                 };
                 head.block = Some(std::mem::replace(&mut here, before));
                 here.push(head);
             }
-            Token::Nothing => break,
+            NginxToken::Eof => break,
         }
     }
-    lexer.none_left(&words)?;
+    lexer.expect_no_words(&words)?;
     match open.pop() {
         None => Ok(here),
-        Some(Block { head, .. }) => {
+        Some(OpenBlock { head, .. }) => {
             let problem = format!("the block of `{}` is not closed", truncate(&head.name));
-            Err(SpannedError::new(head.at, problem, "write a `}` where it ends"))
+            Err(SpannedError::new(head.span, problem, "write a `}` where it ends"))
         }
     }
 }
 
 /// A block that is being read.
-struct Block {
+struct OpenBlock {
     head: Directive,
-    before: Vec<Directive>,
+    siblings: Vec<Directive>,
 }
 
-enum Token {
-    Word(Word),
+enum NginxToken {
+    Word(NginxWord),
     /// `;`
     End,
     /// `{`
@@ -107,39 +107,39 @@ enum Token {
     /// `}`
     Close,
     /// The text is over.
-    Nothing,
+    Eof,
 }
 
 struct Lexer<'a> {
     file: usize,
     text: &'a str,
-    at: usize,
+    position: usize,
 }
 
 impl Lexer<'_> {
-    fn next(&mut self) -> Result<Token, SpannedError> {
+    fn next(&mut self) -> Result<NginxToken, SpannedError> {
         loop {
-            let rest = self.text.get(self.at..).unwrap_or_default();
-            let Some(first) = rest.chars().next() else { return Ok(Token::Nothing) };
+            let rest = self.text.get(self.position..).unwrap_or_default();
+            let Some(first) = rest.chars().next() else { return Ok(NginxToken::Eof) };
             match first {
-                ' ' | '\t' | '\r' | '\n' => self.at += 1,
-                '#' => self.at += rest.find('\n').unwrap_or(rest.len()),
+                ' ' | '\t' | '\r' | '\n' => self.position += 1,
+                '#' => self.position += rest.find('\n').unwrap_or(rest.len()),
                 ';' | '{' | '}' => {
-                    self.at += 1;
+                    self.position += 1;
                     return Ok(match first {
-                        ';' => Token::End,
-                        '{' => Token::Open,
-                        _ => Token::Close,
+                        ';' => NginxToken::End,
+                        '{' => NginxToken::Open,
+                        _ => NginxToken::Close,
                     });
                 }
-                '"' | '\'' => return self.quoted(first).map(Token::Word),
-                _ => return Ok(Token::Word(self.bare())),
+                '"' | '\'' => return self.read_quoted_word(first).map(NginxToken::Word),
+                _ => return Ok(NginxToken::Word(self.read_bare_word())),
             }
         }
     }
 
-    fn bare(&mut self) -> Word {
-        let (start, mut text) = (self.at, String::new());
+    fn read_bare_word(&mut self) -> NginxWord {
+        let (start, mut text) = (self.position, String::new());
         let mut is_variable = false;
         let mut signs = self.text.get(start..).unwrap_or_default().char_indices().peekable();
         let mut end = self.text.len();
@@ -150,29 +150,33 @@ impl Lexer<'_> {
                     end = start + at;
                     break;
                 }
-                '\\' => escape(&mut text, signs.next().map(|(_, next)| next)),
+                '\\' => push_escaped(&mut text, signs.next().map(|(_, next)| next)),
                 sign => text.push(sign),
             }
             is_variable = sign == '$';
         }
-        self.at = end;
-        Word { text, at: self.span(start, end) }
+        self.position = end;
+        NginxWord { text, span: self.span(start, end) }
     }
 
-    fn quoted(&mut self, quote: char) -> Result<Word, SpannedError> {
-        let (start, mut text) = (self.at, String::new());
+    fn read_quoted_word(&mut self, quote: char) -> Result<NginxWord, SpannedError> {
+        let (start, mut text) = (self.position, String::new());
         let mut signs = self.text.get(start + 1..).unwrap_or_default().char_indices();
         while let Some((at, sign)) = signs.next() {
             match sign {
-                '\\' => escape(&mut text, signs.next().map(|(_, next)| next)),
+                '\\' => push_escaped(&mut text, signs.next().map(|(_, next)| next)),
                 sign if sign == quote => {
-                    self.at = start + 1 + at + 1;
-                    let behind = self.text.get(self.at..).and_then(|rest| rest.chars().next());
+                    self.position = start + 1 + at + 1;
+                    let behind = self.text.get(self.position..).and_then(|rest| rest.chars().next());
                     if behind.is_some_and(|sign| !" \t\r\n;{)".contains(sign)) {
                         let fix = "write a space between, or put all of the word into quotes";
-                        return Err(SpannedError::new(self.last(1), "a quote that ends within a word", fix));
+                        return Err(SpannedError::new(
+                            self.last_span(1),
+                            "a quote that ends within a word",
+                            fix,
+                        ));
                     }
-                    return Ok(Word { text, at: self.span(start, self.at) });
+                    return Ok(NginxWord { text, span: self.span(start, self.position) });
                 }
                 sign => text.push(sign),
             }
@@ -183,7 +187,7 @@ impl Lexer<'_> {
 
     /// Code of another language: only its braces are counted.
     fn skip_block(&mut self) -> Result<(), SpannedError> {
-        let (start, mut depth) = (self.at, 1_usize);
+        let (start, mut depth) = (self.position, 1_usize);
         for (at, sign) in self.text.get(start..).unwrap_or_default().char_indices() {
             match sign {
                 '{' => depth += 1,
@@ -191,7 +195,7 @@ impl Lexer<'_> {
                 _ => {}
             }
             if depth == 0 {
-                self.at = start + at + 1;
+                self.position = start + at + 1;
                 return Ok(());
             }
         }
@@ -200,29 +204,29 @@ impl Lexer<'_> {
     }
 
     /// What these words say, up to the sign that was just read.
-    fn directive(
+    fn build_directive(
         &self,
-        words: &mut Vec<Word>,
+        words: &mut Vec<NginxWord>,
         block: Option<Vec<Directive>>,
     ) -> Result<Directive, SpannedError> {
         let mut words = std::mem::take(words).into_iter();
         let Some(name) = words.next() else {
             let sign = if block.is_some() { '{' } else { ';' };
             let problem = format!("a `{sign}` without a word before it");
-            return Err(SpannedError::new(self.last(1), problem, "write a directive, or leave it out"));
+            return Err(SpannedError::new(self.last_span(1), problem, "write a directive, or leave it out"));
         };
-        let args: Vec<Word> = words.collect();
-        let end = args.last().map_or(name.at.end, |word| word.at.end);
-        Ok(Directive { at: self.span(name.at.start, end), name: name.text, args, block })
+        let args: Vec<NginxWord> = words.collect();
+        let end = args.last().map_or(name.span.end, |word| word.span.end);
+        Ok(Directive { span: self.span(name.span.start, end), name: name.text, args, block })
     }
 
-    fn none_left(&self, words: &[Word]) -> Result<(), SpannedError> {
+    fn expect_no_words(&self, words: &[NginxWord]) -> Result<(), SpannedError> {
         match words.first() {
             None => Ok(()),
             Some(first) => {
-                let end = words.last().map_or(first.at.end, |word| word.at.end);
+                let end = words.last().map_or(first.span.end, |word| word.span.end);
                 let problem = format!("`{}` is not ended", truncate(&first.text));
-                Err(SpannedError::new(self.span(first.at.start, end), problem, "write a `;` behind it"))
+                Err(SpannedError::new(self.span(first.span.start, end), problem, "write a `;` behind it"))
             }
         }
     }
@@ -232,13 +236,13 @@ impl Lexer<'_> {
     }
 
     /// The last bytes that were read.
-    fn last(&self, count: usize) -> SourceSpan {
-        self.span(self.at.saturating_sub(count), self.at)
+    fn last_span(&self, count: usize) -> SourceSpan {
+        self.span(self.position.saturating_sub(count), self.position)
     }
 }
 
 /// What nginx makes of a backslash and what is behind it.
-fn escape(text: &mut String, sign: Option<char>) {
+fn push_escaped(text: &mut String, sign: Option<char>) {
     match sign {
         Some('"' | '\'' | '\\') => text.extend(sign),
         Some('t') => text.push('\t'),
@@ -256,7 +260,7 @@ mod tests {
     use super::*;
 
     /// Words with a bar between them, `;` behind each directive, and blocks in braces.
-    fn shown(directives: &[Directive]) -> String {
+    fn display(directives: &[Directive]) -> String {
         let show = |directive: &Directive| {
             let words: Vec<_> = [directive.name.clone()]
                 .into_iter()
@@ -264,7 +268,7 @@ mod tests {
                 .collect();
             let words = words.join("|");
             match &directive.block {
-                Some(block) => format!("{words}{{{}}}", shown(block)),
+                Some(block) => format!("{words}{{{}}}", display(block)),
                 None => format!("{words};"),
             }
         };
@@ -272,7 +276,7 @@ mod tests {
     }
 
     #[test]
-    fn words_are_what_nginx_takes_them_for() {
+    fn words_are_split_like_nginx() {
         let cases = [
             ("", ""),
             ("a;", "a;"),
@@ -290,7 +294,7 @@ mod tests {
             ("x_by_lua_block { if a then { } end } b;", "x_by_lua_block{}b;"),
         ];
         for (text, expected) in cases {
-            let found = read(0, text).map_or("!".to_owned(), |directives| shown(&directives));
+            let found = parse(0, text).map_or("!".to_owned(), |directives| display(&directives));
             assert_eq!(found, expected, "{text}");
         }
     }

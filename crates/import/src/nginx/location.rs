@@ -10,7 +10,7 @@
 //! | `location ~ \.php$` | `when: request.path.endsWith('.php')` |
 
 use super::{
-    condition::{Case, expression_of},
+    condition::{CaseSensitivity, regex_to_expression},
     lexer::Directive,
 };
 use tidegate_policy::{
@@ -20,43 +20,43 @@ use tidegate_policy::{
 
 /// What a location is about.
 #[derive(Clone, Debug, PartialEq)]
-pub(super) enum Place {
+pub(super) enum LocationPattern {
     /// `= /path`
     Exact(String),
     /// `/path`, `^~ /path`, or a server outside of its locations, which is a location of the empty text.
-    Prefix(String, Strength),
-    /// `~ expression`, as far as it can be said otherwise.
-    Expression(Box<Match>),
+    Prefix(String, PrefixPriority),
+    /// `~ regex_match`, as far as it can be said otherwise.
+    Regex(Box<Match>),
 }
 
 /// Whether regular expressions are asked where a prefix is the longest one.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Strength {
+pub(super) enum PrefixPriority {
     /// They are, and go first.
-    Usual,
+    Normal,
     /// `^~`: they are not.
-    BeforeExpressions,
+    BeforeRegex,
 }
 
-impl Place {
+impl LocationPattern {
     /// What a location says, or why it cannot be said in a policy.
-    pub(super) fn of(directive: &Directive) -> Result<Self, String> {
+    pub(super) fn parse(directive: &Directive) -> Result<Self, String> {
         let place = match (directive.arg(0), directive.arg(1)) {
             (Some("="), Some(path)) => Self::Exact(path.to_owned()),
-            (Some("^~"), Some(path)) => Self::Prefix(path.to_owned(), Strength::BeforeExpressions),
-            (Some("~"), Some(text)) => return expression(text).map(Self::of_match),
-            (Some("~*"), Some(text)) => return expression_of_any_case(text).map(Self::of_match),
+            (Some("^~"), Some(path)) => Self::Prefix(path.to_owned(), PrefixPriority::BeforeRegex),
+            (Some("~"), Some(text)) => return regex_match(text).map(Self::from_match),
+            (Some("~*"), Some(text)) => return regex_match_ignoring_case(text).map(Self::from_match),
             (Some(path), None) => {
                 match (path.strip_prefix("~*"), path.strip_prefix('~'), path.strip_prefix('=')) {
-                    (Some(text), ..) => return expression_of_any_case(text).map(Self::of_match),
-                    (_, Some(text), _) => return expression(text).map(Self::of_match),
+                    (Some(text), ..) => return regex_match_ignoring_case(text).map(Self::from_match),
+                    (_, Some(text), _) => return regex_match(text).map(Self::from_match),
                     (.., Some(path)) => Self::Exact(path.to_owned()),
                     _ if path.starts_with('@') => {
                         return Err("a location that only nginx itself goes to".to_owned());
                     }
                     _ => match path.strip_prefix("^~") {
-                        Some(path) => Self::Prefix(path.to_owned(), Strength::BeforeExpressions),
-                        None => Self::Prefix(path.to_owned(), Strength::Usual),
+                        Some(path) => Self::Prefix(path.to_owned(), PrefixPriority::BeforeRegex),
+                        None => Self::Prefix(path.to_owned(), PrefixPriority::Normal),
                     },
                 }
             }
@@ -72,21 +72,21 @@ impl Place {
         }
     }
 
-    fn of_match(matching: Match) -> Self {
-        Self::Expression(Box::new(matching))
+    fn from_match(matching: Match) -> Self {
+        Self::Regex(Box::new(matching))
     }
 
     /// The text of a path.
     pub(super) fn text(&self) -> Option<&str> {
         match self {
             Self::Exact(text) | Self::Prefix(text, _) => Some(text),
-            Self::Expression(_) => None,
+            Self::Regex(_) => None,
         }
     }
 
     /// Whether regular expressions do not matter where it is the nearest.
-    pub(super) fn is_strong(&self) -> bool {
-        !matches!(self, Self::Prefix(_, Strength::Usual))
+    pub(super) fn is_before_regex(&self) -> bool {
+        !matches!(self, Self::Prefix(_, PrefixPriority::Normal))
     }
 
     /// Whether all that is about `inner` would be about this, if that were not there.
@@ -106,21 +106,21 @@ impl Place {
     /// Its paths; `None` for an expression.
     pub(super) fn pattern(&self) -> Option<PathPattern> {
         match self {
-            Self::Exact(text) => Some(PathPattern { segments: texts(text), tail: None }),
-            Self::Prefix(text, _) => Some(prefix(text)),
-            Self::Expression(_) => None,
+            Self::Exact(text) => Some(PathPattern { segments: literal_segments(text), tail: None }),
+            Self::Prefix(text, _) => Some(prefix_pattern(text)),
+            Self::Regex(_) => None,
         }
     }
 }
 
-fn texts(text: &str) -> Vec<Segment> {
+fn literal_segments(text: &str) -> Vec<Segment> {
     let parts = text.split('/').filter(|part| !part.is_empty());
     parts.map(|part| Segment::Text(part.to_owned())).collect()
 }
 
 /// All paths that start with these signs.
-fn prefix(text: &str) -> PathPattern {
-    let mut segments = texts(text);
+fn prefix_pattern(text: &str) -> PathPattern {
+    let mut segments = literal_segments(text);
     if !text.ends_with('/')
         && let Some(Segment::Text(last)) = segments.last_mut()
     {
@@ -135,38 +135,38 @@ fn prefix(text: &str) -> PathPattern {
 }
 
 /// Regular expressions that say no more than a path or an ending can.
-fn expression(text: &str) -> Result<Match, String> {
+fn regex_match(text: &str) -> Result<Match, String> {
     let strange = || "a regular expression that stands for more than texts".to_owned();
-    if let Some(endings) = endings(text) {
-        return Ok(ends_with("request.path", &endings));
+    if let Some(endings) = regex_suffixes(text) {
+        return Ok(suffix_match("request.path", &endings));
     }
-    let texts = || expression_of(text, "request.path", Case::Exact, None);
-    match paths(text) {
+    let texts = || regex_to_expression(text, "request.path", CaseSensitivity::Sensitive, None);
+    match regex_paths(text) {
         Some(paths) => Ok(Match { paths, ..Match::default() }),
         None => texts().map(|when| Match { when: Some(when), ..Match::default() }).ok_or_else(strange),
     }
 }
 
 /// Paths that start with these signs, or are these.
-fn paths(text: &str) -> Option<Vec<PathPattern>> {
+fn regex_paths(text: &str) -> Option<Vec<PathPattern>> {
     let from = text.strip_prefix('^')?;
     let (from, is_whole) = from.strip_suffix('$').map_or((from, false), |from| (from, true));
     let from = if is_whole { from } else { from.strip_suffix(".*").unwrap_or(from) };
     let mut paths = Vec::new();
-    for path in alternatives(from)? {
-        paths.push(pattern(&path, is_whole).filter(is_path)?);
+    for path in expand_alternatives(from)? {
+        paths.push(regex_path(&path, is_whole).filter(is_path)?);
     }
     (!paths.is_empty()).then_some(paths)
 }
 
 /// Paths in a policy are not compared so, but endings can be.
-fn expression_of_any_case(text: &str) -> Result<Match, String> {
-    match endings(text) {
+fn regex_match_ignoring_case(text: &str) -> Result<Match, String> {
+    match regex_suffixes(text) {
         Some(endings) => {
             let endings: Vec<_> = endings.iter().map(|ending| ending.to_ascii_lowercase()).collect();
-            Ok(ends_with("request.path.lowerAscii()", &endings))
+            Ok(suffix_match("request.path.lowerAscii()", &endings))
         }
-        None => expression_of(text, "request.path", Case::Ignored, None)
+        None => regex_to_expression(text, "request.path", CaseSensitivity::Insensitive, None)
             .map(|when| Match { when: Some(when), ..Match::default() })
             .ok_or_else(|| {
                 "a regular expression that ignores case and stands for more than texts".to_owned()
@@ -174,13 +174,13 @@ fn expression_of_any_case(text: &str) -> Result<Match, String> {
     }
 }
 
-fn ends_with(path: &str, endings: &[String]) -> Match {
+fn suffix_match(path: &str, endings: &[String]) -> Match {
     let tests: Vec<_> = endings.iter().map(|ending| format!("{path}.endsWith('{ending}')")).collect();
     Match { when: Some(Expression(tests.join(" || ").into())), ..Match::default() }
 }
 
 /// `\.php$`, `\.(jpe?g|png)$` without the `?`.
-fn endings(text: &str) -> Option<Vec<String>> {
+fn regex_suffixes(text: &str) -> Option<Vec<String>> {
     let inner = text.strip_prefix("\\.")?.strip_suffix('$')?;
     let is_word = |text: &&str| !text.is_empty() && text.bytes().all(|byte| byte.is_ascii_alphanumeric());
     let words = match inner.strip_prefix('(').and_then(|inner| inner.strip_suffix(')')) {
@@ -196,7 +196,7 @@ fn endings(text: &str) -> Option<Vec<String>> {
 }
 
 /// `/(a|b)/` as `/a/` and `/b/`; one such group is enough.
-fn alternatives(text: &str) -> Option<Vec<String>> {
+fn expand_alternatives(text: &str) -> Option<Vec<String>> {
     let Some((before, rest)) = text.split_once('(') else { return Some(vec![text.to_owned()]) };
     let (group, behind) = rest.split_once(')')?;
     let group = group.strip_prefix("?:").unwrap_or(group);
@@ -207,7 +207,7 @@ fn alternatives(text: &str) -> Option<Vec<String>> {
 }
 
 /// A path of letters and `[^/]+`, whole or as a start.
-fn pattern(text: &str, is_whole: bool) -> Option<PathPattern> {
+fn regex_path(text: &str, is_whole: bool) -> Option<PathPattern> {
     if !text.starts_with('/') {
         return None;
     }
@@ -217,7 +217,7 @@ fn pattern(text: &str, is_whole: bool) -> Option<PathPattern> {
     for part in text.split('/').filter(|part| !part.is_empty()) {
         segments.push(match part {
             "\u{1}" => Segment::Glob(Glob("*".to_owned())),
-            part => Segment::Text(literal(part)?),
+            part => Segment::Text(unescape_literal(part)?),
         });
     }
     if is_whole {
@@ -233,7 +233,7 @@ fn pattern(text: &str, is_whole: bool) -> Option<PathPattern> {
 }
 
 /// An expression that stands for itself.
-fn literal(text: &str) -> Option<String> {
+fn unescape_literal(text: &str) -> Option<String> {
     let mut plain = String::new();
     let mut signs = text.chars();
     while let Some(sign) = signs.next() {

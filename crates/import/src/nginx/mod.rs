@@ -9,19 +9,19 @@
 //! count. How nginx counts is in `limit_req`'s own words: the queue of a leaky bucket, first come, first served.
 
 mod access;
-mod bodies;
+mod body_size;
 mod condition;
+mod directives;
 mod include;
-mod known;
 mod level;
 mod lexer;
 mod listen;
 mod location;
+mod match_set;
 mod names;
 mod numbers;
 mod proxies;
-mod region;
-mod respond;
+mod responses;
 mod rules;
 mod servers;
 mod sites;
@@ -29,7 +29,7 @@ mod upstreams;
 mod variables;
 mod zones;
 
-use crate::{Imported, Loss, LossKind, Tree};
+use crate::{FileTree, ImportedPolicy, Loss, LossKind};
 use lexer::Directive;
 use std::{
     collections::{BTreeMap, BTreeSet, HashMap, HashSet},
@@ -40,12 +40,12 @@ use tidegate_policy::{
     Policy, PolicyFormat, Problems, compile,
     source::{SourceSpan, Sources, SpannedError, line_and_column, truncate},
 };
-use upstreams::Group;
-use variables::{KeyPlan, Variables};
+use upstreams::UpstreamGroup;
+use variables::{KeyPlan, NginxVariables};
 use zones::{ConnectionZone, RequestZone};
 
 /// Reads a configuration.
-pub(super) fn import(path: &Path, files: &dyn Tree) -> Result<Imported, Problems> {
+pub(super) fn import(path: &Path, files: &dyn FileTree) -> Result<ImportedPolicy, Problems> {
     let mut sources = Sources::default();
     let (directives, missing) = match include::load(path, files, &mut sources) {
         Ok(loaded) => loaded,
@@ -53,14 +53,14 @@ pub(super) fn import(path: &Path, files: &dyn Tree) -> Result<Imported, Problems
     };
     let mut importer = Importer::new(&sources, path.parent().unwrap_or(Path::new("")));
     for (include, kind) in &missing {
-        importer.lose_as(
+        importer.record_loss_of_kind(
             *kind,
-            include.at,
+            include.span,
             "there is no such file; nothing that stands in it is carried over",
         );
     }
-    importer.main(&directives);
-    importer.check();
+    importer.import_main(&directives);
+    importer.check_policy();
     let Importer { faults, mut losses, policy, .. } = importer;
     if !faults.is_empty() {
         return Err(Problems::from_errors(faults, &sources));
@@ -68,7 +68,7 @@ pub(super) fn import(path: &Path, files: &dyn Tree) -> Result<Imported, Problems
     losses.sort_by_key(|(at, _)| *at);
     losses.dedup();
     let losses = losses.into_iter().map(|(_, loss)| loss).collect();
-    Ok(Imported { policy, losses, source: path.display().to_string() })
+    Ok(ImportedPolicy { policy, losses, source: path.display().to_string() })
 }
 
 /// A configuration that is being read.
@@ -78,31 +78,32 @@ struct Importer<'a> {
     faults: Vec<SpannedError>,
     losses: Vec<(SourceSpan, Loss)>,
     /// What has been told once.
-    told: BTreeSet<&'static str>,
-    variables: Variables,
+    reported: BTreeSet<&'static str>,
+    variables: NginxVariables,
     /// What keys mean that have been asked for.
-    plans: HashMap<String, Result<Arc<KeyPlan>, String>>,
+    key_plans: HashMap<String, Result<Arc<KeyPlan>, String>>,
     request_zones: BTreeMap<String, RequestZone>,
     connection_zones: BTreeMap<String, ConnectionZone>,
-    groups: BTreeMap<String, Group>,
+    upstream_groups: BTreeMap<String, UpstreamGroup>,
     rule_names: HashSet<String>,
     /// Zones that limit something, by where they stand.
     used_zones: HashSet<SourceSpan>,
-    /// Whether `http` and `https` have to be told apart.
+    /// Whether `import_http` and `https` have to be told apart.
     needs_scheme: bool,
-    left: Budget,
+    budget: ImportBudget,
     policy: Policy,
 }
 
 /// How much of each is read yet: more is generated, and what is made of it would grow with the square of it.
-struct Budget {
+struct ImportBudget {
     servers: usize,
     names: usize,
     locations: usize,
     rules: usize,
 }
 
-const MOST: Budget = Budget { servers: 2_000, names: 10_000, locations: 5_000, rules: 1_000 };
+const MAX_BUDGET: ImportBudget =
+    ImportBudget { servers: 2_000, names: 10_000, locations: 5_000, rules: 1_000 };
 
 impl<'a> Importer<'a> {
     fn new(sources: &'a Sources, folder: &'a Path) -> Self {
@@ -111,89 +112,92 @@ impl<'a> Importer<'a> {
             folder,
             faults: Vec::new(),
             losses: Vec::new(),
-            told: BTreeSet::new(),
-            variables: Variables::default(),
-            plans: HashMap::new(),
+            reported: BTreeSet::new(),
+            variables: NginxVariables::default(),
+            key_plans: HashMap::new(),
             request_zones: BTreeMap::new(),
             connection_zones: BTreeMap::new(),
-            groups: BTreeMap::new(),
+            upstream_groups: BTreeMap::new(),
             rule_names: HashSet::new(),
             used_zones: HashSet::new(),
             needs_scheme: false,
-            left: MOST,
+            budget: MAX_BUDGET,
             policy: Policy::default(),
         }
     }
 
-    /// The whole of a configuration; a file of `conf.d` by itself is what stands in `http`.
-    fn main(&mut self, directives: &[Directive]) {
+    /// The whole of a configuration; a file of `conf.d` by itself is what stands in `import_http`.
+    fn import_main(&mut self, directives: &[Directive]) {
         let has_http = directives.iter().any(|directive| directive.name == "http");
-        let of_http = directives.iter().find(|directive| known::is_of_http(&directive.name));
+        let of_http = directives.iter().find(|directive| directives::is_http_directive(&directive.name));
         match (has_http, of_http) {
-            (false, Some(_)) => return self.http(directives),
+            (false, Some(_)) => return self.import_http(directives),
             (true, Some(stray)) => {
                 let problem = format!("`{}` outside of `http`", stray.name);
-                return self.blame(stray.at, problem, "put it into `http { … }`");
+                return self.report_error(stray.span, problem, "put it into `http { … }`");
             }
             _ => {}
         }
         for directive in directives {
             match (directive.name.as_str(), &directive.block) {
-                ("http", Some(block)) => self.http(block),
-                _ => self.other(directive),
+                ("http", Some(block)) => self.import_http(block),
+                _ => self.record_unsupported(directive),
             }
         }
     }
 
     /// nginx would not start with this.
-    fn blame(&mut self, at: SourceSpan, problem: impl Into<String>, fix: impl Into<String>) {
+    fn report_error(&mut self, at: SourceSpan, problem: impl Into<String>, fix: impl Into<String>) {
         self.faults.push(SpannedError::new(at, problem, fix));
     }
 
     /// This is not carried over, or means something else.
-    fn lose(&mut self, directive: &Directive, reason: impl Into<String>) {
-        self.lose_at(directive.at, reason);
+    fn record_loss(&mut self, directive: &Directive, reason: impl Into<String>) {
+        self.record_loss_at(directive.span, reason);
     }
 
     /// The same of what keeps requests away.
-    fn lose_protection(&mut self, directive: &Directive, reason: impl Into<String>) {
-        self.lose_as(LossKind::Protection, directive.at, reason);
+    fn record_protection_loss(&mut self, directive: &Directive, reason: impl Into<String>) {
+        self.record_loss_of_kind(LossKind::Protection, directive.span, reason);
     }
 
-    fn lose_at(&mut self, at: SourceSpan, reason: impl Into<String>) {
-        self.lose_as(LossKind::Decoration, at, reason);
+    fn record_loss_at(&mut self, at: SourceSpan, reason: impl Into<String>) {
+        self.record_loss_of_kind(LossKind::Cosmetic, at, reason);
     }
 
-    fn lose_as(&mut self, kind: LossKind, at: SourceSpan, reason: impl Into<String>) {
+    fn record_loss_of_kind(&mut self, kind: LossKind, at: SourceSpan, reason: impl Into<String>) {
         let text = self.sources.file(at).and_then(|source| source.text.get(at.start..at.end));
         let words: Vec<_> = text.unwrap_or_default().split_whitespace().collect();
         let directive = words.first().map_or(String::new(), |name| truncate(name));
-        let said = truncate(&words.join(" "));
-        self.losses.push((at, Loss { kind, directive, place: self.line(at), said, reason: reason.into() }));
+        let excerpt = truncate(&words.join(" "));
+        self.losses.push((
+            at,
+            Loss { kind, directive, location: self.source_line(at), text: excerpt, reason: reason.into() },
+        ));
     }
 
     /// `nginx.conf:12`
-    fn line(&self, at: SourceSpan) -> String {
+    fn source_line(&self, at: SourceSpan) -> String {
         let Some(source) = self.sources.file(at) else { return String::new() };
         format!("{}:{}", source.path.display(), line_and_column(&source.text, at.start).0)
     }
 
     /// The same, where it is said again and again.
-    fn lose_once(&mut self, directive: &Directive, reason: &'static str) {
-        if self.told.insert(reason) {
-            self.lose(directive, reason);
+    fn record_loss_once(&mut self, directive: &Directive, reason: &'static str) {
+        if self.reported.insert(reason) {
+            self.record_loss(directive, reason);
         }
     }
 
     /// What nobody here has a use for.
-    fn other(&mut self, directive: &Directive) {
-        if let Some((kind, reason)) = known::loss(directive) {
-            self.lose_as(kind, directive.at, reason);
+    fn record_unsupported(&mut self, directive: &Directive) {
+        if let Some((kind, reason)) = directives::describe_loss(directive) {
+            self.record_loss_of_kind(kind, directive.span, reason);
         }
     }
 
     /// A policy that cannot be read or used would be no help to anybody.
-    fn check(&mut self) {
+    fn check_policy(&mut self) {
         if !self.faults.is_empty() {
             return;
         }
@@ -205,7 +209,7 @@ impl<'a> Importer<'a> {
         if let Some(problem) = problem {
             let at = SourceSpan { file: 0, start: 0, end: 0 };
             let problem = format!("what it says makes no policy: {problem}");
-            self.blame(at, problem, "import a part of it, and write the rest by hand");
+            self.report_error(at, problem, "import a part of it, and write the rest by hand");
         }
     }
 }

@@ -1,7 +1,7 @@
 //! Names in a policy, from whatever nginx was told to call a thing.
 
 /// A name that a policy takes.
-pub(super) fn name_of(text: &str) -> String {
+pub(super) fn sanitize_name(text: &str) -> String {
     let clean: String = text.chars().map(|c| if c.is_control() { '-' } else { c }).take(100).collect();
     match clean.trim().replace("://", "-") {
         empty if empty.is_empty() => "unnamed".to_owned(),
@@ -12,14 +12,14 @@ pub(super) fn name_of(text: &str) -> String {
 /// A name of a list: nothing that could be taken for a network.
 pub(super) fn list_name(text: &str) -> String {
     let plain = |c: char| if c.is_alphanumeric() || matches!(c, '_' | '-') { c } else { '-' };
-    match name_of(text).chars().map(plain).collect::<String>() {
+    match sanitize_name(text).chars().map(plain).collect::<String>() {
         all if all == "all" => "everybody".to_owned(),
         name => name,
     }
 }
 
 /// This name, or the same with a number behind it that is not taken.
-pub(super) fn free_name(name: &str, is_taken: impl Fn(&str) -> bool) -> String {
+pub(super) fn unused_name(name: &str, is_taken: impl Fn(&str) -> bool) -> String {
     let numbered = (2_u32..).map(|number| format!("{name}-{number}"));
     let names = [name.to_owned()].into_iter().chain(numbered);
     names.into_iter().find(|name| !is_taken(name)).unwrap_or_else(|| name.to_owned())

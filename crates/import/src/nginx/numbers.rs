@@ -7,46 +7,46 @@ use tidegate_core::{Micros, Quota, QuotaError, Rate};
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct RequestRate {
     pub(super) amount: u64,
-    pub(super) per: Per,
+    pub(super) unit: NginxRateUnit,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Per {
+pub(super) enum NginxRateUnit {
     Second,
     Minute,
 }
 
 impl RequestRate {
     /// What nginx takes where no rate is given.
-    pub(super) const USUAL: Self = Self { amount: 1, per: Per::Second };
+    pub(super) const DEFAULT: Self = Self { amount: 1, unit: NginxRateUnit::Second };
 
-    pub(super) fn read(text: &str) -> Option<Self> {
+    pub(super) fn parse(text: &str) -> Option<Self> {
         let (amount, per) = match (text.strip_suffix("r/s"), text.strip_suffix("r/m")) {
-            (Some(amount), _) => (amount, Per::Second),
-            (_, Some(amount)) => (amount, Per::Minute),
+            (Some(amount), _) => (amount, NginxRateUnit::Second),
+            (_, Some(amount)) => (amount, NginxRateUnit::Minute),
             _ => return None,
         };
-        whole(amount).filter(|amount| *amount > 0).map(|amount| Self { amount, per })
+        parse_integer(amount).filter(|amount| *amount > 0).map(|amount| Self { amount, unit: per })
     }
 
-    fn rate(self) -> Rate {
-        match self.per {
-            Per::Second => Quota::per_second(self.amount),
-            Per::Minute => Quota::per_minute(self.amount),
+    fn to_rate(self) -> Rate {
+        match self.unit {
+            NginxRateUnit::Second => Quota::per_second(self.amount),
+            NginxRateUnit::Minute => Quota::per_minute(self.amount),
         }
     }
 
     /// `burst` and `delay` of `limit_req` as a queue.
     pub(super) fn quota(self, burst: u64, delay: u64) -> Result<Quota, QuotaError> {
-        self.rate().leaky_bucket_with_delay(burst, delay.min(burst))
+        self.to_rate().leaky_bucket_with_delay(burst, delay.min(burst))
     }
 
     /// How long the last who is let in waits.
-    pub(super) fn longest_wait(self, burst: u64, delay: u64) -> Duration {
+    pub(super) fn max_wait(self, burst: u64, delay: u64) -> Duration {
         let waiting = burst.saturating_sub(delay);
-        let period: u64 = match self.per {
-            Per::Second => 1_000,
-            Per::Minute => 60_000,
+        let period: u64 = match self.unit {
+            NginxRateUnit::Second => 1_000,
+            NginxRateUnit::Minute => 60_000,
         };
         let wait = waiting.saturating_mul(period).div_ceil(self.amount);
         // Longer than anybody waits, and no longer than a policy can say.
@@ -54,10 +54,10 @@ impl RequestRate {
     }
 
     /// The thousandths of a request that nginx really counts in a second, and whether that is less than what was written.
-    pub(super) fn rounded(self) -> Option<u64> {
-        match self.per {
-            Per::Second => None,
-            Per::Minute => {
+    pub(super) fn rounded_rate(self) -> Option<u64> {
+        match self.unit {
+            NginxRateUnit::Second => None,
+            NginxRateUnit::Minute => {
                 let thousandths = self.amount.checked_mul(1_000)?;
                 (thousandths % 60 != 0).then_some(thousandths / 60)
             }
@@ -66,24 +66,24 @@ impl RequestRate {
 }
 
 /// Digits only.
-pub(super) fn whole(text: &str) -> Option<u64> {
+pub(super) fn parse_integer(text: &str) -> Option<u64> {
     let is_number = !text.is_empty() && text.bytes().all(|byte| byte.is_ascii_digit());
     text.parse().ok().filter(|_| is_number)
 }
 
 /// `500`, `10k`, `1m`, `1g`: bytes.
-pub(super) fn size(text: &str) -> Option<u64> {
+pub(super) fn parse_size(text: &str) -> Option<u64> {
     let (number, factor) = match text.chars().next_back()? {
         'k' | 'K' => (&text[..text.len() - 1], 1 << 10),
         'm' | 'M' => (&text[..text.len() - 1], 1 << 20),
         'g' | 'G' => (&text[..text.len() - 1], 1 << 30),
         _ => (text, 1),
     };
-    whole(number)?.checked_mul(factor)
+    parse_integer(number)?.checked_mul(factor)
 }
 
 /// `60`, `30s`, `500ms`, `1m 30s`.
-pub(super) fn time(text: &str) -> Option<Duration> {
+pub(super) fn parse_time(text: &str) -> Option<Duration> {
     const UNITS: [(&str, u64); 6] =
         [("ms", 1), ("s", 1_000), ("m", 60_000), ("h", 3_600_000), ("d", 86_400_000), ("w", 604_800_000)];
     let (mut rest, mut all) = (text.trim(), 0_u64);
@@ -92,7 +92,7 @@ pub(super) fn time(text: &str) -> Option<Duration> {
     }
     while !rest.is_empty() {
         let digits = rest.bytes().take_while(u8::is_ascii_digit).count();
-        let number = whole(&rest[..digits])?;
+        let number = parse_integer(&rest[..digits])?;
         rest = &rest[digits..];
         let unit = match UNITS.iter().find(|(unit, _)| rest.starts_with(unit)) {
             Some((unit, each)) => {
@@ -114,10 +114,10 @@ mod tests {
 
     #[test]
     fn rates_are_whole_numbers_of_requests() {
-        let rate = |amount, per| Some(RequestRate { amount, per });
+        let rate = |amount, per| Some(RequestRate { amount, unit: per });
         let cases = [
-            ("10r/s", rate(10, Per::Second)),
-            ("30r/m", rate(30, Per::Minute)),
+            ("10r/s", rate(10, NginxRateUnit::Second)),
+            ("30r/m", rate(30, NginxRateUnit::Minute)),
             ("0r/s", None),
             ("1.5r/s", None),
             ("10", None),
@@ -127,7 +127,7 @@ mod tests {
             ("99999999999999999999r/s", None),
         ];
         for (text, expected) in cases {
-            assert_eq!(RequestRate::read(text), expected, "{text}");
+            assert_eq!(RequestRate::parse(text), expected, "{text}");
         }
     }
 
@@ -136,15 +136,15 @@ mod tests {
         let sizes =
             [("500", Some(500)), ("10k", Some(10_240)), ("1M", Some(1 << 20)), ("k", None), ("1x", None)];
         for (text, expected) in sizes {
-            assert_eq!(size(text), expected, "{text}");
+            assert_eq!(parse_size(text), expected, "{text}");
         }
         let times =
             [("60", Some(60_000)), ("1m30s", Some(90_000)), ("500ms", Some(500)), ("1m 5", Some(65_000))];
         for (text, expected) in times {
-            assert_eq!(time(text), expected.map(Duration::from_millis), "{text}");
+            assert_eq!(parse_time(text), expected.map(Duration::from_millis), "{text}");
         }
         for text in ["", "s", "1y", "5 5", "99999999999999w"] {
-            assert_eq!(time(text), None, "{text}");
+            assert_eq!(parse_time(text), None, "{text}");
         }
     }
 }

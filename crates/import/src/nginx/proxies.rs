@@ -1,6 +1,6 @@
 //! Proxies that are trusted to say who a client is.
 
-use super::{Importer, level::Taken, lexer::Directive};
+use super::{Importer, level::DirectiveHandling, lexer::Directive};
 use tidegate_access::Prefix;
 
 /// What is said of proxies.
@@ -13,10 +13,10 @@ pub(super) struct RealIp {
 
 impl Importer<'_> {
     /// Trusted proxies.
-    pub(super) fn real_ip(&mut self, directive: &Directive, real_ip: &mut RealIp) -> Taken {
-        let said = directive.arg(0).unwrap_or_default();
+    pub(super) fn read_real_ip(&mut self, directive: &Directive, real_ip: &mut RealIp) -> DirectiveHandling {
+        let value = directive.arg(0).unwrap_or_default();
         match directive.name.as_str() {
-            "set_real_ip_from" => match said.parse() {
+            "set_real_ip_from" => match value.parse() {
                 Ok(network) => {
                     real_ip.first.get_or_insert_with(|| directive.clone());
                     if !self.policy.trusted_proxies.contains(&network)
@@ -25,21 +25,21 @@ impl Importer<'_> {
                         self.policy.trusted_proxies.push(network);
                     }
                 }
-                Err(_) if said == "unix:" => {
-                    self.lose(directive, "requests do not come in through unix sockets");
+                Err(_) if value == "unix:" => {
+                    self.record_loss(directive, "requests do not come in through unix sockets");
                 }
                 Err(_) => {
-                    self.lose_protection(
+                    self.record_protection_loss(
                         directive,
                         "trusted proxies are addresses and networks; write one of those",
                     );
                 }
             },
             "real_ip_header" => real_ip.header = Some(directive.clone()),
-            "real_ip_recursive" => real_ip.is_recursive = said == "on",
-            _ => return Taken::No,
+            "real_ip_recursive" => real_ip.is_recursive = value == "on",
+            _ => return DirectiveHandling::Unhandled,
         }
-        Taken::Yes
+        DirectiveHandling::Handled
     }
 
     pub(super) fn finish_real_ip(&mut self, real_ip: &RealIp) {
@@ -53,9 +53,9 @@ impl Importer<'_> {
                 let is_address =
                     |network: &Prefix| network.bits() == if network.first().is_ipv4() { 32 } else { 128 };
                 match self.policy.trusted_proxies.iter().all(is_address) {
-                    true => self.lose(first, reason),
+                    true => self.record_loss(first, reason),
                     // Clients in such a network could say that they are others.
-                    false => self.lose_protection(
+                    false => self.record_protection_loss(
                         first,
                         format!("{reason}; write `real_ip_recursive on`, or name single addresses"),
                     ),
@@ -64,11 +64,11 @@ impl Importer<'_> {
             false => {
                 // Whoever does not write X-Forwarded-For may pass on what a client wrote there.
                 self.policy.trusted_proxies.clear();
-                let said = real_ip.header.clone().unwrap_or_else(|| first.clone());
+                let directive = real_ip.header.clone().unwrap_or_else(|| first.clone());
                 let reason =
                     "addresses are taken from X-Forwarded-For or Forwarded only; so nobody is trusted";
                 // Who is let in by its address would be let in by that of a proxy.
-                self.lose_protection(&said, reason);
+                self.record_protection_loss(&directive, reason);
             }
         }
     }

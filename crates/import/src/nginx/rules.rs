@@ -5,16 +5,16 @@
 
 use super::{
     Importer,
-    access::{AccessEntry, rule_of},
-    bodies::USUAL_BODY,
-    level::{Denial, Terms},
-    location::Place,
-    names::{free_name, list_name, name_of},
-    region::{and, both, region, union},
-    respond::{Answered, SCHEME},
-    servers::{Location, Named, Server},
-    sites::{Serves, Site},
-    variables::{KeyPlan, PerServer},
+    access::{AccessEntry, access_rule},
+    body_size::DEFAULT_BODY_SIZE,
+    level::{LevelSettings, LimitDenial},
+    location::LocationPattern,
+    match_set::{intersect, merge, selected_match, union},
+    names::{list_name, sanitize_name, unused_name},
+    responses::{ConditionalResponse, SCHEME_PLACEHOLDER},
+    servers::{LocationBlock, ServerBlock, ServerNaming},
+    sites::{HostScope, Site},
+    variables::{CountScope, KeyPlan},
 };
 use crate::LossKind;
 use std::{
@@ -33,125 +33,144 @@ use tidegate_rule::Mode;
 
 /// What locations have in common that one rule is made of.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
-enum Limit {
+enum LimitSpec {
     Requests { zone: String, burst: u64, delay: u64 },
-    Connections { zone: String, most: u64 },
-    Bytes { rate: u64, after: u64 },
-    Access { entries: Vec<AccessEntry>, methods: Methods },
+    Connections { zone: String, max: u64 },
+    Bytes { rate: u64, free_bytes: u64 },
+    Access { entries: Vec<AccessEntry>, methods: MethodFilter },
     Body { bytes: u64 },
 }
 
 /// Which methods a list is about.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
-enum Methods {
+enum MethodFilter {
     All,
-    These(Vec<String>),
-    AllBut(Vec<String>),
+    Only(Vec<String>),
+    Except(Vec<String>),
 }
 
 /// A rule to be, and where it applies.
 #[derive(Clone, Debug)]
-struct Use {
-    limit: Limit,
-    denial: Denial,
+struct LimitUse {
+    limit: LimitSpec,
+    denial: LimitDenial,
     /// The server that counts for itself.
     server: Option<usize>,
     /// Sites and locations.
-    places: Vec<(usize, usize)>,
-    at: SourceSpan,
+    locations: Vec<(usize, usize)>,
+    span: SourceSpan,
 }
 
 impl Importer<'_> {
-    pub(super) fn rules(&mut self, sites: &[Site<'_>]) {
-        let uses = self.uses(sites);
+    pub(super) fn build_rules(&mut self, sites: &[Site<'_>]) {
+        let uses = self.collect_limits(sites);
         let mut first: HashMap<String, (SourceSpan, Option<usize>)> = HashMap::new();
         for its in &uses {
-            let Some(left) = self.left.rules.checked_sub(1) else {
-                return self.blame(its.at, "one of more than a thousand limits", "import a part of them");
+            let Some(left) = self.budget.rules.checked_sub(1) else {
+                return self.report_error(
+                    its.span,
+                    "one of more than a thousand limits",
+                    "import a part of them",
+                );
             };
-            self.left.rules = left;
-            if let Limit::Requests { zone, .. } | Limit::Connections { zone, .. } = &its.limit {
+            self.budget.rules = left;
+            if let LimitSpec::Requests { zone, .. } | LimitSpec::Connections { zone, .. } = &its.limit {
                 match first.get(zone) {
                     Some((at, server)) if *server == its.server => {
-                        let place = self.line(*at);
+                        let place = self.source_line(*at);
                         let reason =
                             format!("counted apart from {place}, which uses zone `{zone}` in another way");
-                        self.lose_at(its.at, reason);
+                        self.record_loss_at(its.span, reason);
                     }
                     Some(_) => {}
-                    None => _ = first.insert(zone.clone(), (its.at, its.server)),
+                    None => _ = first.insert(zone.clone(), (its.span, its.server)),
                 }
             }
-            self.rule(its, sites);
+            self.build_rule(its, sites);
         }
     }
 
     /// Who uses which zone in which way, in the order in which they do.
-    fn uses(&mut self, sites: &[Site<'_>]) -> Vec<Use> {
-        let (mut uses, mut known) = (Vec::<Use>::new(), HashMap::new());
-        let mut add =
-            |limit: Limit, denial: Denial, server: Option<usize>, place: (usize, usize), at: SourceSpan| {
-                let index = *known
-                    .entry((limit.clone(), denial.status, denial.mode == Mode::Shadow, server))
-                    .or_insert_with(|| {
-                        uses.push(Use { limit, denial, server, places: Vec::new(), at });
-                        uses.len() - 1
-                    });
-                uses[index].places.push(place);
-            };
+    fn collect_limits(&mut self, sites: &[Site<'_>]) -> Vec<LimitUse> {
+        let (mut uses, mut known) = (Vec::<LimitUse>::new(), HashMap::new());
+        let mut add = |limit: LimitSpec,
+                       denial: LimitDenial,
+                       server: Option<usize>,
+                       place: (usize, usize),
+                       at: SourceSpan| {
+            let index = *known
+                .entry((limit.clone(), denial.status, denial.mode == Mode::Shadow, server))
+                .or_insert_with(|| {
+                    uses.push(LimitUse { limit, denial, server, locations: Vec::new(), span: at });
+                    uses.len() - 1
+                });
+            uses[index].locations.push(place);
+        };
         let largest = self.policy.connections.body_size;
-        for (site, Site { server, place: server_place, .. }) in sites.iter().enumerate() {
-            for (location, Location { terms, except, action, .. }) in server.locations.iter().enumerate() {
+        for (site, Site { server, server_index: server_place, .. }) in sites.iter().enumerate() {
+            for (location, LocationBlock { settings: terms, except, action, .. }) in
+                server.locations.iter().enumerate()
+            {
                 let place = (site, location);
-                let by_itself = |plan: &Arc<KeyPlan>| (plan.per == PerServer::Each).then_some(*server_place);
+                let by_itself =
+                    |plan: &Arc<KeyPlan>| (plan.scope == CountScope::PerServer).then_some(*server_place);
                 let counts = |plan: &Arc<KeyPlan>| {
-                    server.named == Named::Yes || plan.per == PerServer::Together || plan.key != KeySpec::All
+                    server.naming == ServerNaming::Named
+                        || plan.scope == CountScope::Shared
+                        || plan.key != KeySpec::All
                 };
                 for limit in &terms.requests {
-                    if let Some(plan) = self.request_plan(&limit.zone, limit.at).filter(counts) {
+                    if let Some(plan) = self.request_plan(&limit.zone, limit.span).filter(counts) {
                         let by = by_itself(&plan);
                         let (zone, burst, delay) = (limit.zone.clone(), limit.burst, limit.delay);
                         add(
-                            Limit::Requests { zone, burst, delay },
+                            LimitSpec::Requests { zone, burst, delay },
                             terms.request_denial,
                             by,
                             place,
-                            limit.at,
+                            limit.span,
                         );
                     }
                 }
                 for limit in &terms.connections {
-                    if let Some(plan) = self.connection_plan(&limit.zone, limit.at).filter(counts) {
+                    if let Some(plan) = self.connection_plan(&limit.zone, limit.span).filter(counts) {
                         let by = by_itself(&plan);
-                        let (zone, most) = (limit.zone.clone(), limit.most);
-                        add(Limit::Connections { zone, most }, terms.connection_denial, by, place, limit.at);
+                        let (zone, most) = (limit.zone.clone(), limit.max_connections);
+                        add(
+                            LimitSpec::Connections { zone, max: most },
+                            terms.connection_denial,
+                            by,
+                            place,
+                            limit.span,
+                        );
                     }
                 }
-                let usual = Terms::default().request_denial;
+                let usual = LevelSettings::default().request_denial;
                 if let Some(rate) = terms.rate {
-                    let limit = Limit::Bytes { rate: rate.bytes, after: terms.rate_after };
-                    add(limit, usual, None, place, rate.at);
+                    let limit = LimitSpec::Bytes { rate: rate.bytes, free_bytes: terms.rate_after };
+                    add(limit, usual, None, place, rate.span);
                 }
                 // Other methods have a list of their own, if they have any.
                 let except = except.as_ref().filter(|except| !except.access.entries.is_empty());
-                let methods = except.map_or(Methods::All, |except| Methods::These(except.methods.clone()));
+                let methods =
+                    except.map_or(MethodFilter::All, |except| MethodFilter::Only(except.methods.clone()));
                 let its = (&terms.access, methods);
-                let others = except.map(|it| (&it.access, Methods::AllBut(it.methods.clone())));
+                let others = except.map(|it| (&it.access, MethodFilter::Except(it.methods.clone())));
                 for (list, methods) in [its].into_iter().chain(others) {
-                    if let Some(at) = list.at {
+                    if let Some(at) = list.span {
                         let entries = list.entries.clone();
-                        add(Limit::Access { entries, methods }, usual, None, place, at);
+                        add(LimitSpec::Access { entries, methods }, usual, None, place, at);
                     }
                 }
-                let bytes = terms.body.map_or(Some(USUAL_BODY), |body| body.bytes);
+                let bytes = terms.body.map_or(Some(DEFAULT_BODY_SIZE), |body| body.bytes);
                 if let (Some(RouteAction::Forward(_)), Some(bytes), true) = (action, bytes, bytes != largest)
                 {
-                    let at = terms.body.map_or(server.at, |body| body.at);
-                    add(Limit::Body { bytes }, usual, None, place, at);
+                    let at = terms.body.map_or(server.span, |body| body.span);
+                    add(LimitSpec::Body { bytes }, usual, None, place, at);
                 }
             }
         }
-        uses.sort_by_key(|its| its.at);
+        uses.sort_by_key(|its| its.span);
         uses
     }
 
@@ -159,12 +178,12 @@ impl Importer<'_> {
         match self.request_zones.get(zone) {
             Some(known) => {
                 let plan = known.plan.clone().ok();
-                self.used_zones.insert(known.at);
+                self.used_zones.insert(known.span);
                 plan
             }
             None => {
                 let known: Vec<_> = self.request_zones.keys().cloned().collect();
-                self.unknown_zone(zone, "limit_req_zone", &known, at);
+                self.report_unknown_zone(zone, "limit_req_zone", &known, at);
                 None
             }
         }
@@ -174,12 +193,12 @@ impl Importer<'_> {
         match self.connection_zones.get(zone) {
             Some(known) => {
                 let plan = known.plan.clone().ok();
-                self.used_zones.insert(known.at);
+                self.used_zones.insert(known.span);
                 plan
             }
             None => {
                 let known: Vec<_> = self.connection_zones.keys().cloned().collect();
-                self.unknown_zone(zone, "limit_conn_zone", &known, at);
+                self.report_unknown_zone(zone, "limit_conn_zone", &known, at);
                 None
             }
         }
@@ -187,8 +206,8 @@ impl Importer<'_> {
 
     /// Zones whose key cannot be carried over: what uses them is not limited any longer.
     pub(super) fn finish_zones(&mut self) {
-        let requests = self.request_zones.values().map(|zone| (zone.at, &zone.plan));
-        let connections = self.connection_zones.values().map(|zone| (zone.at, &zone.plan));
+        let requests = self.request_zones.values().map(|zone| (zone.span, &zone.plan));
+        let connections = self.connection_zones.values().map(|zone| (zone.span, &zone.plan));
         let strange = |(at, plan): (SourceSpan, &Result<Arc<KeyPlan>, String>)| {
             Some((at, plan.as_ref().err()?.clone()))
         };
@@ -196,27 +215,27 @@ impl Importer<'_> {
         for (at, strange) in all {
             let kind = match self.used_zones.contains(&at) {
                 true => LossKind::Protection,
-                false => LossKind::Decoration,
+                false => LossKind::Cosmetic,
             };
             let reason = format!("{strange} cannot be said; nothing that uses this zone is limited by it");
-            self.lose_as(kind, at, reason);
+            self.record_loss_of_kind(kind, at, reason);
         }
     }
 
-    fn unknown_zone(&mut self, zone: &str, directive: &str, known: &[String], at: SourceSpan) {
+    fn report_unknown_zone(&mut self, zone: &str, directive: &str, known: &[String], at: SourceSpan) {
         let fix = match known.is_empty() {
             true => format!("say what it counts with `{directive}`"),
             false => {
                 format!("say what it counts with `{directive}`; there are: {}", truncate(&known.join(", ")))
             }
         };
-        self.blame(at, format!("unknown zone `{}`", truncate(zone)), fix);
+        self.report_error(at, format!("unknown zone `{}`", truncate(zone)), fix);
     }
 
-    fn rule(&mut self, its: &Use, sites: &[Site<'_>]) {
-        let places: HashSet<_> = its.places.iter().copied().collect();
+    fn build_rule(&mut self, its: &LimitUse, sites: &[Site<'_>]) {
+        let places: HashSet<_> = its.locations.iter().copied().collect();
         let is_in = |site: usize, location: usize| places.contains(&(site, location));
-        let Some(matching) = requests_to(sites, is_in) else { return };
+        let Some(matching) = match_locations(sites, is_in) else { return };
         let mut rule = RuleSpec {
             matching,
             enforcement: RuleEnforcement::All(its.denial.mode),
@@ -227,23 +246,23 @@ impl Importer<'_> {
             ..RuleSpec::new("")
         };
         let (name, plan, quota) = match &its.limit {
-            Limit::Requests { zone, burst, delay } => {
+            LimitSpec::Requests { zone, burst, delay } => {
                 let Some(known) = self.request_zones.get(zone).cloned() else { return };
                 if delay < burst {
-                    rule.wait = known.rate.longest_wait(*burst, *delay);
+                    rule.wait = known.rate.max_wait(*burst, *delay);
                 }
                 (zone.clone(), known.plan.ok(), known.rate.quota(*burst, *delay))
             }
-            Limit::Connections { zone, most } => {
+            LimitSpec::Connections { zone, max: most } => {
                 let plan = self.connection_zones.get(zone).and_then(|zone| zone.plan.clone().ok());
                 (zone.clone(), plan, Quota::concurrency(*most))
             }
-            Limit::Bytes { rate, after } => {
-                let quota = match bytes(*rate, *after) {
+            LimitSpec::Bytes { rate, free_bytes: after } => {
+                let quota = match byte_quota(*rate, *after) {
                     Ok(quota) => quota,
                     Err(error) => {
-                        return self.blame(
-                            its.at,
+                        return self.report_error(
+                            its.span,
                             error.to_string(),
                             "give a smaller `limit_rate` or `limit_rate_after`",
                         );
@@ -252,22 +271,22 @@ impl Importer<'_> {
                 rule.key = KeySpec::Part(KeyPart::Request);
                 rule.bandwidth = Some(BandwidthSpec { down: Some(quota), up: None });
                 rule.on_limit = OnLimit::default();
-                let name = self.rule_name("limit_rate");
+                let name = self.unused_rule_name("limit_rate");
                 self.policy.rules.push(RuleSpec { name, ..rule });
                 return;
             }
-            Limit::Access { entries, methods } => {
-                let Some((access, denied)) = rule_of(entries) else { return };
+            LimitSpec::Access { entries, methods } => {
+                let Some((access, denied)) = access_rule(entries) else { return };
                 let about = match methods {
-                    Methods::All => Match::default(),
-                    Methods::These(methods) => Match { methods: methods.clone(), ..Match::default() },
-                    Methods::AllBut(methods) => {
+                    MethodFilter::All => Match::default(),
+                    MethodFilter::Only(methods) => Match { methods: methods.clone(), ..Match::default() },
+                    MethodFilter::Except(methods) => {
                         let not = Match { methods: methods.clone(), ..Match::default() };
                         Match { not: Some(Box::new(not)), ..Match::default() }
                     }
                 };
-                let matching = and(and(rule.matching, about), denied);
-                let (name, access) = (self.rule_name("access"), Some(access));
+                let matching = intersect(intersect(rule.matching, about), denied);
+                let (name, access) = (self.unused_rule_name("access"), Some(access));
                 // Who is denied is answered with 403, as by nginx.
                 self.policy.rules.push(RuleSpec {
                     name,
@@ -278,132 +297,136 @@ impl Importer<'_> {
                 });
                 return;
             }
-            Limit::Body { bytes } => {
+            LimitSpec::Body { bytes } => {
                 let when = Some(Expression(format!("request.size > {bytes}").into()));
-                let matching = and(rule.matching, Match { when, ..Match::default() });
+                let matching = intersect(rule.matching, Match { when, ..Match::default() });
                 let deny = vec![Network::List("all".to_owned())];
                 let access = Some(AccessSpec { deny, ..AccessSpec::default() });
                 let on_limit = OnLimit::Reject(Reject { status: Some(413), ..Reject::default() });
-                let name = self.rule_name("client_max_body_size");
+                let name = self.unused_rule_name("client_max_body_size");
                 self.policy.rules.push(RuleSpec { name, matching, access, on_limit, ..rule });
                 return;
             }
         };
         let quota = match quota {
             Ok(quota) => quota,
-            Err(error) => return self.blame(its.at, error.to_string(), "give a smaller burst"),
+            Err(error) => return self.report_error(its.span, error.to_string(), "give a smaller burst"),
         };
         let Some(plan) = plan else { return };
-        rule.name = self.rule_name(&name_of(&name));
+        rule.name = self.unused_rule_name(&sanitize_name(&name));
         rule.quotas = Quotas::All(vec![quota]);
-        self.by_key(&mut rule, &plan);
+        self.apply_key(&mut rule, &plan);
         self.policy.rules.push(rule);
     }
 
     /// For whom a rule counts, and for whom it does not.
-    fn by_key(&mut self, rule: &mut RuleSpec, plan: &KeyPlan) {
+    fn apply_key(&mut self, rule: &mut RuleSpec, plan: &KeyPlan) {
         rule.key = plan.key.clone();
         rule.missing = plan.missing;
-        if let Some(only) = plan.only.clone() {
-            rule.matching = both(std::mem::take(&mut rule.matching), only);
+        if let Some(only) = plan.condition.clone() {
+            rule.matching = merge(std::mem::take(&mut rule.matching), only);
         }
         if let Some((name, list)) = plan.allow.clone() {
             let lists = &self.policy.lists;
             let name =
-                free_name(&list_name(&name), |name| lists.get(name).is_some_and(|known| *known != list));
+                unused_name(&list_name(&name), |name| lists.get(name).is_some_and(|known| *known != list));
             self.policy.lists.insert(name.clone(), list);
             rule.access = Some(AccessSpec { allow: vec![Network::List(name)], ..AccessSpec::default() });
         }
     }
 
-    fn rule_name(&mut self, name: &str) -> String {
-        let name = free_name(name, |name| self.rule_names.contains(name));
+    fn unused_rule_name(&mut self, name: &str) -> String {
+        let name = unused_name(name, |name| self.rule_names.contains(name));
         self.rule_names.insert(name.clone());
         name
     }
 
-    pub(super) fn routes(&mut self, sites: &[Site<'_>]) {
+    pub(super) fn build_routes(&mut self, sites: &[Site<'_>]) {
         let mut order: Vec<&Site<'_>> = sites.iter().collect();
         order.sort_by_key(|site| site.rank());
         for site in order {
             let server = site.server;
             let matching = site.matching(sites);
-            for answered in &server.answered {
-                self.answered(site, matching.clone(), answered);
+            for answered in &server.responses {
+                self.add_conditional_route(site, matching.clone(), answered);
             }
             for (place, location) in server.locations.iter().enumerate() {
-                if location.answered.is_empty() {
+                if location.responses.is_empty() {
                     continue;
                 }
                 let places = server.locations.iter().enumerate();
-                let all: Vec<_> = places.map(|(at, location)| (&location.place, at == place)).collect();
-                if let Some(region) = region(&all) {
-                    let matching = both(matching.clone(), region);
-                    location.answered.iter().for_each(|it| self.answered(site, matching.clone(), it));
+                let all: Vec<_> = places.map(|(at, location)| (&location.pattern, at == place)).collect();
+                if let Some(region) = selected_match(&all) {
+                    let matching = merge(matching.clone(), region);
+                    location
+                        .responses
+                        .iter()
+                        .for_each(|it| self.add_conditional_route(site, matching.clone(), it));
                 }
             }
             let is_complete = |site: &Site<'_>| site.server.locations.iter().all(|it| it.action.is_some());
-            let hosts = match site.serves {
+            let hosts = match site.host_scope {
                 // Nothing of theirs comes this far.
-                Serves::Everybody if site.others(sites).all(is_complete) => site.at_listener(),
+                HostScope::CatchAll if site.siblings(sites).all(is_complete) => site.listener_match(),
                 _ => matching,
             };
             let routes = match has_plain_order(server) {
-                true => in_order(server),
-                false => apart(server),
+                true => ordered_routes(server),
+                false => disjoint_routes(server),
             };
             for RouteSpec { matching, action } in routes {
                 let action = match action {
-                    RouteAction::Respond(respond) => RouteAction::Respond(at_scheme(site, respond)),
+                    RouteAction::Respond(respond) => RouteAction::Respond(resolve_scheme(site, respond)),
                     forward @ RouteAction::Forward(_) => forward,
                 };
-                self.policy.routes.push(RouteSpec { matching: both(hosts.clone(), matching), action });
+                self.policy.routes.push(RouteSpec { matching: merge(hosts.clone(), matching), action });
             }
         }
     }
 
     /// The answer to some of these requests.
-    fn answered(&mut self, site: &Site<'_>, these: Match, answered: &Answered) {
-        let Answered { condition, respond } = answered;
+    fn add_conditional_route(&mut self, site: &Site<'_>, these: Match, answered: &ConditionalResponse) {
+        let ConditionalResponse { condition, respond } = answered;
         if condition.scheme.is_some() && condition.scheme != site.scheme {
             return;
         }
-        let matching = and(these, condition.matching.clone());
-        let action = RouteAction::Respond(at_scheme(site, respond.clone()));
+        let matching = intersect(these, condition.matching.clone());
+        let action = RouteAction::Respond(resolve_scheme(site, respond.clone()));
         self.policy.routes.push(RouteSpec { matching, action });
     }
 }
 
 /// A redirection to the scheme that the request came with.
-fn at_scheme(site: &Site<'_>, respond: Respond) -> Respond {
+fn resolve_scheme(site: &Site<'_>, respond: Respond) -> Respond {
     match respond {
-        Respond::Redirect { location, status } => {
-            Respond::Redirect { location: location.replace(SCHEME, site.scheme.unwrap_or("https")), status }
-        }
+        Respond::Redirect { location, status } => Respond::Redirect {
+            location: location.replace(SCHEME_PLACEHOLDER, site.scheme.unwrap_or("https")),
+            status,
+        },
         respond => respond,
     }
 }
 
 /// So many bytes in a second of each answer, after so many that are free. nginx gives a second's worth at the start, too.
-fn bytes(rate: u64, after: u64) -> Result<Quota, QuotaError> {
+fn byte_quota(rate: u64, after: u64) -> Result<Quota, QuotaError> {
     Quota::bytes_per_second(rate).burst(rate.saturating_add(after))
 }
 
 /// Requests to these locations of all servers; `None` if there are none.
-fn requests_to(sites: &[Site<'_>], is_in: impl Fn(usize, usize) -> bool) -> Option<Match> {
+fn match_locations(sites: &[Site<'_>], is_in: impl Fn(usize, usize) -> bool) -> Option<Match> {
     let mut parts = Vec::new();
     let mut is_everything = true;
     for (place, site) in sites.iter().enumerate() {
-        let all: Vec<(&Place, bool)> = site
+        let all: Vec<(&LocationPattern, bool)> = site
             .server
             .locations
             .iter()
             .enumerate()
-            .map(|(location, said)| (&said.place, is_in(place, location)))
+            .map(|(location, said)| (&said.pattern, is_in(place, location)))
             .collect();
         is_everything &= all.iter().all(|(_, is_in)| *is_in);
         if all.iter().any(|(_, is_in)| *is_in) {
-            parts.extend(region(&all).map(|region| both(site.matching(sites), region)));
+            parts.extend(selected_match(&all).map(|region| merge(site.matching(sites), region)));
         }
     }
     match is_everything {
@@ -413,24 +436,25 @@ fn requests_to(sites: &[Site<'_>], is_in: impl Fn(usize, usize) -> bool) -> Opti
 }
 
 /// Whether the first of its routes that fits can be the right one: nothing but paths, and none that goes nowhere.
-fn has_plain_order(server: &Server) -> bool {
-    server.locations.iter().all(|location| match &location.place {
-        Place::Expression(_) => false,
-        Place::Exact(_) => location.action.is_some(),
-        Place::Prefix(text, _) => location.action.is_some() || text.is_empty(),
+fn has_plain_order(server: &ServerBlock) -> bool {
+    server.locations.iter().all(|location| match &location.pattern {
+        LocationPattern::Regex(_) => false,
+        LocationPattern::Exact(_) => location.action.is_some(),
+        LocationPattern::Prefix(text, _) => location.action.is_some() || text.is_empty(),
     })
 }
 
 /// Whole paths first, then longer ones before shorter ones.
-fn in_order(server: &Server) -> Vec<RouteSpec> {
-    let mut locations: Vec<&Location> = server.locations.iter().filter(|it| it.action.is_some()).collect();
-    let length = |location: &Location| location.place.text().map_or(0, str::len);
+fn ordered_routes(server: &ServerBlock) -> Vec<RouteSpec> {
+    let mut locations: Vec<&LocationBlock> =
+        server.locations.iter().filter(|it| it.action.is_some()).collect();
+    let length = |location: &LocationBlock| location.pattern.text().map_or(0, str::len);
     locations.sort_by_key(|location| {
-        (!matches!(location.place, Place::Exact(_)), std::cmp::Reverse(length(location)))
+        (!matches!(location.pattern, LocationPattern::Exact(_)), std::cmp::Reverse(length(location)))
     });
     let mut routes: Vec<RouteSpec> = Vec::new();
     for location in locations {
-        let (Some(action), Some(pattern)) = (location.action.clone(), location.place.pattern()) else {
+        let (Some(action), Some(pattern)) = (location.action.clone(), location.pattern.pattern()) else {
             continue;
         };
         let is_everything = |path: &PathPattern| path.segments.is_empty() && path.tail.is_some();
@@ -447,7 +471,7 @@ fn in_order(server: &Server) -> Vec<RouteSpec> {
 }
 
 /// One route for each upstream or answer, which is about its locations and no others.
-fn apart(server: &Server) -> Vec<RouteSpec> {
+fn disjoint_routes(server: &ServerBlock) -> Vec<RouteSpec> {
     let mut actions: Vec<&RouteAction> = Vec::new();
     for action in server.locations.iter().filter_map(|location| location.action.as_ref()) {
         if !actions.contains(&action) {
@@ -459,9 +483,9 @@ fn apart(server: &Server) -> Vec<RouteSpec> {
         RouteAction::Respond(_) => (1, ""),
     });
     let route = |action: &RouteAction| {
-        let all: Vec<(&Place, bool)> =
-            server.locations.iter().map(|it| (&it.place, it.action.as_ref() == Some(action))).collect();
-        region(&all).map(|matching| RouteSpec { matching, action: action.clone() })
+        let all: Vec<(&LocationPattern, bool)> =
+            server.locations.iter().map(|it| (&it.pattern, it.action.as_ref() == Some(action))).collect();
+        selected_match(&all).map(|matching| RouteSpec { matching, action: action.clone() })
     };
     actions.into_iter().filter_map(route).collect()
 }

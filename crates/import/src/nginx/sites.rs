@@ -4,7 +4,7 @@
 //! same servers make one group; where there are several groups, each gives its listeners a name, and everything that is
 //! made of a server says which of them it is about.
 
-use super::{Importer, names::free_name, servers::Server};
+use super::{Importer, names::unused_name, servers::ServerBlock};
 use std::{
     collections::{BTreeMap, HashSet},
     net::SocketAddr,
@@ -14,31 +14,31 @@ use tidegate_policy::model::{Glob, Match};
 /// A server at the listeners of one group.
 #[derive(Clone, Debug)]
 pub(super) struct Site<'s> {
-    pub(super) server: &'s Server,
+    pub(super) server: &'s ServerBlock,
     /// The place of the server among all of them.
-    pub(super) place: usize,
+    pub(super) server_index: usize,
     /// Names that no server before it has here.
     names: Vec<String>,
-    pub(super) serves: Serves,
+    pub(super) host_scope: HostScope,
     group: usize,
     /// What the listeners of the group are called; `None` where there is one group only.
     listener: Option<String>,
-    /// `http` or `https`, where that is the same for all listeners of the group.
+    /// `import_http` or `https`, where that is the same for all listeners of the group.
     pub(super) scheme: Option<&'static str>,
 }
 
 /// Which hosts a site is about.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Serves {
+pub(super) enum HostScope {
     /// Those that it is called.
-    ItsNames,
+    Named,
     /// All that no other site of its group is called.
-    Everybody,
+    CatchAll,
 }
 
 /// One address, as servers listen there.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) struct Listen {
+pub(super) struct ListenAddress {
     pub(super) address: SocketAddr,
     /// It has `default_server`.
     pub(super) is_default: bool,
@@ -46,13 +46,13 @@ pub(super) struct Listen {
 }
 
 /// The servers at an address, and which of them is for all other hosts.
-type Servers = (Vec<usize>, usize, Option<&'static str>);
+type AddressServers = (Vec<usize>, usize, Option<&'static str>);
 
 impl Importer<'_> {
     /// All servers, each at the listeners where it is chosen. Gives listeners their names.
-    pub(super) fn sites<'s>(&mut self, servers: &'s [Server]) -> Vec<Site<'s>> {
-        let mut groups: Vec<(Servers, Vec<Listen>)> = Vec::new();
-        for (listen, at_address) in by_address(servers, self.needs_scheme) {
+    pub(super) fn build_sites<'s>(&mut self, servers: &'s [ServerBlock]) -> Vec<Site<'s>> {
+        let mut groups: Vec<(AddressServers, Vec<ListenAddress>)> = Vec::new();
+        for (listen, at_address) in group_by_address(servers, self.needs_scheme) {
             match groups.iter_mut().find(|(known, _)| *known == at_address) {
                 Some((_, listens)) => listens.push(listen),
                 None => groups.push((at_address, vec![listen])),
@@ -64,7 +64,7 @@ impl Importer<'_> {
         for (group, ((places, default, _), listens)) in groups.iter().enumerate() {
             let listener = has_several.then(|| {
                 let name = listens.first().map_or(0, |listen| listen.address.port());
-                let name = free_name(&format!("port-{name}"), |name| taken.contains(name));
+                let name = unused_name(&format!("port-{name}"), |name| taken.contains(name));
                 taken.insert(name.clone());
                 name
             });
@@ -80,33 +80,41 @@ impl Importer<'_> {
                 let server = &servers[*place];
                 let names: Vec<String> =
                     server.names.iter().filter(|name| known.insert(name)).cloned().collect();
-                let serves = if place == default { Serves::Everybody } else { Serves::ItsNames };
-                if serves == Serves::Everybody || !names.is_empty() {
+                let serves = if place == default { HostScope::CatchAll } else { HostScope::Named };
+                if serves == HostScope::CatchAll || !names.is_empty() {
                     is_chosen[*place] = true;
                     let listener = listener.clone();
-                    sites.push(Site { server, place: *place, names, serves, group, listener, scheme });
+                    sites.push(Site {
+                        server,
+                        server_index: *place,
+                        names,
+                        host_scope: serves,
+                        group,
+                        listener,
+                        scheme,
+                    });
                 }
             }
         }
         for (server, _) in servers.iter().zip(is_chosen).filter(|(_, is_chosen)| !is_chosen) {
-            let reason = match (server.listens.is_empty(), server.names.is_empty()) {
+            let reason = match (server.listeners.is_empty(), server.names.is_empty()) {
                 (true, _) => "it listens nowhere that is carried over, so nothing of it is",
                 (_, true) => "it has no name, and other servers come first at its addresses: never chosen",
                 (_, false) => "other servers at its addresses have its names and come first: never chosen",
             };
-            self.lose(&server.head, reason);
+            self.record_loss(&server.directive, reason);
         }
-        sites.sort_by_key(|site| (site.server.at, site.group));
+        sites.sort_by_key(|site| (site.server.span, site.group));
         sites
     }
 }
 
 /// At each address, the servers there; `default_server`, or else the first one, is for all other hosts.
-fn by_address(servers: &[Server], needs_scheme: bool) -> Vec<(Listen, Servers)> {
-    let mut order: Vec<Listen> = Vec::new();
+fn group_by_address(servers: &[ServerBlock], needs_scheme: bool) -> Vec<(ListenAddress, AddressServers)> {
+    let mut order: Vec<ListenAddress> = Vec::new();
     let mut found: BTreeMap<SocketAddr, (Vec<usize>, usize, bool)> = BTreeMap::new();
     for (place, server) in servers.iter().enumerate() {
-        for listen in &server.listens {
+        for listen in &server.listeners {
             let known = found.entry(listen.address).or_insert_with(|| {
                 order.push(*listen);
                 (Vec::new(), place, false)
@@ -123,7 +131,7 @@ fn by_address(servers: &[Server], needs_scheme: bool) -> Vec<(Listen, Servers)> 
             }
         }
     }
-    let servers = |listen: Listen| {
+    let servers = |listen: ListenAddress| {
         let (servers, default, _) = found.remove(&listen.address).unwrap_or_default();
         (listen, (servers, default, needs_scheme.then_some(listen.scheme)))
     };
@@ -132,12 +140,12 @@ fn by_address(servers: &[Server], needs_scheme: bool) -> Vec<(Listen, Servers)> 
 
 impl Site<'_> {
     /// Those of the same listeners.
-    pub(super) fn others<'a, 's>(&'a self, all: &'a [Site<'s>]) -> impl Iterator<Item = &'a Site<'s>> {
-        all.iter().filter(move |other| other.group == self.group && other.place != self.place)
+    pub(super) fn siblings<'a, 's>(&'a self, all: &'a [Site<'s>]) -> impl Iterator<Item = &'a Site<'s>> {
+        all.iter().filter(move |other| other.group == self.group && other.server_index != self.server_index)
     }
 
     /// Requests to the listeners of this site; an empty match is all requests.
-    pub(super) fn at_listener(&self) -> Match {
+    pub(super) fn listener_match(&self) -> Match {
         Match { listeners: self.listener.iter().cloned().collect(), ..Match::default() }
     }
 
@@ -145,31 +153,31 @@ impl Site<'_> {
     pub(super) fn matching(&self, all: &[Site<'_>]) -> Match {
         let globs =
             |names: Vec<&String>| -> Vec<Glob> { names.into_iter().map(|name| Glob(name.clone())).collect() };
-        let others = || self.others(all).flat_map(|other| &other.names);
-        let (hosts, not) = match self.serves {
-            Serves::Everybody => (Vec::new(), globs(others().collect())),
-            Serves::ItsNames => {
+        let others = || self.siblings(all).flat_map(|other| &other.names);
+        let (hosts, not) = match self.host_scope {
+            HostScope::CatchAll => (Vec::new(), globs(others().collect())),
+            HostScope::Named => {
                 let nearer = others().filter(|name| {
-                    self.names
-                        .iter()
-                        .any(|ours| ours.contains('*') && fits(ours, name) && is_nearer(name, ours))
+                    self.names.iter().any(|ours| {
+                        ours.contains('*') && matches_name(ours, name) && is_more_specific(name, ours)
+                    })
                 });
                 (globs(self.names.iter().collect()), globs(nearer.collect()))
             }
         };
         let not = (!not.is_empty()).then(|| Box::new(Match { hosts: not, ..Match::default() }));
-        Match { hosts, not, ..self.at_listener() }
+        Match { hosts, not, ..self.listener_match() }
     }
 
     /// Where it stands among sites of which the first that fits is taken.
     pub(super) fn rank(&self) -> (usize, bool, bool, usize) {
         let wild = self.names.iter().filter(|name| name.contains('*'));
         let longest = wild.clone().map(String::len).max().unwrap_or(0);
-        (self.group, self.serves == Serves::Everybody, wild.count() > 0, usize::MAX - longest)
+        (self.group, self.host_scope == HostScope::CatchAll, wild.count() > 0, usize::MAX - longest)
     }
 }
 
-fn fits(glob: &str, name: &str) -> bool {
+fn matches_name(glob: &str, name: &str) -> bool {
     match (glob.strip_prefix('*'), glob.strip_suffix('*')) {
         (Some(end), _) => name.ends_with(end) && name.len() > end.len(),
         (_, Some(start)) => name.starts_with(start) && name.len() > start.len(),
@@ -178,6 +186,6 @@ fn fits(glob: &str, name: &str) -> bool {
 }
 
 /// Whole names go before those with a star, and longer ones before shorter ones.
-fn is_nearer(name: &str, than: &str) -> bool {
+fn is_more_specific(name: &str, than: &str) -> bool {
     !name.contains('*') || name.len() > than.len()
 }

@@ -2,11 +2,11 @@
 
 use super::{
     Importer,
-    level::{HostHeader, Terms},
+    level::{HostHeader, LevelSettings},
     lexer::Directive,
-    location::Place,
-    names::name_of,
-    numbers::{time, whole},
+    location::LocationPattern,
+    names::sanitize_name,
+    numbers::{parse_integer, parse_time},
 };
 use std::{collections::BTreeMap, time::Duration};
 use tidegate_policy::{
@@ -16,54 +16,54 @@ use tidegate_policy::{
 
 /// `upstream name { … }`, without the scheme that a `proxy_pass` gives it.
 #[derive(Clone, Debug, Default)]
-pub(super) struct Group {
+pub(super) struct UpstreamGroup {
     /// Each with its weight.
     servers: Vec<(String, u64)>,
     balance: Balance,
     keep_alive: Option<u64>,
     /// `max_fails` and `fail_timeout`, as the first server that says one has them.
-    fails: Option<(u64, Duration)>,
+    failure_limit: Option<(u64, Duration)>,
 }
 
 impl Importer<'_> {
     /// `upstream name { … }`
-    pub(super) fn group(&mut self, directive: &Directive) {
+    pub(super) fn read_upstream(&mut self, directive: &Directive) {
         let Some(name) = directive.arg(0) else {
-            self.blame(directive.at, "`upstream` without a name", "write `upstream NAME { … }`");
+            self.report_error(directive.span, "`upstream` without a name", "write `upstream NAME { … }`");
             return;
         };
-        let mut group = Group::default();
+        let mut group = UpstreamGroup::default();
         for entry in directive.block.iter().flatten() {
             match entry.name.as_str() {
-                "server" => self.group_server(entry, &mut group),
+                "server" => self.read_upstream_server(entry, &mut group),
                 "least_conn" => group.balance = Balance::LeastRequests,
-                "random" if entry.has("two") => group.balance = Balance::LeastRequests,
+                "random" if entry.has_arg("two") => group.balance = Balance::LeastRequests,
                 "ip_hash" => group.balance = Balance::Client,
                 "hash" if matches!(entry.arg(0), Some("$remote_addr" | "$binary_remote_addr")) => {
                     group.balance = Balance::Client;
                 }
-                "keepalive" => group.keep_alive = entry.arg(0).and_then(whole).filter(|most| *most <= 10_000),
+                "keepalive" => group.keep_alive = entry.arg(0).and_then(parse_integer).filter(|most| *most <= 10_000),
                 "zone" | "keepalive_timeout" | "keepalive_requests" | "keepalive_time" => {}
-                _ => self.lose(entry, "servers of an upstream are chosen in turn, by how busy they are or by the client; see `balance`"),
+                _ => self.record_loss(entry, "servers of an upstream are chosen in turn, by how busy they are or by the client; see `balance`"),
             }
         }
-        self.groups.insert(name.to_owned(), group);
+        self.upstream_groups.insert(name.to_owned(), group);
     }
 
-    fn group_server(&mut self, entry: &Directive, group: &mut Group) {
+    fn read_upstream_server(&mut self, entry: &Directive, group: &mut UpstreamGroup) {
         let Some(address) = entry.arg(0) else {
-            self.blame(entry.at, "`server` without an address", "write `server ADDRESS;`");
+            self.report_error(entry.span, "`server` without an address", "write `server ADDRESS;`");
             return;
         };
-        if entry.has("down") {
+        if entry.has_arg("down") {
             return;
         }
-        if entry.has("backup") {
-            self.lose(entry, "an upstream has no servers in reserve; leave out `backup`, and write `health` for the upstream");
+        if entry.has_arg("backup") {
+            self.record_loss(entry, "an upstream has no servers in reserve; leave out `backup`, and write `health` for the upstream");
             return;
         }
-        let Some(address) = with_port(address, 80) else {
-            self.lose(entry, "a server of an upstream is a host and a port; let it listen on one");
+        let Some(address) = add_default_port(address, 80) else {
+            self.record_loss(entry, "a server of an upstream is a host and a port; let it listen on one");
             return;
         };
         let known = |word: &str| {
@@ -72,71 +72,83 @@ impl Importer<'_> {
         let strange = entry.args.iter().skip(1).find(|word| !known(&word.text));
         if let Some(strange) = strange {
             let reason = format!("the server is carried over, `{}` is not", strange.text);
-            self.lose(entry, reason);
+            self.record_loss(entry, reason);
         }
-        self.fails(entry, group);
-        let weight = entry.option("weight").and_then(|(weight, _)| whole(weight));
+        self.read_max_fails(entry, group);
+        let weight = entry.option("weight").and_then(|(weight, _)| parse_integer(weight));
         group.servers.push((address, weight.filter(|weight| (1..=1_000).contains(weight)).unwrap_or(1)));
     }
 
     /// `max_fails=3 fail_timeout=30s`; nginx takes 1 and 10 s where only one of them is given.
-    fn fails(&mut self, entry: &Directive, group: &mut Group) {
+    fn read_max_fails(&mut self, entry: &Directive, group: &mut UpstreamGroup) {
         let (count, period) = (entry.option("max_fails"), entry.option("fail_timeout"));
         if count.is_none() && period.is_none() {
             return;
         }
-        let number = count.map_or(Some(1), |(text, _)| whole(text).filter(|count| *count <= 1_000_000));
-        let period = period.map_or(Some(Duration::from_secs(10)), |(text, _)| time(text));
+        let number =
+            count.map_or(Some(1), |(text, _)| parse_integer(text).filter(|count| *count <= 1_000_000));
+        let period = period.map_or(Some(Duration::from_secs(10)), |(text, _)| parse_time(text));
         let (Some(number), Some(period)) = (number, period) else {
             let fix = "write them as in `max_fails=3 fail_timeout=30s`";
-            return self.blame(entry.at, "`max_fails` is a number, and `fail_timeout` a time", fix);
+            return self.report_error(entry.span, "`max_fails` is a number, and `fail_timeout` a time", fix);
         };
         // Without a time it is never out, as without a number.
         let fails = match period.is_zero() {
             true => (0, Duration::from_secs(10)),
             false => (number, period),
         };
-        match group.fails {
+        match group.failure_limit {
             Some(known) if known != fails => {
-                self.lose(
+                self.record_loss(
                     entry,
                     "all servers of an upstream have the `max_fails` and `fail_timeout` of the first",
                 );
             }
-            _ => group.fails = Some(fails),
+            _ => group.failure_limit = Some(fails),
         }
     }
 
     /// The name of the upstream that a `proxy_pass` means, which is made if there is none.
-    pub(super) fn pass(&mut self, directive: &Directive, place: &Place, terms: &Terms) -> Option<String> {
-        let said = directive.arg(0).unwrap_or_default();
+    pub(super) fn read_proxy_pass(
+        &mut self,
+        directive: &Directive,
+        place: &LocationPattern,
+        terms: &LevelSettings,
+    ) -> Option<String> {
+        let value = directive.arg(0).unwrap_or_default();
         let Some((scheme, rest)) =
-            said.split_once("://").filter(|(scheme, _)| ["http", "https"].contains(scheme))
+            value.split_once("://").filter(|(scheme, _)| ["http", "https"].contains(scheme))
         else {
-            self.lose(directive, "only addresses that start with http:// or https:// are carried over");
+            self.record_loss(
+                directive,
+                "only addresses that start with http:// or https:// are carried over",
+            );
             return None;
         };
-        if said.contains('$') || rest.starts_with("unix:") {
-            self.lose(directive, "an upstream is a host and a port that are the same for all requests");
+        if value.contains('$') || rest.starts_with("unix:") {
+            self.record_loss(
+                directive,
+                "an upstream is a host and a port that are the same for all requests",
+            );
             return None;
         }
         let slash = rest.find('/').unwrap_or(rest.len());
         let (host, path) = rest.split_at(slash);
         if !path.is_empty() && place.text() != Some(path) {
-            self.lose(
+            self.record_loss(
                 directive,
                 "requests keep their paths: the one in `proxy_pass` does not take the place of theirs",
             );
         }
         if terms.host == HostHeader::Replaced {
             let reason = "servers hear the `Host` of the request, as with `proxy_set_header Host $host;`";
-            self.lose_once(directive, reason);
+            self.record_loss_once(directive, reason);
         }
-        let made = match self.groups.get(host) {
-            Some(group) => group.made(scheme),
+        let made = match self.upstream_groups.get(host) {
+            Some(group) => group.to_upstream(scheme),
             None => {
                 let port = if scheme == "https" { 443 } else { 80 };
-                let url = with_port(host, port).map(|place| format!("{scheme}://{place}"));
+                let url = add_default_port(host, port).map(|place| format!("{scheme}://{place}"));
                 Some(Upstream::new(vec![UpstreamServer { url: url.unwrap_or_default(), weight: 1 }]))
             }
         };
@@ -144,7 +156,7 @@ impl Importer<'_> {
             !made.servers.is_empty() && made.servers.iter().all(|server| is_upstream_url(&server.url))
         });
         let Some(mut made) = made else {
-            self.lose(directive, "none of its servers is a host and a port");
+            self.record_loss(directive, "none of its servers is a host and a port");
             return None;
         };
         if let Some(time) = terms.connect_timeout {
@@ -153,13 +165,13 @@ impl Importer<'_> {
         if let Some(time) = terms.read_timeout {
             (made.timeouts.response, made.timeouts.idle) = (time, time);
         }
-        Some(self.put(host, made))
+        Some(self.add_upstream(host, made))
     }
 
     /// One of the same name that differs, by its times, say, gets another name.
-    fn put(&mut self, host: &str, made: Upstream) -> String {
+    fn add_upstream(&mut self, host: &str, made: Upstream) -> String {
         let taken: &BTreeMap<String, Upstream> = &self.policy.upstreams;
-        let plain = name_of(&host.replace("://", "-"));
+        let plain = sanitize_name(&host.replace("://", "-"));
         let known = taken.iter().find(|(name, known)| **known == made && name.starts_with(&plain));
         if let Some((name, _)) = known {
             return name.clone();
@@ -172,8 +184,8 @@ impl Importer<'_> {
     }
 }
 
-impl Group {
-    fn made(&self, scheme: &str) -> Option<Upstream> {
+impl UpstreamGroup {
+    fn to_upstream(&self, scheme: &str) -> Option<Upstream> {
         let server = |(place, weight): &(String, u64)| UpstreamServer {
             url: format!("{scheme}://{place}"),
             weight: *weight,
@@ -181,13 +193,14 @@ impl Group {
         let mut made = Upstream::new(self.servers.iter().map(server).collect());
         made.balance = self.balance;
         made.keep_alive = self.keep_alive.unwrap_or(made.keep_alive);
-        (made.max_fails, made.fail_timeout) = self.fails.unwrap_or((made.max_fails, made.fail_timeout));
+        (made.max_fails, made.fail_timeout) =
+            self.failure_limit.unwrap_or((made.max_fails, made.fail_timeout));
         (!made.servers.is_empty()).then_some(made)
     }
 }
 
 /// A host and a port; `None` for what is neither a name nor an address.
-fn with_port(text: &str, usual: u16) -> Option<String> {
+fn add_default_port(text: &str, usual: u16) -> Option<String> {
     let (host, port) = match text.rsplit_once(':') {
         Some((host, port)) if !port.contains(']') => (host, port.parse().ok().filter(|port| *port > 0)?),
         _ => (text, usual),

@@ -5,13 +5,13 @@
 //! ```nginx
 //! geo $limit { default 1; 10.0.0.0/8 0; }
 //! map $limit $key { 0 ""; 1 $binary_remote_addr; }
-//! limit_req_zone $key zone=one:10m rate=10r/s;
+//! limit_req_zone $key zone=one:10m to_rate=10r/s;
 //! ```
 
 use super::{
     Importer,
     lexer::Directive,
-    region::{and_not, carve},
+    match_set::{exclude, split_levels},
 };
 use crate::LossKind;
 use std::collections::BTreeMap;
@@ -21,27 +21,27 @@ use tidegate_rule::request::Missing;
 
 /// `geo` and `map` blocks, by the names of their variables.
 #[derive(Debug, Default)]
-pub(super) struct Variables {
-    geos: BTreeMap<String, Geo>,
-    maps: BTreeMap<String, Map>,
+pub(super) struct NginxVariables {
+    geos: BTreeMap<String, GeoBlock>,
+    maps: BTreeMap<String, MapBlock>,
 }
 
 /// `geo $name { default a; 10.0.0.0/8 b; }`
 #[derive(Debug, Default)]
-struct Geo {
+struct GeoBlock {
     default: String,
     networks: Vec<(Prefix, String)>,
     /// Why it is not understood, if it is not.
-    strange: Option<String>,
+    unsupported: Option<String>,
 }
 
 /// `map source $name { default a; x b; }`
 #[derive(Debug, Default)]
-struct Map {
+struct MapBlock {
     source: String,
     default: String,
     values: Vec<(String, String)>,
-    strange: Option<String>,
+    unsupported: Option<String>,
 }
 
 /// For whom a zone counts, and for whom it does not.
@@ -50,38 +50,39 @@ pub(super) struct KeyPlan {
     pub(super) key: KeySpec,
     pub(super) missing: Missing,
     /// Only requests of which this holds.
-    pub(super) only: Option<Match>,
+    pub(super) condition: Option<Match>,
     /// Nobody from these networks, under this name.
     pub(super) allow: Option<(String, AddressList)>,
     /// Whether each server counts for itself.
-    pub(super) per: PerServer,
+    pub(super) scope: CountScope,
     /// What is different now.
-    pub(super) notes: Vec<Note>,
+    pub(super) notes: Vec<KeyNote>,
 }
 
 /// What is different, and whether that is less protection.
-pub(super) type Note = (LossKind, &'static str);
+pub(super) type KeyNote = (LossKind, &'static str);
 
-/// Whether each server counts for itself: `$server_name`.
+/// Whether each server counts for itself: `$first_server_name`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum PerServer {
-    Together,
-    Each,
+pub(super) enum CountScope {
+    Shared,
+    PerServer,
 }
 
-const CASE: Note = (LossKind::Decoration, "nginx ignores the case of the values of a map, a policy does not");
+const CASE_NOTE: KeyNote =
+    (LossKind::Cosmetic, "nginx ignores the case of the values of a map, a policy does not");
 /// Values in another case would not be limited.
-const CASE_OF_LIMITED: Note = (LossKind::Protection, CASE.1);
+const CASE_PROTECTION_NOTE: KeyNote = (LossKind::Protection, CASE_NOTE.1);
 
-impl Variables {
-    /// `geo [$address] $name { … }`
+impl NginxVariables {
+    /// `geo [$parse_address] $name { … }`
     pub(super) fn add_geo(&mut self, directive: &Directive) {
-        let mut geo = Geo::default();
+        let mut geo = GeoBlock::default();
         let name = match &directive.args[..] {
             [name] => &name.text,
             [address, name] => {
                 if address.text != "$remote_addr" {
-                    geo.strange = Some(format!("`geo` by `{}`", address.text));
+                    geo.unsupported = Some(format!("`geo` by `{}`", address.text));
                 }
                 &name.text
             }
@@ -92,81 +93,82 @@ impl Variables {
             match entry.name.as_str() {
                 "default" => geo.default = value,
                 "ranges" | "proxy" | "proxy_recursive" | "delete" => {
-                    geo.strange.get_or_insert_with(|| format!("`{}` in a `geo`", entry.name));
+                    geo.unsupported.get_or_insert_with(|| format!("`{}` in a `geo`", entry.name));
                 }
                 network => match network.parse() {
                     Ok(network) => geo.networks.push((network, value)),
-                    Err(_) => _ = geo.strange.get_or_insert_with(|| format!("`{network}` in a `geo`")),
+                    Err(_) => _ = geo.unsupported.get_or_insert_with(|| format!("`{network}` in a `geo`")),
                 },
             }
         }
-        self.geos.insert(bare(name), geo);
+        self.geos.insert(strip_dollar(name), geo);
     }
 
     /// `map source $name { … }`
     pub(super) fn add_map(&mut self, directive: &Directive) {
         let [source, name] = &directive.args[..] else { return };
-        let mut map = Map { source: source.text.clone(), ..Map::default() };
+        let mut map = MapBlock { source: source.text.clone(), ..MapBlock::default() };
         for entry in directive.block.iter().flatten() {
             let value = entry.arg(0).unwrap_or_default().to_owned();
             match entry.name.as_str() {
                 "default" => map.default = value,
                 "volatile" => {}
-                "hostnames" => map.strange = Some("`hostnames` in a `map`".to_owned()),
+                "hostnames" => map.unsupported = Some("`hostnames` in a `map`".to_owned()),
                 pattern if pattern.starts_with('~') => {
-                    map.strange = Some("a regular expression in a `map`".to_owned());
+                    map.unsupported = Some("a regular expression in a `map`".to_owned());
                 }
                 // A backslash takes the meaning from what follows.
                 value_of => {
-                    let said = value_of.strip_prefix('\\').unwrap_or(value_of);
-                    map.values.push((said.to_owned(), value));
+                    let literal = value_of.strip_prefix('\\').unwrap_or(value_of);
+                    map.values.push((literal.to_owned(), value));
                 }
             }
         }
-        self.maps.insert(bare(&name.text), map);
+        self.maps.insert(strip_dollar(&name.text), map);
     }
 
     /// What a key means, or why nobody can say it in a policy.
-    pub(super) fn plan(&self, text: &str) -> Result<KeyPlan, String> {
-        let words = words(text);
-        if let [Piece::Variable(name)] = &words[..] {
+    pub(super) fn key_plan(&self, text: &str) -> Result<KeyPlan, String> {
+        let words = tokenize(text);
+        if let [VariableToken::Variable(name)] = &words[..] {
             if let Some(geo) = self.geos.get(name) {
-                return geo.plan(name, str::to_owned);
+                return geo.key_plan(name, str::to_owned);
             }
             if let Some(map) = self.maps.get(name) {
-                return self.mapped(name, map);
+                return self.map_key_plan(name, map);
             }
         }
-        let known = |piece: &&Piece| matches!(piece, Piece::Variable(name) if self.is_known(name));
+        let known =
+            |piece: &&VariableToken| matches!(piece, VariableToken::Variable(name) if self.is_known(name));
         match words.iter().find(known) {
             Some(_) => Err("a key of a `geo` or `map` with more beside it".to_owned()),
-            None => plain(&words),
+            None => plain_key_plan(&words),
         }
     }
 
     /// Requests for which a variable is neither empty nor `0`; `None` if that cannot be carried over.
-    pub(super) fn is_true(&self, name: &str) -> Option<Match> {
+    pub(super) fn match_true(&self, name: &str) -> Option<Match> {
         if self.is_known(name) {
-            return self.chosen(name, &|value| !matches!(value, "" | "0"));
+            return self.match_value(name, &|value| !matches!(value, "" | "0"));
         }
-        let mut matching = one_of(name, &["*"]).ok()?;
-        and_not(&mut matching, one_of(name, &["0"]).ok()?);
+        let mut matching = match_one_of(name, &["*"]).ok()?;
+        exclude(&mut matching, match_one_of(name, &["0"]).ok()?);
         Some(matching)
     }
 
     /// Requests for which a variable has this value.
-    pub(super) fn equals(&self, name: &str, value: &str) -> Option<Match> {
+    pub(super) fn match_equals(&self, name: &str, value: &str) -> Option<Match> {
         if self.is_known(name) {
-            return self.chosen(name, &|known| known == value);
+            return self.match_value(name, &|known| known == value);
         }
         match value {
             "" => {
                 let mut matching = Match::default();
-                and_not(&mut matching, one_of(name, &["*"]).ok()?);
+                exclude(&mut matching, match_one_of(name, &["*"]).ok()?);
                 Some(matching)
             }
             value if value.contains('*') => None,
-            value => one_of(name, &[value]).ok(),
+            value => match_one_of(name, &[value]).ok(),
         }
     }
 
@@ -176,47 +178,47 @@ impl Variables {
     }
 
     /// Requests for which a `geo` or a `map` gives such a value.
-    fn chosen(&self, name: &str, is_such: &dyn Fn(&str) -> bool) -> Option<Match> {
+    fn match_value(&self, name: &str, is_such: &dyn Fn(&str) -> bool) -> Option<Match> {
         if let Some(geo) = self.geos.get(name) {
-            return geo.chosen(is_such);
+            return geo.match_value(is_such);
         }
-        let map = self.maps.get(name).filter(|map| map.strange.is_none())?;
-        let [Piece::Variable(source)] = &words(&map.source)[..] else { return None };
+        let map = self.maps.get(name).filter(|map| map.unsupported.is_none())?;
+        let [VariableToken::Variable(source)] = &tokenize(&map.source)[..] else { return None };
         if let Some(geo) = self.geos.get(source) {
-            return geo.chosen(&|value| is_such(map.outcome(value)));
+            return geo.match_value(&|value| is_such(map.lookup(value)));
         }
         // A policy compares values with their case, so that some would not be found.
         let is_safe = is_such(&map.default)
             || source == "request_method" && map.values.iter().any(|(_, value)| is_such(value));
-        is_safe.then(|| by_value(source, map, is_such).ok()).flatten()
+        is_safe.then(|| match_by_value(source, map, is_such).ok()).flatten()
     }
 
-    fn mapped(&self, name: &str, map: &Map) -> Result<KeyPlan, String> {
-        if let Some(strange) = &map.strange {
+    fn map_key_plan(&self, name: &str, map: &MapBlock) -> Result<KeyPlan, String> {
+        if let Some(strange) = &map.unsupported {
             return Err(strange.clone());
         }
-        let [Piece::Variable(source)] = &words(&map.source)[..] else {
+        let [VariableToken::Variable(source)] = &tokenize(&map.source)[..] else {
             return Err(format!("a `map` by `{}`", map.source));
         };
         if let Some(geo) = self.geos.get(source) {
-            return geo.plan(source, |value| map.outcome(value).to_owned());
+            return geo.key_plan(source, |value| map.lookup(value).to_owned());
         }
         if self.maps.contains_key(source) {
             return Err(format!("`${name}` as a `map` of a `map`"));
         }
-        plan_by_value(source, map)
+        key_plan_by_value(source, map)
     }
 }
 
-impl Map {
-    fn outcome(&self, value: &str) -> &str {
+impl MapBlock {
+    fn lookup(&self, value: &str) -> &str {
         let found = self.values.iter().find(|(known, _)| known.eq_ignore_ascii_case(value));
         found.map_or(&self.default, |(_, outcome)| outcome)
     }
 }
 
 impl Importer<'_> {
-    pub(super) fn variable(&mut self, directive: &Directive) {
+    pub(super) fn read_variable(&mut self, directive: &Directive) {
         match directive.name.as_str() {
             "geo" => self.variables.add_geo(directive),
             _ => self.variables.add_map(directive),
@@ -224,15 +226,15 @@ impl Importer<'_> {
     }
 }
 
-impl Geo {
-    /// Who is limited by which key, if `outcome` makes keys of its values.
-    fn plan(&self, name: &str, outcome: impl Fn(&str) -> String) -> Result<KeyPlan, String> {
-        if let Some(strange) = &self.strange {
+impl GeoBlock {
+    /// Who is limited by which key, if `lookup` makes keys of its values.
+    fn key_plan(&self, name: &str, outcome: impl Fn(&str) -> String) -> Result<KeyPlan, String> {
+        if let Some(strange) = &self.unsupported {
             return Err(strange.clone());
         }
         let outcomes: Vec<String> = self.networks.iter().map(|(_, value)| outcome(value)).collect();
         let default = outcome(&self.default);
-        let mut plan = only_key(outcomes.iter().chain([&default]))?;
+        let mut plan = single_key(outcomes.iter().chain([&default]))?;
         let (levels, is_limited) = self.levels(&|value| !outcome(value).is_empty());
         match (&levels[..], is_limited) {
             ([], _) => {}
@@ -240,20 +242,20 @@ impl Geo {
                 let list = AddressList { networks: allowed.clone(), files: Vec::new() };
                 plan.allow = Some((name.to_owned(), list));
             }
-            (levels, is_limited) => plan.only = nested(levels, is_limited),
+            (levels, is_limited) => plan.condition = nested_match(levels, is_limited),
         }
         Ok(plan)
     }
 
     /// Requests from networks with such a value; `None` if there are none.
-    fn chosen(&self, is_such: &dyn Fn(&str) -> bool) -> Option<Match> {
-        if self.strange.is_some() {
+    fn match_value(&self, is_such: &dyn Fn(&str) -> bool) -> Option<Match> {
+        if self.unsupported.is_some() {
             return None;
         }
         let (levels, around) = self.levels(is_such);
         match levels.is_empty() {
             true => around.then(Match::default),
-            false => nested(&levels, around),
+            false => nested_match(&levels, around),
         }
     }
 
@@ -265,14 +267,14 @@ impl Geo {
         let items: Vec<(Prefix, bool)> =
             networks.into_values().map(|(network, value)| (network, is_such(value))).collect();
         let around = is_such(&self.default);
-        let levels = carve(&items, around, |network| (network.first(), network.bits()), covers);
+        let levels = split_levels(&items, around, |network| (network.first(), network.bits()), covers);
         let networks = |places: &Vec<usize>| places.iter().map(|place| items[*place].0).collect();
         (levels.iter().map(networks).collect(), around)
     }
 }
 
 /// From the inside out: these, but for those, but for …
-fn nested(levels: &[Vec<Prefix>], around: bool) -> Option<Match> {
+fn nested_match(levels: &[Vec<Prefix>], around: bool) -> Option<Match> {
     let nested = levels.iter().rev().fold(None, |not: Option<Match>, level| {
         let clients = level.iter().copied().map(Network::Prefix).collect();
         Some(Match { clients, not: not.map(Box::new), ..Match::default() })
@@ -290,34 +292,34 @@ fn covers(outer: &Prefix, inner: &Prefix) -> bool {
 }
 
 /// The only key that is not empty.
-fn only_key<'o>(outcomes: impl Iterator<Item = &'o String>) -> Result<KeyPlan, String> {
+fn single_key<'o>(outcomes: impl Iterator<Item = &'o String>) -> Result<KeyPlan, String> {
     let mut keys: Vec<&String> = outcomes.filter(|outcome| !outcome.is_empty()).collect();
     keys.sort();
     keys.dedup();
     match keys[..] {
         [] => Err("a key that is empty for all requests".to_owned()),
-        [key] => plain(&words(key)),
+        [key] => plain_key_plan(&tokenize(key)),
         _ => Err("a `map` to several keys".to_owned()),
     }
 }
 
 /// Requests that are limited or not by one of their values.
-fn plan_by_value(source: &str, map: &Map) -> Result<KeyPlan, String> {
+fn key_plan_by_value(source: &str, map: &MapBlock) -> Result<KeyPlan, String> {
     let outcomes = map.values.iter().map(|(_, outcome)| outcome);
-    let mut plan = only_key(outcomes.chain([&map.default]))?;
-    let only = by_value(source, map, &|outcome| !outcome.is_empty())?;
+    let mut plan = single_key(outcomes.chain([&map.default]))?;
+    let only = match_by_value(source, map, &|outcome| !outcome.is_empty())?;
     let is_plain = |(value, outcome): &&(String, String)| {
         !value.is_empty() && outcome.is_empty() != map.default.is_empty()
     };
     if map.values.iter().any(|entry| is_plain(&entry)) && source != "request_method" {
-        plan.notes.push(if map.default.is_empty() { CASE_OF_LIMITED } else { CASE });
+        plan.notes.push(if map.default.is_empty() { CASE_PROTECTION_NOTE } else { CASE_NOTE });
     }
-    plan.only = Some(only).filter(|only| *only != Match::default());
+    plan.condition = Some(only).filter(|only| *only != Match::default());
     Ok(plan)
 }
 
 /// Requests whose value the map turns into such an outcome.
-fn by_value(source: &str, map: &Map, is_such: &dyn Fn(&str) -> bool) -> Result<Match, String> {
+fn match_by_value(source: &str, map: &MapBlock, is_such: &dyn Fn(&str) -> bool) -> Result<Match, String> {
     let usual = is_such(&map.default);
     let empty = map.values.iter().find(|(value, _)| value.is_empty()).map_or(usual, |(_, it)| is_such(it));
     let others = map.values.iter().filter(|(value, outcome)| !value.is_empty() && is_such(outcome) != usual);
@@ -325,11 +327,11 @@ fn by_value(source: &str, map: &Map, is_such: &dyn Fn(&str) -> bool) -> Result<M
     if others.iter().any(|value| value.contains('*')) {
         return Err("a `map` of a value with a star in it".to_owned());
     }
-    let is = |values: &[&str]| one_of(source, values);
+    let is = |values: &[&str]| match_one_of(source, values);
     let mut only = Match::default();
     match (usual, others.is_empty()) {
         (_, true) => {}
-        (true, false) => and_not(&mut only, is(&others)?),
+        (true, false) => exclude(&mut only, is(&others)?),
         (false, false) => only = is(&others)?,
     }
     // A request without the header, say.
@@ -337,7 +339,7 @@ fn by_value(source: &str, map: &Map, is_such: &dyn Fn(&str) -> bool) -> Result<M
         (true, false) => only = Match { not: only.not, ..is(&["*"])? },
         (false, true) => {
             let mut none = Match::default();
-            and_not(&mut none, is(&["*"])?);
+            exclude(&mut none, is(&["*"])?);
             only = match only == Match::default() {
                 true => none,
                 false => Match { any: vec![only, none], ..Match::default() },
@@ -349,11 +351,11 @@ fn by_value(source: &str, map: &Map, is_such: &dyn Fn(&str) -> bool) -> Result<M
 }
 
 /// Requests in which a variable has one of these values.
-fn one_of(source: &str, values: &[&str]) -> Result<Match, String> {
+fn match_one_of(source: &str, values: &[&str]) -> Result<Match, String> {
     let globs = || values.iter().map(|value| Glob((*value).to_owned())).collect();
     let named = |name: String| BTreeMap::from([(name, ValueGlobs(globs()))]);
     let mut matching = Match::default();
-    match part(source) {
+    match key_part(source) {
         Some(KeyPart::Header(name)) => matching.headers = named(name),
         Some(KeyPart::Cookie(name)) => matching.cookies = named(name),
         Some(KeyPart::Query(name)) => matching.queries = named(name),
@@ -366,15 +368,15 @@ fn one_of(source: &str, values: &[&str]) -> Result<Match, String> {
 }
 
 /// A key of nothing but what requests have themselves.
-fn plain(words: &[Piece]) -> Result<KeyPlan, String> {
-    let (mut parts, mut per) = (Vec::new(), PerServer::Together);
+fn plain_key_plan(words: &[VariableToken]) -> Result<KeyPlan, String> {
+    let (mut parts, mut per) = (Vec::new(), CountScope::Shared);
     for piece in words {
         match piece {
             // The same for all requests.
-            Piece::Text(_) => {}
-            Piece::Variable(name) if name == "server_name" => per = PerServer::Each,
-            Piece::Variable(name) => {
-                parts.push(part(name).ok_or_else(|| format!("a key by `${name}`"))?);
+            VariableToken::Text(_) => {}
+            VariableToken::Variable(name) if name == "server_name" => per = CountScope::PerServer,
+            VariableToken::Variable(name) => {
+                parts.push(key_part(name).ok_or_else(|| format!("a key by `${name}`"))?);
             }
         }
     }
@@ -399,11 +401,11 @@ fn plain(words: &[Piece]) -> Result<KeyPlan, String> {
                 .collect(),
         ),
     };
-    Ok(KeyPlan { key, missing, only: None, allow: None, per, notes: Vec::new() })
+    Ok(KeyPlan { key, missing, condition: None, allow: None, scope: per, notes: Vec::new() })
 }
 
 /// What a variable of nginx is in a policy.
-fn part(name: &str) -> Option<KeyPart> {
+fn key_part(name: &str) -> Option<KeyPart> {
     Some(match name {
         "binary_remote_addr" | "remote_addr" => KeyPart::Ip { bits: 128 },
         "host" | "http_host" => KeyPart::Host,
@@ -427,17 +429,17 @@ fn is_token(text: &str) -> bool {
 
 /// A part of a value.
 #[derive(Clone, Debug, PartialEq, Eq)]
-enum Piece {
+enum VariableToken {
     Text(String),
     Variable(String),
 }
 
 /// `a$b${c}d` in its parts.
-fn words(text: &str) -> Vec<Piece> {
+fn tokenize(text: &str) -> Vec<VariableToken> {
     let (mut pieces, mut rest) = (Vec::new(), text);
     while let Some((before, behind)) = rest.split_once('$') {
         if !before.is_empty() {
-            pieces.push(Piece::Text(before.to_owned()));
+            pieces.push(VariableToken::Text(before.to_owned()));
         }
         let (name, behind) = match behind.strip_prefix('{').and_then(|inner| inner.split_once('}')) {
             Some((name, behind)) => (name, behind),
@@ -446,16 +448,16 @@ fn words(text: &str) -> Vec<Piece> {
                 behind.split_at(behind.find(|c| !is_name(c)).unwrap_or(behind.len()))
             }
         };
-        pieces.push(Piece::Variable(name.to_owned()));
+        pieces.push(VariableToken::Variable(name.to_owned()));
         rest = behind;
     }
     if !rest.is_empty() {
-        pieces.push(Piece::Text(rest.to_owned()));
+        pieces.push(VariableToken::Text(rest.to_owned()));
     }
     pieces
 }
 
 /// The name of a variable.
-fn bare(name: &str) -> String {
+fn strip_dollar(name: &str) -> String {
     name.strip_prefix('$').unwrap_or(name).to_owned()
 }

@@ -4,32 +4,32 @@ use super::{Importer, lexer::Directive, numbers::RequestRate, variables::KeyPlan
 use std::sync::Arc;
 use tidegate_policy::source::SourceSpan;
 
-/// `limit_req_zone KEY zone=NAME:SIZE rate=RATE;`
+/// `limit_req_zone BYTES_PER_KEY zone=NAME:SIZE to_rate=RATE;`
 #[derive(Clone, Debug)]
 pub(super) struct RequestZone {
     /// Why its key cannot be carried over, if it cannot.
     pub(super) plan: Result<Arc<KeyPlan>, String>,
     pub(super) rate: RequestRate,
-    pub(super) at: SourceSpan,
+    pub(super) span: SourceSpan,
 }
 
-/// `limit_conn_zone KEY zone=NAME:SIZE;`
+/// `limit_conn_zone BYTES_PER_KEY zone=NAME:SIZE;`
 #[derive(Clone, Debug)]
 pub(super) struct ConnectionZone {
     pub(super) plan: Result<Arc<KeyPlan>, String>,
-    pub(super) at: SourceSpan,
+    pub(super) span: SourceSpan,
 }
 
 impl Importer<'_> {
-    pub(super) fn request_zone(&mut self, directive: &Directive) {
+    pub(super) fn read_request_zone(&mut self, directive: &Directive) {
         let Some(name) = self.zone_name(directive) else { return };
         let rate = match directive.option("rate") {
-            None => RequestRate::USUAL,
-            Some((text, at)) => match RequestRate::read(text) {
+            None => RequestRate::DEFAULT,
+            Some((text, at)) => match RequestRate::parse(text) {
                 Some(rate) => rate,
                 None => {
                     let problem = format!("`{text}` is not a rate");
-                    return self.blame(
+                    return self.report_error(
                         at,
                         problem,
                         "write a whole number and its unit, as in `10r/s` or `30r/m`",
@@ -38,26 +38,36 @@ impl Importer<'_> {
             },
         };
         if let Err(error) = rate.quota(0, 0) {
-            return self.blame(directive.at, error.to_string(), "give a smaller rate");
+            return self.report_error(directive.span, error.to_string(), "give a smaller rate");
         }
-        if let Some(thousandths) = rate.rounded() {
+        if let Some(thousandths) = rate.rounded_rate() {
             let nginx = format!("{}.{:03}", thousandths / 1_000, thousandths % 1_000);
-            self.lose(
+            self.record_loss(
                 directive,
                 format!("nginx rounds this down to {nginx} in a second, a policy does not round"),
             );
         }
-        let plan = self.plan(directive);
-        if self.request_zones.insert(name.clone(), RequestZone { plan, rate, at: directive.at }).is_some() {
-            self.blame(directive.at, format!("two zones are called `{name}`"), "give one another name");
+        let plan = self.key_plan(directive);
+        if self.request_zones.insert(name.clone(), RequestZone { plan, rate, span: directive.span }).is_some()
+        {
+            self.report_error(
+                directive.span,
+                format!("two zones are called `{name}`"),
+                "give one another name",
+            );
         }
     }
 
-    pub(super) fn connection_zone(&mut self, directive: &Directive) {
+    pub(super) fn read_connection_zone(&mut self, directive: &Directive) {
         let Some(name) = self.zone_name(directive) else { return };
-        let plan = self.plan(directive);
-        if self.connection_zones.insert(name.clone(), ConnectionZone { plan, at: directive.at }).is_some() {
-            self.blame(directive.at, format!("two zones are called `{name}`"), "give one another name");
+        let plan = self.key_plan(directive);
+        if self.connection_zones.insert(name.clone(), ConnectionZone { plan, span: directive.span }).is_some()
+        {
+            self.report_error(
+                directive.span,
+                format!("two zones are called `{name}`"),
+                "give one another name",
+            );
         }
     }
 
@@ -66,19 +76,19 @@ impl Importer<'_> {
         let (Some(name), true) = (name.filter(|name| !name.is_empty()), directive.args.len() >= 2) else {
             let problem = format!("`{}` has a key and a zone", directive.name);
             let fix = format!("write it as in `{} $binary_remote_addr zone=one:10m …;`", directive.name);
-            self.blame(directive.at, problem, fix);
+            self.report_error(directive.span, problem, fix);
             return None;
         };
         Some(name.to_owned())
     }
 
-    fn plan(&mut self, directive: &Directive) -> Result<Arc<KeyPlan>, String> {
+    fn key_plan(&mut self, directive: &Directive) -> Result<Arc<KeyPlan>, String> {
         let key = directive.arg(0).unwrap_or_default();
-        let known = self.plans.get(key).cloned();
-        let plan = known.unwrap_or_else(|| self.variables.plan(key).map(Arc::new));
-        self.plans.insert(key.to_owned(), plan.clone());
+        let known = self.key_plans.get(key).cloned();
+        let plan = known.unwrap_or_else(|| self.variables.key_plan(key).map(Arc::new));
+        self.key_plans.insert(key.to_owned(), plan.clone());
         if let Ok(plan) = &plan {
-            plan.notes.iter().for_each(|(kind, note)| self.lose_as(*kind, directive.at, *note));
+            plan.notes.iter().for_each(|(kind, note)| self.record_loss_of_kind(*kind, directive.span, *note));
         }
         plan
     }

@@ -2,35 +2,35 @@
 
 #![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
 
-use crate::import::import;
+use crate::import::import_text;
 use std::path::Path;
 use tidegate_import::LossKind;
 use tidegate_testkit::error_texts;
 
 /// `tests/losses.txt`: a configuration, and what is told of it. A loss has its line, an error its line and column.
 #[test]
-fn every_loss_has_its_text() {
+fn loss_messages_match_fixture() {
     let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/losses.txt");
-    error_texts::compare_cases(&path, told_of);
+    error_texts::compare_cases(&path, describe_losses);
 }
 
 /// A test shows every error message of the crate, so that somebody has read it.
 #[test]
-fn every_text_is_shown() {
+fn every_message_is_tested() {
     let root = Path::new(env!("CARGO_MANIFEST_DIR"));
     error_texts::assert_all_tested(root, &["tests/losses.txt", "tests/imports.txt"], &[], &[], 100);
 }
 
-fn told_of(text: &str) -> Vec<String> {
+fn describe_losses(text: &str) -> Vec<String> {
     let short = |told: String| told.strip_prefix("nginx.conf:").map(str::to_owned).unwrap_or(told);
-    match import(text) {
+    match import_text(text) {
         Ok(imported) if imported.losses.is_empty() => vec!["nothing is lost".to_owned()],
         Ok(imported) => imported
             .losses
             .iter()
             .map(|loss| match loss.kind {
                 LossKind::Protection => format!("protection {}", short(loss.to_string())),
-                LossKind::Decoration => short(loss.to_string()),
+                LossKind::Cosmetic => short(loss.to_string()),
             })
             .collect(),
         Err(problems) => {
@@ -42,7 +42,7 @@ fn told_of(text: &str) -> Vec<String> {
 
 /// What is too large to be written down here: the first thing that is told of it.
 #[test]
-fn what_is_too_much_is_told() {
+fn exceeded_budgets_are_reported() {
     let many = |count: usize, each: &dyn Fn(usize) -> String| (0..count).map(each).collect::<String>();
     let zones = |zone: &str, count| many(count, &|n| format!("{zone} $host zone=z{n}:1m;\n"));
     let limits = many(101, &|n| format!("limit_req zone=z{n};\n"));
@@ -92,11 +92,11 @@ fn what_is_too_much_is_told() {
         ),
     ];
     for (text, expected) in cases {
-        let told = told_of(&text);
+        let messages = describe_losses(&text);
         assert!(
-            told.iter().any(|told| told.ends_with(expected)),
+            messages.iter().any(|told| told.ends_with(expected)),
             "{expected}: {:?}",
-            &told[..told.len().min(5)]
+            &messages[..messages.len().min(5)]
         );
     }
 }

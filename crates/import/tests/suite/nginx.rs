@@ -9,7 +9,7 @@
 use crate::requests::PolicyTestRequest;
 use std::{future::poll_fn, task::Poll, time::Duration};
 use tidegate_core::{Decision, Outcome};
-use tidegate_import::Imported;
+use tidegate_import::ImportedPolicy;
 use tidegate_limiter::{Clock, ManualClock};
 use tidegate_policy::{
     DiskFiles,
@@ -19,80 +19,82 @@ use tidegate_rule::{Evaluation, Mode, Pending, Rules};
 use tidegate_testkit::servers::{NginxServer, SentHttpRequest};
 
 /// Both, at the same moment.
-struct Pair {
+struct NginxComparison {
     nginx: NginxServer,
     gate: PolicyGate,
-    hand: ManualClock,
+    clock: ManualClock,
     now: u64,
-    waiting: Vec<Waiting>,
+    waiting: Vec<PendingRequest>,
     /// What became of each request, in the order in which they were sent: nginx's word, and ours.
-    ends: Vec<(End, End)>,
+    results: Vec<(RequestEnd, RequestEnd)>,
     /// How many the policy would have refused, were it not in shadow.
-    dry: usize,
+    shadow_denials: usize,
     /// How long it would have had others wait, in microseconds.
-    dry_delays: Vec<u64>,
+    shadow_delays: Vec<u64>,
 }
 
 /// A request that one of them has not answered yet.
-struct Waiting {
-    place: usize,
-    since: u64,
-    theirs: Option<SentHttpRequest>,
-    ours: Option<Pending<PolicyResult>>,
+struct PendingRequest {
+    index: usize,
+    started_at: u64,
+    nginx: Option<SentHttpRequest>,
+    policy: Option<Pending<PolicyResult>>,
 }
 
 /// What became of a request, and how many milliseconds later.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-struct End {
+struct RequestEnd {
     status: u16,
-    after: u64,
+    delay: u64,
 }
 
-const NEVER: End = End { status: 0, after: u64::MAX };
+const UNFINISHED: RequestEnd = RequestEnd { status: 0, delay: u64::MAX };
 
-impl Pair {
+impl NginxComparison {
     fn start(http: &str) -> Option<Self> {
         let Some(nginx) = NginxServer::start_with_manual_clock(http).unwrap() else {
             tidegate_testkit::servers::skip_without("faketime");
             return None;
         };
-        let imported = Imported::nginx(nginx.config(), &DiskFiles).unwrap();
+        let imported = ImportedPolicy::nginx(nginx.config(), &DiskFiles).unwrap();
         let (clock, hand) = Clock::manual();
         let gate = Compiler::new(Rules::new()).clock(clock).compile(&imported.policy, None).unwrap();
         Some(Self {
             nginx,
             gate,
-            hand,
+            clock: hand,
             now: 0,
             waiting: Vec::new(),
-            ends: Vec::new(),
-            dry: 0,
-            dry_delays: Vec::new(),
+            results: Vec::new(),
+            shadow_denials: 0,
+            shadow_delays: Vec::new(),
         })
     }
 
     /// Sends a request to both.
     async fn get(&mut self, path: &str) {
-        let (place, mut theirs) = (self.ends.len(), self.nginx.get(path).unwrap());
-        self.ends.push((NEVER, NEVER));
-        let mut waiting = Waiting { place, since: self.now, theirs: None, ours: None };
+        let (place, mut theirs) = (self.results.len(), self.nginx.get(path).unwrap());
+        self.results.push((UNFINISHED, UNFINISHED));
+        let mut waiting = PendingRequest { index: place, started_at: self.now, nginx: None, policy: None };
         match theirs.poll().unwrap() {
-            Some(status) => self.ends[place].0 = End { status, after: 0 },
-            None => waiting.theirs = Some(theirs),
+            Some(status) => self.results[place].0 = RequestEnd { status, delay: 0 },
+            None => waiting.nginx = Some(theirs),
         }
         let listener = format!("port-{}", self.nginx.address().port());
         let request = PolicyTestRequest::new(&format!("GET localhost{path}")).with_peer("127.0.0.1");
         let request = PolicyTestRequest { listener: Some(listener.to_string()), ..request };
         match self.gate.check(&request) {
             Evaluation::Ready(passage) => {
-                self.ends[place].1 = End { status: self.status(&passage), after: 0 }
+                self.results[place].1 = RequestEnd { status: self.status(&passage), delay: 0 }
             }
             Evaluation::Pending(mut asking) => match poll(&mut asking).await {
-                Poll::Ready(passage) => self.ends[place].1 = End { status: self.status(&passage), after: 0 },
-                Poll::Pending => waiting.ours = Some(asking),
+                Poll::Ready(passage) => {
+                    self.results[place].1 = RequestEnd { status: self.status(&passage), delay: 0 }
+                }
+                Poll::Pending => waiting.policy = Some(asking),
             },
         }
-        if waiting.theirs.is_some() || waiting.ours.is_some() {
+        if waiting.nginx.is_some() || waiting.policy.is_some() {
             self.waiting.push(waiting);
         }
     }
@@ -105,8 +107,8 @@ impl Pair {
                 for outcome in dry.filter_map(|one| one.decision().map(Decision::outcome)) {
                     match outcome {
                         Outcome::Allow => {}
-                        Outcome::Delay(wait) => self.dry_delays.push(wait.get()),
-                        Outcome::Deny(_) => self.dry += 1,
+                        Outcome::Delay(wait) => self.shadow_delays.push(wait.get()),
+                        Outcome::Deny(_) => self.shadow_denials += 1,
                     }
                 }
                 200
@@ -119,25 +121,26 @@ impl Pair {
     }
 
     /// Goes on to a moment, one millisecond after the other while anybody waits.
-    async fn until(&mut self, time: u64) {
+    async fn advance_to(&mut self, time: u64) {
         while self.now < time {
             let next = if self.waiting.is_empty() { time } else { self.now + 1 };
-            self.hand.advance(Duration::from_millis(next - self.now));
+            self.clock.advance(Duration::from_millis(next - self.now));
             self.now = next;
             self.nginx.set_clock(Duration::from_millis(next)).unwrap();
             for mut waiting in std::mem::take(&mut self.waiting) {
-                let after = next - waiting.since;
-                if let Some(status) = waiting.theirs.as_mut().and_then(|theirs| theirs.poll().unwrap()) {
-                    self.ends[waiting.place].0 = End { status, after };
-                    waiting.theirs = None;
+                let after = next - waiting.started_at;
+                if let Some(status) = waiting.nginx.as_mut().and_then(|theirs| theirs.poll().unwrap()) {
+                    self.results[waiting.index].0 = RequestEnd { status, delay: after };
+                    waiting.nginx = None;
                 }
-                if let Some(asking) = &mut waiting.ours
+                if let Some(asking) = &mut waiting.policy
                     && let Poll::Ready(passage) = poll(asking).await
                 {
-                    self.ends[waiting.place].1 = End { status: self.status(&passage), after };
-                    waiting.ours = None;
+                    self.results[waiting.index].1 =
+                        RequestEnd { status: self.status(&passage), delay: after };
+                    waiting.policy = None;
                 }
-                if waiting.theirs.is_some() || waiting.ours.is_some() {
+                if waiting.nginx.is_some() || waiting.policy.is_some() {
                     self.waiting.push(waiting);
                 }
             }
@@ -145,25 +148,29 @@ impl Pair {
     }
 
     /// Both said the same of each request. nginx counts whole milliseconds and rounds down, a policy does not.
-    fn agree(&self, schedule: &str) {
-        for (place, (theirs, ours)) in self.ends.iter().enumerate() {
-            let late = ours.after.wrapping_sub(theirs.after);
+    fn assert_equal(&self, schedule: &str) {
+        for (place, (theirs, ours)) in self.results.iter().enumerate() {
+            let late = ours.delay.wrapping_sub(theirs.delay);
             assert!(
                 theirs.status == ours.status && late <= 1,
                 "{schedule}: request {place}: nginx {theirs:?}, policy {ours:?}\n{:?}\n{}",
-                self.ends,
+                self.results,
                 self.nginx.log()
             );
         }
-        assert_eq!(self.dry, self.nginx.log().matches("limiting requests, dry run").count(), "{schedule}");
+        assert_eq!(
+            self.shadow_denials,
+            self.nginx.log().matches("limiting requests, dry run").count(),
+            "{schedule}"
+        );
     }
 
     fn statuses(&self) -> Vec<u16> {
-        self.ends.iter().map(|(theirs, _)| theirs.status).collect()
+        self.results.iter().map(|(theirs, _)| theirs.status).collect()
     }
 
     fn delays(&self) -> Vec<u64> {
-        self.ends.iter().map(|(theirs, _)| theirs.after).collect()
+        self.results.iter().map(|(theirs, _)| theirs.delay).collect()
     }
 }
 
@@ -172,23 +179,23 @@ async fn poll(asking: &mut Pending<PolicyResult>) -> Poll<PolicyResult> {
 }
 
 /// Requests as people write them down: `0: a a b; 99: a`, in milliseconds, then until all has ended.
-async fn play(http: &str, schedule: &str) -> Option<Pair> {
-    let mut pair = Pair::start(http)?;
+async fn run_schedule(http: &str, schedule: &str) -> Option<NginxComparison> {
+    let mut pair = NginxComparison::start(http)?;
     for moment in schedule.split(';') {
         let (time, paths) = moment.split_once(':').unwrap();
-        pair.until(time.trim().parse().unwrap()).await;
+        pair.advance_to(time.trim().parse().unwrap()).await;
         for path in paths.split_whitespace() {
             pair.get(&format!("/{path}")).await;
         }
     }
     let end = pair.now + 3_000;
-    pair.until(end).await;
-    pair.agree(schedule);
+    pair.advance_to(end).await;
+    pair.assert_equal(schedule);
     Some(pair)
 }
 
 /// A server whose `/a`, `/b` and so on are limited so.
-fn server(zones: &str, locations: &[(&str, &str)]) -> String {
+fn server_config(zones: &str, locations: &[(&str, &str)]) -> String {
     let locations: String = locations
         .iter()
         .map(|(path, limits)| format!("location /{path} {{ {limits} empty_gif; }}\n"))
@@ -196,12 +203,14 @@ fn server(zones: &str, locations: &[(&str, &str)]) -> String {
     format!("{zones}\nserver {{ listen 127.0.0.1:PORT; server_name test;\n{locations} }}")
 }
 
-const ONE: &str = "limit_req_zone $binary_remote_addr zone=one:1m rate=10r/s; limit_req_status 429;";
+const TEN_PER_SECOND_ZONE: &str =
+    "limit_req_zone $binary_remote_addr zone=one:1m rate=10r/s; limit_req_status 429;";
 
 #[tokio::test]
-async fn without_a_burst_requests_keep_their_distance() {
-    let http = server(ONE, &[("a", "limit_req zone=one;")]);
-    let Some(pair) = play(&http, "0: a a; 99: a; 100: a; 199: a; 200: a; 301: a; 400: a; 401: a").await
+async fn no_burst_spaces_requests() {
+    let http = server_config(TEN_PER_SECOND_ZONE, &[("a", "limit_req zone=one;")]);
+    let Some(pair) =
+        run_schedule(&http, "0: a a; 99: a; 100: a; 199: a; 200: a; 301: a; 400: a; 401: a").await
     else {
         return;
     };
@@ -209,61 +218,65 @@ async fn without_a_burst_requests_keep_their_distance() {
 }
 
 #[tokio::test]
-async fn a_burst_without_delay_is_let_through_at_once() {
-    let http = server(ONE, &[("a", "limit_req zone=one burst=5 nodelay;")]);
+async fn nodelay_burst_passes_at_once() {
+    let http = server_config(TEN_PER_SECOND_ZONE, &[("a", "limit_req zone=one burst=5 nodelay;")]);
     let schedule =
         "0: a a a a a a a a a; 99: a; 100: a a; 350: a a a a; 1350: a a a a a a a a a a; 1351: a; 1450: a a";
-    let Some(pair) = play(&http, schedule).await else { return };
+    let Some(pair) = run_schedule(&http, schedule).await else { return };
     assert_eq!(pair.statuses()[..9], [200, 200, 200, 200, 200, 200, 429, 429, 429]);
 }
 
 #[tokio::test]
-async fn a_burst_waits_in_line() {
-    let http = server(ONE, &[("a", "limit_req zone=one burst=5;")]);
+async fn burst_is_queued() {
+    let http = server_config(TEN_PER_SECOND_ZONE, &[("a", "limit_req zone=one burst=5;")]);
     let schedule = "0: a a a a a a a a; 50: a; 100: a a; 250: a; 900: a; 905: a; 910: a a a a a a";
-    let Some(pair) = play(&http, schedule).await else { return };
+    let Some(pair) = run_schedule(&http, schedule).await else { return };
     assert_eq!(pair.delays()[..8], [0, 100, 200, 300, 400, 500, 0, 0]);
     assert_eq!(pair.statuses()[6..8], [429, 429]);
 }
 
 #[tokio::test]
-async fn a_part_of_a_burst_need_not_wait() {
+async fn delay_part_of_burst_passes_at_once() {
     let zone = "limit_req_zone $binary_remote_addr zone=one:1m rate=20r/s;";
-    let http = server(zone, &[("a", "limit_req zone=one burst=4 delay=2;")]);
-    let Some(pair) = play(&http, "0: a a a a a a a; 30: a; 60: a a; 170: a a a a").await else { return };
+    let http = server_config(zone, &[("a", "limit_req zone=one burst=4 delay=2;")]);
+    let Some(pair) = run_schedule(&http, "0: a a a a a a a; 30: a; 60: a a; 170: a a a a").await else {
+        return;
+    };
     assert_eq!(pair.delays()[..7], [0, 0, 0, 50, 100, 0, 0]);
     assert_eq!(pair.statuses()[..7], [200, 200, 200, 200, 200, 503, 503]);
 }
 
 /// Three in a second do not come at whole milliseconds.
 #[tokio::test]
-async fn delays_are_equal_to_the_millisecond() {
+async fn delays_match_to_millisecond() {
     let zone = "limit_req_zone $binary_remote_addr zone=one:1m rate=7r/s;";
-    let http = server(zone, &[("a", "limit_req zone=one burst=3;")]);
-    let Some(pair) = play(&http, "0: a a a a a; 143: a; 286: a a; 1000: a a; 1142: a; 1143: a").await else {
+    let http = server_config(zone, &[("a", "limit_req zone=one burst=3;")]);
+    let Some(pair) = run_schedule(&http, "0: a a a a a; 143: a; 286: a a; 1000: a a; 1142: a; 1143: a").await
+    else {
         return;
     };
     assert_eq!(pair.delays()[..4], [0, 142, 285, 428]);
 }
 
 #[tokio::test]
-async fn several_zones_are_charged_together_or_not_at_all() {
+async fn zones_are_charged_atomically() {
     let zones = "limit_req_zone $binary_remote_addr zone=b:1m rate=2r/s;
         limit_req_zone $server_name zone=c:1m rate=1r/s;";
     let both = "limit_req zone=b burst=3 nodelay; limit_req zone=c;";
-    let http = server(zones, &[("both", both), ("b", "limit_req zone=b burst=3 nodelay;")]);
+    let http = server_config(zones, &[("both", both), ("b", "limit_req zone=b burst=3 nodelay;")]);
     let schedule = "0: both both both both both both b b b b; 400: both b; 1000: both both b b; 2000: both";
-    let Some(pair) = play(&http, schedule).await else { return };
+    let Some(pair) = run_schedule(&http, schedule).await else { return };
     assert_eq!(pair.statuses()[..10], [200, 503, 503, 503, 503, 503, 200, 200, 200, 503]);
 }
 
 #[tokio::test]
-async fn of_several_delays_the_longest_is_waited_for() {
+async fn longest_delay_applies() {
     let zones = "limit_req_zone $binary_remote_addr zone=slow:1m rate=5r/s;
         limit_req_zone $host zone=fast:1m rate=20r/s;";
     let both = "limit_req zone=fast burst=2; limit_req zone=slow burst=2;";
-    let http = server(zones, &[("both", both), ("fast", "limit_req zone=fast burst=2;")]);
-    let Some(pair) = play(&http, "0: both both both both fast fast; 210: both fast fast").await else {
+    let http = server_config(zones, &[("both", both), ("fast", "limit_req zone=fast burst=2;")]);
+    let Some(pair) = run_schedule(&http, "0: both both both both fast fast; 210: both fast fast").await
+    else {
         return;
     };
     assert_eq!(pair.delays()[..4], [0, 200, 400, 0]);
@@ -271,41 +284,43 @@ async fn of_several_delays_the_longest_is_waited_for() {
 }
 
 #[tokio::test]
-async fn locations_share_the_zone_that_they_use_alike() {
+async fn locations_share_zone() {
     let limit = "limit_req zone=one burst=2 nodelay;";
-    let http = server(ONE, &[("a", limit), ("b/", limit), ("free", "")]);
-    let Some(pair) = play(&http, "0: a b/ a b/x free a; 100: b/ a; 150: free b/ a; 200: ab").await else {
+    let http = server_config(TEN_PER_SECOND_ZONE, &[("a", limit), ("b/", limit), ("free", "")]);
+    let Some(pair) = run_schedule(&http, "0: a b/ a b/x free a; 100: b/ a; 150: free b/ a; 200: ab").await
+    else {
         return;
     };
     assert_eq!(pair.statuses()[..6], [200, 200, 200, 429, 200, 429]);
 }
 
 #[tokio::test]
-async fn a_dry_run_charges_and_lets_all_through() {
+async fn dry_run_charges_and_admits_all() {
     let dry = "limit_req zone=one burst=2; limit_req_dry_run on;";
-    let http = server(ONE, &[("a", dry)]);
-    let Some(pair) = play(&http, "0: a a a a a; 99: a; 100: a a; 201: a; 500: a a a a a").await else {
+    let http = server_config(TEN_PER_SECOND_ZONE, &[("a", dry)]);
+    let Some(pair) = run_schedule(&http, "0: a a a a a; 99: a; 100: a a; 201: a; 500: a a a a a").await
+    else {
         return;
     };
     assert!(pair.statuses().iter().all(|status| *status == 200));
-    assert_eq!(pair.dry, 6);
+    assert_eq!(pair.shadow_denials, 6);
     // In thousandths of a request, of which there are ten in a millisecond.
     let log = pair.nginx.log();
     let delays = log.split("delaying request, dry run, excess: ").skip(1);
     let excess = delays.map(|rest| rest.split(',').next().unwrap().replace('.', "").parse::<u64>().unwrap());
-    assert_eq!(pair.dry_delays, excess.map(|thousandths| thousandths * 100).collect::<Vec<_>>(), "{log}");
+    assert_eq!(pair.shadow_delays, excess.map(|thousandths| thousandths * 100).collect::<Vec<_>>(), "{log}");
 }
 
 #[tokio::test]
 async fn levels_inherit_limits_unless_they_have_some() {
     let http = format!(
-        "{ONE} limit_req_zone $binary_remote_addr zone=two:1m rate=1r/s;
+        "{TEN_PER_SECOND_ZONE} limit_req_zone $binary_remote_addr zone=two:1m rate=1r/s;
         server {{ listen 127.0.0.1:PORT; limit_req zone=one burst=1 nodelay;
             location / {{ empty_gif; }}
             location /a/ {{ limit_req zone=two; empty_gif; location /a/b/ {{ empty_gif; }} }}
         }}"
     );
-    let Some(pair) = play(&http, "0: x x x a/ a/ a/b/ x; 100: x a/; 1000: a/b/ a/b/ a/").await else {
+    let Some(pair) = run_schedule(&http, "0: x x x a/ a/ a/b/ x; 100: x a/; 1000: a/b/ a/b/ a/").await else {
         return;
     };
     assert_eq!(pair.statuses()[..7], [200, 200, 429, 200, 429, 429, 429]);
@@ -313,11 +328,11 @@ async fn levels_inherit_limits_unless_they_have_some() {
 
 /// The whole of it, at random moments: times, paths and zones by the next number of a series.
 #[tokio::test]
-async fn nothing_differs_at_random_moments() {
+async fn random_schedule_matches_nginx() {
     let zones = "limit_req_zone $binary_remote_addr zone=one:1m rate=10r/s;
         limit_req_zone $binary_remote_addr zone=two:1m rate=25r/s;
         limit_req_zone $server_name zone=three:1m rate=40r/s;";
-    let http = server(
+    let http = server_config(
         zones,
         &[
             ("a", "limit_req zone=one burst=3 delay=1;"),
@@ -326,7 +341,7 @@ async fn nothing_differs_at_random_moments() {
             ("d", "limit_req zone=three burst=2; limit_req zone=one burst=3 delay=1;"),
         ],
     );
-    let Some(mut pair) = Pair::start(&http) else { return };
+    let Some(mut pair) = NginxComparison::start(&http) else { return };
     let mut series = 12_345_u64;
     let mut next = |below: u64| {
         series = series.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
@@ -335,12 +350,12 @@ async fn nothing_differs_at_random_moments() {
     for _ in 0..250 {
         let pause = [0, 0, 1, 7, 25, 40, 99, 100][usize::try_from(next(8)).unwrap()];
         let time = pair.now + pause;
-        pair.until(time).await;
+        pair.advance_to(time).await;
         pair.get(["/a", "/b", "/c", "/d"][usize::try_from(next(4)).unwrap()]).await;
     }
     let end = pair.now + 1_000;
-    pair.until(end).await;
-    pair.agree("random");
+    pair.advance_to(end).await;
+    pair.assert_equal("random");
     let refused = pair.statuses().iter().filter(|status| **status == 503).count();
     let delayed = pair.delays().iter().filter(|delay| **delay > 0).count();
     assert!(refused > 20 && delayed > 20, "{refused} refused, {delayed} delayed");
@@ -348,14 +363,16 @@ async fn nothing_differs_at_random_moments() {
 
 /// Where they differ: nginx counts `1r/m` as 0.016 in a second, and the next comes after 62.5 s.
 #[tokio::test]
-async fn nginx_rounds_rates_by_the_minute() {
+async fn nginx_rounds_minute_rates() {
     let zone = "limit_req_zone $binary_remote_addr zone=one:1m rate=1r/m;";
-    let Some(mut pair) = Pair::start(&server(zone, &[("a", "limit_req zone=one;")])) else { return };
+    let Some(mut pair) = NginxComparison::start(&server_config(zone, &[("a", "limit_req zone=one;")])) else {
+        return;
+    };
     for time in [0, 59_999, 60_000, 62_499, 62_500] {
-        pair.until(time).await;
+        pair.advance_to(time).await;
         pair.get("/a").await;
     }
-    let ours: Vec<u16> = pair.ends.iter().map(|(_, ours)| ours.status).collect();
+    let ours: Vec<u16> = pair.results.iter().map(|(_, ours)| ours.status).collect();
     assert_eq!(pair.statuses(), [200, 503, 503, 503, 200]);
     assert_eq!(ours, [200, 503, 200, 503, 503]);
 }

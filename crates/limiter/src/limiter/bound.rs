@@ -37,7 +37,7 @@ pub enum OutageBound {
     /// Each process admits up to this share, on top of what the store grants: `FailureMode::LocalCharge` with several nodes. A
     /// share is at least one token, so all shares together can be more than the quota.
     SharePerProcess(Bound),
-    /// Everything, a decision that misses its deadline included: `FailureMode::Open`.
+    /// Everything, a decision that misses its deadline included: `FailureMode::OpenEpisode`.
     Everything,
 }
 

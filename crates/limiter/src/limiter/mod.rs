@@ -218,7 +218,7 @@ impl Limiter {
     /// assert!(limiter.check("alice").is_allowed());
     /// assert!(!limiter.check("alice").is_allowed());
     /// limiter.change("1/h burst 2", CarryOver::default())?;
-    /// assert!(limiter.check("alice").is_allowed(), "one of two is used; Go waits for an hour");
+    /// assert!(limiter.check("alice").is_allowed(), "one of two is used; Admit waits for an hour");
     /// assert!(!limiter.check("alice").is_allowed());
     /// # Ok::<(), tidegate_limiter::BuildError>(())
     /// ```

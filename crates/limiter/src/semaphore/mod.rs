@@ -35,7 +35,7 @@ use tidegate_core::{Micros, SettingError};
 ///
 /// let slots = Slots::new(1)?;
 /// let slot = slots.try_acquire().expect("there is one");
-/// assert!(slots.try_acquire().is_none());
+/// assert!(slots.try_acquire().is_empty());
 /// drop(slot); // also by a panic, or with the future that holds it
 /// assert!(slots.try_acquire().is_some());
 /// # Ok::<(), tidegate_core::SettingError>(())

@@ -77,7 +77,7 @@ pub enum Leeway {
 ///     breaker.report(pass, Report::Failure, took, now, roll);
 /// }
 /// let wait = Micros::from_secs(3);
-/// assert_eq!(breaker.try_pass(Micros::from_secs(3), 0.5), Err(Rejection::Open(wait)));
+/// assert_eq!(breaker.try_pass(Micros::from_secs(3), 0.5), Err(Rejection::OpenEpisode(wait)));
 /// # Ok::<(), tidegate_core::SettingError>(())
 /// ```
 #[derive(Clone, Debug)]

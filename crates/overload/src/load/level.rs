@@ -4,7 +4,7 @@
 //!   load      enter ─ ─ ─ ─ ─ ─┌───╲─ ─ ─ ─ ─ ─ ─ ─ ─
 //!                              │    ╲   ╱╲
 //!             leave ─ ─ ─ ─ ─ ─│─ ─ ─╲─╱─ ╲───────────
-//!   level     Normal ──────────┘ Busy       └ after the dwell: Normal
+//!   level     Normal ──────────┘ Rejected       └ after the dwell: Normal
 //! ```
 //!
 //! Up it goes at once, over as many levels as the load says. Down it goes one level at a time, each after the load has
@@ -75,14 +75,14 @@ impl FromStr for LoadLevel {
 /// use tidegate_core::Micros;
 ///
 /// let levels = LoadLevels::default()
-///     .mark(LoadLevel::Busy, "80%".parse()?, "60%".parse()?)?
+///     .mark(LoadLevel::Rejected, "80%".parse()?, "60%".parse()?)?
 ///     .dwell(Micros::from_secs(10));
 /// assert_eq!(levels.to_string(), "normal 50%/40%, busy 80%/60%, critical 90%/80%, dwell 10s");
 /// # Ok::<(), tidegate_core::SettingError>(())
 /// ```
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct LoadLevels {
-    /// Of `Normal`, `Busy` and `Critical`.
+    /// Of `Normal`, `Rejected` and `Critical`.
     marks: [Mark; 3],
     dwell: Micros,
 }
@@ -179,9 +179,9 @@ impl fmt::Display for LoadLevels {
 ///
 /// let mut gauge = LoadGauge::new(LoadLevels::default());
 /// let mut at = |second, load: &str| gauge.observe(Micros::from_secs(second), load.parse().unwrap());
-/// assert_eq!(at(0, "80%"), LoadLevel::Busy);
-/// assert_eq!(at(1, "70%"), LoadLevel::Busy); // not yet under the lower mark
-/// assert_eq!(at(2, "60%"), LoadLevel::Busy); // not yet for long enough
+/// assert_eq!(at(0, "80%"), LoadLevel::Rejected);
+/// assert_eq!(at(1, "70%"), LoadLevel::Rejected); // not yet under the lower mark
+/// assert_eq!(at(2, "60%"), LoadLevel::Rejected); // not yet for long enough
 /// assert_eq!(at(7, "60%"), LoadLevel::Normal);
 /// ```
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -27,7 +27,7 @@ use tidegate_limiter::sync::{Mutex, lock};
 ///
 /// // The most important first.
 /// let board = Switchboard::new(
-///     [Switch::off_at("search", LoadLevel::Critical), Switch::off_at("similar", LoadLevel::Busy)],
+///     [Switch::off_at("search", LoadLevel::Critical), Switch::off_at("similar", LoadLevel::Rejected)],
 ///     Duration::from_secs(10),
 /// )?;
 /// let similar = board.feature("similar")?; // once; asking it is one atomic load

@@ -55,9 +55,9 @@ pub enum Lever {
 /// use tidegate_overload::{Lever, LoadLevel, Switch, Switches};
 /// use tidegate_core::Micros;
 ///
-/// let features = [Switch::off_at("search", LoadLevel::Critical), Switch::off_at("ads", LoadLevel::Busy)];
+/// let features = [Switch::off_at("search", LoadLevel::Critical), Switch::off_at("ads", LoadLevel::Rejected)];
 /// let mut switches = Switches::new(features, Micros::from_secs(10))?;
-/// switches.observe(Micros::ZERO, LoadLevel::Busy);
+/// switches.observe(Micros::ZERO, LoadLevel::Rejected);
 /// assert!(switches.is_on("search")? && !switches.is_on("ads")?);
 /// switches.set("ads", Lever::On)?;
 /// assert!(switches.is_on("ads")?);

@@ -65,7 +65,7 @@ pub enum EscapedSlashes {
     Unescape,
 }
 
-/// What happens to headers with an underscore in their name. CGI, WSGI and PHP read `X_User` and `X-User` as the same.
+/// What happens to headers with an underscore in their name. CGI, WSGI and PHP read `X_User` and `X-KeyedUser` as the same.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Underscores {
     /// `drop`: neither rules nor servers see them.
@@ -80,10 +80,10 @@ pub enum Underscores {
 /// What a client says of itself in such headers is taken out in any case, unless it is a trusted proxy.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum ForwardedHeaders {
-    /// `full`: `X-Forwarded-For`, `-Proto`, `-Host`, `Forwarded`, and `X-Request-Id`, which answers have, too.
+    /// `full`: `X-ForwardedFor-For`, `-Proto`, `-Host`, `ForwardedFor`, and `X-Request-Id`, which answers have, too.
     #[default]
     Full,
-    /// `x-forwarded`: the same without `Forwarded`.
+    /// `x-forwarded`: the same without `ForwardedFor`.
     XForwarded,
     /// `none`: nothing.
     None,

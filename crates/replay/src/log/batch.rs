@@ -1,6 +1,6 @@
 //! Requests of a log, as they are passed on: a piece of its text, and where in it things are.
 
-use super::field::MOST_HEADERS;
+use super::field::MAX_HEADERS;
 use std::{any::Any, net::IpAddr};
 use tidegate_core::Micros;
 use tidegate_policy::compile::{PolicyGate, Prefetch};
@@ -8,15 +8,15 @@ use tidegate_rule::request::Head;
 
 /// A part of the text of a batch. Nothing is copied from a line unless it was escaped.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Span {
+pub struct BatchSpan {
     start: u32,
     len: u32,
 }
 
 /// Set in spans of what was unescaped, which is kept beside the text.
-const ASIDE: u32 = 1 << 31;
+const UNESCAPED_BIT: u32 = 1 << 31;
 
-impl Span {
+impl BatchSpan {
     /// So many bytes of the text.
     #[inline]
     pub(super) fn new(start: usize, len: usize) -> Self {
@@ -24,19 +24,19 @@ impl Span {
         Self { start: start as u32, len: len as u32 }
     }
 
-    pub(super) fn aside(start: usize, len: usize) -> Self {
-        Self { start: start as u32 | ASIDE, len: len as u32 }
+    pub(super) fn unescaped(start: usize, len: usize) -> Self {
+        Self { start: start as u32 | UNESCAPED_BIT, len: len as u32 }
     }
 
     /// All but its first bytes.
     #[inline]
-    pub(super) fn from(self, skip: usize) -> Self {
+    pub(super) fn skip(self, skip: usize) -> Self {
         Self { start: self.start + skip as u32, len: self.len.saturating_sub(skip as u32) }
     }
 
     /// Its first bytes.
     #[inline]
-    pub(super) fn up_to(self, len: usize) -> Self {
+    pub(super) fn prefix(self, len: usize) -> Self {
         Self { len: self.len.min(len as u32), ..self }
     }
 
@@ -49,23 +49,23 @@ impl Span {
 
 /// One request of a log.
 #[derive(Clone, Copy, Debug, Default)]
-pub struct Record {
+pub struct LogRecord {
     pub(super) time: u64,
     /// Whether that is when it had been answered, and not when it came.
-    pub(super) is_of_answer: bool,
+    pub(super) is_completion_time: bool,
     pub(super) ip: Option<IpAddr>,
-    pub(super) method: Span,
-    pub(super) path: Span,
-    pub(super) query: Span,
-    pub(super) host: Span,
-    pub(super) user: Span,
-    pub(super) headers: [Span; MOST_HEADERS],
+    pub(super) method: BatchSpan,
+    pub(super) path: BatchSpan,
+    pub(super) query: BatchSpan,
+    pub(super) host: BatchSpan,
+    pub(super) user: BatchSpan,
+    pub(super) headers: [BatchSpan; MAX_HEADERS],
     pub(super) status: u16,
     /// How long it took, in microseconds.
-    pub(super) took: Option<u32>,
+    pub(super) duration: Option<u32>,
 }
 
-impl Record {
+impl LogRecord {
     /// When it came.
     #[inline]
     pub fn time(&self) -> Micros {
@@ -74,33 +74,33 @@ impl Record {
 
     /// Goes back to when it came, where the line tells when it had been answered, and how long that took.
     #[inline]
-    pub(super) fn go_back(&mut self) {
-        if self.is_of_answer {
-            self.is_of_answer = false;
-            self.time = self.time.saturating_sub(self.took.unwrap_or(0).into());
+    pub(super) fn shift_to_arrival(&mut self) {
+        if self.is_completion_time {
+            self.is_completion_time = false;
+            self.time = self.time.saturating_sub(self.duration.unwrap_or(0).into());
         }
     }
 }
 
 /// Lines that were read together.
 #[derive(Debug, Default)]
-pub struct Batch {
+pub struct LogBatch {
     pub(super) text: String,
-    pub(super) aside: String,
+    pub(super) unescaped: String,
     /// In the order of time.
-    pub(super) records: Vec<Record>,
+    pub(super) records: Vec<LogRecord>,
     /// What policies have to know of the first of these requests, of all or of none of them; one for each policy.
     pub(super) prefetch: Vec<Prefetch>,
-    pub(super) counts: Counts,
+    pub(super) counts: BatchCounts,
 }
 
 /// For how many rules requests are prepared in one batch. That bounds what a batch takes, however many rules are
 /// about each request.
-const MOST_RULES: usize = 1 << 17;
+const MAX_PREPARED_RULES: usize = 1 << 17;
 
 /// What is told of the lines of a batch.
 #[derive(Clone, Debug, Default)]
-pub(super) struct Counts {
+pub(super) struct BatchCounts {
     pub(super) lines: u64,
     pub(super) broken: u64,
     /// Lines that were put back into the order of time.
@@ -111,18 +111,18 @@ pub(super) struct Counts {
     pub(super) samples: Vec<(u64, String)>,
 }
 
-impl Batch {
+impl LogBatch {
     /// Finds out what these policies have to know of its requests.
     pub(super) fn prepare(&mut self, gates: &[PolicyGate], headers: &[String], user_header: Option<&str>) {
         let mut all = std::mem::take(&mut self.prefetch);
         all.resize_with(gates.len(), Prefetch::default);
         for (gate, prefetch) in gates.iter().zip(&mut all) {
             for record in &self.records {
-                if prefetch.rule_count() >= MOST_RULES {
+                if prefetch.rule_count() >= MAX_PREPARED_RULES {
                     break;
                 }
                 gate.prepare(
-                    &gate.view_request(&Line { batch: self, record, headers, user_header }),
+                    &gate.view_request(&LoggedRequest { batch: self, record, headers, user_header }),
                     prefetch,
                 );
             }
@@ -131,11 +131,11 @@ impl Batch {
     }
 
     #[inline]
-    fn get(&self, span: Span) -> &str {
-        let Span { start, len } = span;
-        let (text, start) = match start & ASIDE {
+    fn get(&self, span: BatchSpan) -> &str {
+        let BatchSpan { start, len } = span;
+        let (text, start) = match start & UNESCAPED_BIT {
             0 => (&self.text, start as usize),
-            _ => (&self.aside, (start & !ASIDE) as usize),
+            _ => (&self.unescaped, (start & !UNESCAPED_BIT) as usize),
         };
         text.get(start..start + len as usize).unwrap_or_default()
     }
@@ -143,15 +143,15 @@ impl Batch {
 
 /// One request of a log, as a policy sees it.
 #[derive(Clone, Copy, Debug)]
-pub struct Line<'a> {
-    pub(super) batch: &'a Batch,
-    pub(super) record: &'a Record,
+pub struct LoggedRequest<'a> {
+    pub(super) batch: &'a LogBatch,
+    pub(super) record: &'a LogRecord,
     pub(super) headers: &'a [String],
     /// The header that names the user where the log has a field for it.
     pub(super) user_header: Option<&'a str>,
 }
 
-impl<'a> Line<'a> {
+impl<'a> LoggedRequest<'a> {
     /// When it was.
     #[inline]
     pub fn time(&self) -> Micros {
@@ -159,8 +159,8 @@ impl<'a> Line<'a> {
     }
 
     /// How long it took, if the log says so.
-    pub fn took(&self) -> Option<Micros> {
-        self.record.took.map(|took| Micros::new(took.into()))
+    pub fn duration(&self) -> Option<Micros> {
+        self.record.duration.map(|took| Micros::new(took.into()))
     }
 
     /// How it was answered; zero if the log does not say so.
@@ -170,11 +170,11 @@ impl<'a> Line<'a> {
 
     /// The user, if the log says so.
     pub fn user(&self) -> Option<&'a str> {
-        self.found(self.record.user)
+        self.text_at(self.record.user)
     }
 
     #[inline]
-    fn found(&self, span: Span) -> Option<&'a str> {
+    fn text_at(&self, span: BatchSpan) -> Option<&'a str> {
         match span.is_empty() {
             true => None,
             false => Some(self.batch.get(span)),
@@ -182,7 +182,7 @@ impl<'a> Line<'a> {
     }
 }
 
-impl Head for Line<'_> {
+impl Head for LoggedRequest<'_> {
     #[inline]
     fn method(&self) -> &str {
         self.batch.get(self.record.method)
@@ -194,11 +194,11 @@ impl Head for Line<'_> {
     }
 
     fn query(&self) -> Option<&str> {
-        self.found(self.record.query)
+        self.text_at(self.record.query)
     }
 
     fn host(&self) -> Option<&str> {
-        self.found(self.record.host)
+        self.text_at(self.record.host)
     }
 
     fn route(&self) -> Option<&str> {
@@ -212,7 +212,7 @@ impl Head for Line<'_> {
 
     fn header(&self, name: &str) -> Option<&[u8]> {
         let place = self.headers.iter().position(|known| known == name);
-        let logged = place.and_then(|place| self.found(*self.record.headers.get(place)?));
+        let logged = place.and_then(|place| self.text_at(*self.record.headers.get(place)?));
         let user = || self.user().filter(|_| self.user_header == Some(name));
         logged.or_else(user).map(str::as_bytes)
     }

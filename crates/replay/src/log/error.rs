@@ -18,9 +18,9 @@ pub enum LogError {
     #[error(
         "{name}:{line}: this is in no format that was tried\n  {text}{}\nsay how lines look with --format, as in \
          '$remote_addr [$time_local] \"$request\" $status'",
-        .tried.iter().map(|(format, why)| format!("\n  {format}: {why}")).collect::<String>()
+        .attempts.iter().map(|(format, why)| format!("\n  {format}: {why}")).collect::<String>()
     )]
-    Unknown {
+    UnknownFormat {
         /// What the file is called.
         name: String,
         /// The number of the first line.
@@ -28,7 +28,7 @@ pub enum LogError {
         /// The line, or the beginning of it.
         text: String,
         /// What was tried, and where each gave up.
-        tried: Vec<(String, String)>,
+        attempts: Vec<(String, String)>,
     },
     /// There is no request in it.
     #[error("{}: there is no request in it; give a log with at least one", .names.join(", "))]

@@ -1,17 +1,17 @@
 //! What a field of a line says of a request.
 
 use super::{
-    batch::{Record, Span},
-    time::{self, TimeForm, decimal, digits},
+    batch::{BatchSpan, LogRecord},
+    time::{self, TimeFormat, parse_decimal, parse_digits},
 };
 use std::net::{IpAddr, Ipv4Addr};
 
 /// How many headers a log may carry.
-pub const MOST_HEADERS: usize = 8;
+pub const MAX_HEADERS: usize = 8;
 
 /// What a field of a line says of a request.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Field {
+pub enum LogField {
     /// Nothing that is looked at.
     Other,
     /// A number that is not looked at, or `-`; it helps to tell one format from another.
@@ -31,20 +31,20 @@ pub enum Field {
     /// The user.
     User,
     /// The moment at which it came.
-    Time(TimeForm),
+    Time(TimeFormat),
     /// The moment at which it had been answered.
-    Answered(TimeForm),
+    CompletionTime(TimeFormat),
     /// The status of the answer.
     Status,
     /// How long it took; so many microseconds are one.
-    Took(u64),
+    Duration(u64),
     /// A header of the request, by its place among those that are known.
     Header(usize),
     /// The same, which also tells the address where nothing else does: the last of a list.
-    Forwarded(usize),
+    ForwardedFor(usize),
 }
 
-impl Field {
+impl LogField {
     /// Whether it may be any text.
     pub(super) fn is_text(self) -> bool {
         matches!(self, Self::Other | Self::Header(_))
@@ -57,47 +57,47 @@ impl Field {
 
     /// Notes down what this field says. `None` if it cannot say that. `at` is where the value stands.
     #[inline]
-    pub(super) fn put(self, value: &[u8], at: Span, record: &mut Record) -> Option<()> {
+    pub(super) fn parse_into(self, value: &[u8], at: BatchSpan, record: &mut LogRecord) -> Option<()> {
         match self {
             Self::Other => {}
             Self::Number => {
                 if value != b"-" {
-                    digits(value)?;
+                    parse_digits(value)?;
                 }
             }
-            Self::Ip => match address(value) {
+            Self::Ip => match parse_address(value) {
                 Some(ip) => record.ip = Some(ip),
-                None if is_name(value) => {}
+                None if is_host_name(value) => {}
                 None => return None,
             },
-            Self::Request => return request(value, at, record),
-            Self::Method => record.method = method(value, at)?,
-            Self::Target => return target(value, at, record),
+            Self::Request => return parse_request(value, at, record),
+            Self::Method => record.method = parse_method(value, at)?,
+            Self::Target => return parse_target(value, at, record),
             Self::Query => {
                 let skip = usize::from(value.first() == Some(&b'?'));
-                record.query = present(&value[skip..], at.from(skip));
+                record.query = non_dash_span(&value[skip..], at.skip(skip));
             }
-            Self::Host => record.host = present(value, at),
-            Self::User => record.user = present(value, at),
+            Self::Host => record.host = non_dash_span(value, at),
+            Self::User => record.user = non_dash_span(value, at),
             Self::Time(form) => {
                 record.time = time::parse(form, value)?;
-                record.is_of_answer = false;
+                record.is_completion_time = false;
             }
-            Self::Answered(form) => {
+            Self::CompletionTime(form) => {
                 record.time = time::parse(form, value)?;
-                record.is_of_answer = true;
+                record.is_completion_time = true;
             }
-            Self::Status => record.status = status(value)?,
-            Self::Took(unit) => {
+            Self::Status => record.status = parse_status(value)?,
+            Self::Duration(unit) => {
                 if value != b"-" {
-                    record.took = Some(u32::try_from(decimal(value, unit)?).unwrap_or(u32::MAX));
+                    record.duration = Some(u32::try_from(parse_decimal(value, unit)?).unwrap_or(u32::MAX));
                 }
             }
-            Self::Header(place) => *record.headers.get_mut(place)? = present(value, at),
-            Self::Forwarded(place) => {
-                *record.headers.get_mut(place)? = present(value, at);
+            Self::Header(place) => *record.headers.get_mut(place)? = non_dash_span(value, at),
+            Self::ForwardedFor(place) => {
+                *record.headers.get_mut(place)? = non_dash_span(value, at);
                 let last = value.rsplit(|byte| *byte == b',').next().unwrap_or_default();
-                record.ip = record.ip.or_else(|| address(last.trim_ascii()));
+                record.ip = record.ip.or_else(|| parse_address(last.trim_ascii()));
             }
         }
         Some(())
@@ -106,44 +106,44 @@ impl Field {
 
 /// A dash stands for nothing.
 #[inline]
-fn present(value: &[u8], at: Span) -> Span {
+fn non_dash_span(value: &[u8], at: BatchSpan) -> BatchSpan {
     match value {
-        b"-" | b"" => Span::default(),
+        b"-" | b"" => BatchSpan::default(),
         _ => at,
     }
 }
 
 #[inline]
-fn method(value: &[u8], at: Span) -> Option<Span> {
+fn parse_method(value: &[u8], at: BatchSpan) -> Option<BatchSpan> {
     let is_method = !value.is_empty() && value.len() <= 32;
     (is_method && value.iter().all(|byte| byte.is_ascii_alphabetic() || matches!(byte, b'-' | b'_')))
         .then_some(at)
 }
 
 #[inline]
-fn request(value: &[u8], at: Span, record: &mut Record) -> Option<()> {
+fn parse_request(value: &[u8], at: BatchSpan, record: &mut LogRecord) -> Option<()> {
     let blank = memchr::memchr(b' ', value)?;
-    record.method = method(&value[..blank], at.part(0, blank))?;
+    record.method = parse_method(&value[..blank], at.slice(0, blank))?;
     let rest = &value[blank + 1..];
     // A path with blanks in it is no reason to lose the request.
     let end = match memchr::memrchr(b' ', rest) {
         Some(end) if rest[end + 1..].starts_with(b"HTTP/") => end,
         _ => rest.len(),
     };
-    target(&rest[..end], at.part(blank + 1, end), record)
+    parse_target(&rest[..end], at.slice(blank + 1, end), record)
 }
 
 #[inline]
-fn target(value: &[u8], at: Span, record: &mut Record) -> Option<()> {
+fn parse_target(value: &[u8], at: BatchSpan, record: &mut LogRecord) -> Option<()> {
     let (value, at) = match value.first()? {
         b'/' => (value, at),
-        _ => origin(value, at, record)?,
+        _ => parse_absolute_target(value, at, record)?,
     };
     match memchr::memchr(b'?', value) {
         None => record.path = at,
         Some(mark) => {
-            record.path = at.part(0, mark);
-            record.query = at.from(mark + 1);
+            record.path = at.slice(0, mark);
+            record.query = at.skip(mark + 1);
         }
     }
     Some(())
@@ -151,22 +151,26 @@ fn target(value: &[u8], at: Span, record: &mut Record) -> Option<()> {
 
 /// `http://host/path`, `*`, or `host:443` of a `CONNECT`.
 #[cold]
-fn origin<'v>(value: &'v [u8], at: Span, record: &mut Record) -> Option<(&'v [u8], Span)> {
-    if value == b"*" || is_name(value) {
+fn parse_absolute_target<'v>(
+    value: &'v [u8],
+    at: BatchSpan,
+    record: &mut LogRecord,
+) -> Option<(&'v [u8], BatchSpan)> {
+    if value == b"*" || is_host_name(value) {
         return Some((value, at));
     }
     let scheme = [&b"http://"[..], b"https://"].into_iter().find(|scheme| value.starts_with(scheme))?;
     let rest = &value[scheme.len()..];
     let slash = memchr::memchr(b'/', rest).unwrap_or(rest.len());
-    record.host = at.part(scheme.len(), slash);
-    Some((&rest[slash..], at.from(scheme.len() + slash)))
+    record.host = at.slice(scheme.len(), slash);
+    Some((&rest[slash..], at.skip(scheme.len() + slash)))
 }
 
 #[inline]
-fn status(value: &[u8]) -> Option<u16> {
+fn parse_status(value: &[u8]) -> Option<u16> {
     match value {
         b"-" => Some(0),
-        [a, b, c] => u16::try_from(digits(&[*a, *b, *c])?).ok(),
+        [a, b, c] => u16::try_from(parse_digits(&[*a, *b, *c])?).ok(),
         b"0" => Some(0),
         _ => None,
     }
@@ -174,16 +178,16 @@ fn status(value: &[u8]) -> Option<u16> {
 
 /// An address, with or without a port.
 #[inline]
-pub(super) fn address(value: &[u8]) -> Option<IpAddr> {
-    match four(value) {
+pub(super) fn parse_address(value: &[u8]) -> Option<IpAddr> {
+    match parse_ipv4(value) {
         Some((address, rest)) if rest.is_empty() || rest[0] == b':' => Some(IpAddr::V4(address)),
-        _ => six(value),
+        _ => parse_ipv6(value),
     }
 }
 
 /// Four numbers with dots between them, and what follows.
 #[inline]
-fn four(value: &[u8]) -> Option<(Ipv4Addr, &[u8])> {
+fn parse_ipv4(value: &[u8]) -> Option<(Ipv4Addr, &[u8])> {
     let mut octets = [0_u8; 4];
     let mut at = 0;
     for (place, octet) in octets.iter_mut().enumerate() {
@@ -210,7 +214,7 @@ fn four(value: &[u8]) -> Option<(Ipv4Addr, &[u8])> {
 }
 
 #[cold]
-fn six(value: &[u8]) -> Option<IpAddr> {
+fn parse_ipv6(value: &[u8]) -> Option<IpAddr> {
     let text = str::from_utf8(value).ok()?;
     let text = match text.strip_prefix('[') {
         Some(inner) => inner.split_once(']')?.0,
@@ -222,15 +226,15 @@ fn six(value: &[u8]) -> Option<IpAddr> {
 }
 
 /// Whether this may be the name of a host.
-fn is_name(value: &[u8]) -> bool {
+fn is_host_name(value: &[u8]) -> bool {
     let is_of_names = |byte: &u8| byte.is_ascii_alphanumeric() || matches!(byte, b'.' | b'-' | b'_' | b':');
     !value.is_empty() && value.len() < 256 && value.iter().all(is_of_names)
 }
 
-impl Span {
+impl BatchSpan {
     /// A part of it.
     #[inline]
-    pub(super) fn part(self, from: usize, len: usize) -> Self {
-        self.from(from).up_to(len)
+    pub(super) fn slice(self, from: usize, len: usize) -> Self {
+        self.skip(from).prefix(len)
     }
 }

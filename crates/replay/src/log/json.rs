@@ -1,44 +1,52 @@
 //! Lines of JSON, read member by member without building anything of them.
 
 use super::{
-    batch::{Record, Span},
-    field::Field,
+    batch::{BatchSpan, LogRecord},
+    field::LogField,
 };
 
 /// Which members say what.
 #[derive(Clone, Debug)]
 pub(super) struct JsonFormat {
     /// By the name of a member, with dots between those that are nested.
-    members: Vec<(String, Field)>,
+    members: Vec<(String, LogField)>,
 }
 
 /// How deep members are looked for.
-const DEEPEST: usize = 6;
+const MAX_DEPTH: usize = 6;
 
 impl JsonFormat {
-    pub(super) fn new(members: Vec<(String, Field)>) -> Self {
+    pub(super) fn new(members: Vec<(String, LogField)>) -> Self {
         Self { members }
     }
 
-    /// Reads a line that starts at `at`; what is escaped goes to `aside`. `Err` names what is wrong.
-    pub(super) fn read(
+    /// Reads a line that starts at `at`; what is escaped goes to `unescaped`. `Err` names what is wrong.
+    pub(super) fn parse(
         &self,
         line: &[u8],
         at: usize,
-        record: &mut Record,
-        aside: &mut String,
+        record: &mut LogRecord,
+        unescaped: &mut String,
     ) -> Result<(), &'static str> {
         if line.first() != Some(&b'{') {
             return Err("it does not start with `{`");
         }
         record.time = u64::MAX;
-        let mut scan = Scan { line, place: 0, at, members: &self.members, path: Vec::new(), record, aside };
-        scan.object(0).ok_or("it is not JSON, or a value makes no sense")?;
-        scan.blank();
-        if scan.place != line.len() {
+        let mut scan = JsonScanner {
+            line,
+            position: 0,
+            offset: at,
+            members: &self.members,
+            path: Vec::new(),
+            record,
+            unescaped: unescaped,
+        };
+        scan.parse_object(0).ok_or("it is not JSON, or a value makes no sense")?;
+        scan.skip_whitespace();
+        if scan.position != line.len() {
             return Err("there is something behind the last `}`");
         }
-        let Record { time, path, .. } = *scan.record;
+        let LogRecord { time, path, .. } = *scan.record;
         match (time, path.is_empty()) {
             (u64::MAX, _) => Err("no member tells the time"),
             (_, true) => Err("no member tells the path"),
@@ -47,122 +55,124 @@ impl JsonFormat {
     }
 }
 
-struct Scan<'a> {
+struct JsonScanner<'a> {
     line: &'a [u8],
-    place: usize,
-    at: usize,
-    members: &'a [(String, Field)],
+    position: usize,
+    offset: usize,
+    members: &'a [(String, LogField)],
     /// The names that lead here.
     path: Vec<u8>,
-    record: &'a mut Record,
-    aside: &'a mut String,
+    record: &'a mut LogRecord,
+    unescaped: &'a mut String,
 }
 
-impl Scan<'_> {
-    fn blank(&mut self) {
-        while self.line.get(self.place).is_some_and(u8::is_ascii_whitespace) {
-            self.place += 1;
+impl JsonScanner<'_> {
+    fn skip_whitespace(&mut self) {
+        while self.line.get(self.position).is_some_and(u8::is_ascii_whitespace) {
+            self.position += 1;
         }
     }
 
-    fn eat(&mut self, byte: u8) -> Option<()> {
-        self.blank();
-        (self.line.get(self.place) == Some(&byte)).then(|| self.place += 1)
+    fn expect(&mut self, byte: u8) -> Option<()> {
+        self.skip_whitespace();
+        (self.line.get(self.position) == Some(&byte)).then(|| self.position += 1)
     }
 
-    fn object(&mut self, depth: usize) -> Option<()> {
-        self.eat(b'{')?;
-        if self.eat(b'}').is_some() {
+    fn parse_object(&mut self, depth: usize) -> Option<()> {
+        self.expect(b'{')?;
+        if self.expect(b'}').is_some() {
             return Some(());
         }
         loop {
-            self.blank();
-            let name = self.string()?;
-            self.eat(b':')?;
-            self.blank();
+            self.skip_whitespace();
+            let name = self.parse_string()?;
+            self.expect(b':')?;
+            self.skip_whitespace();
             let before = self.path.len();
             if before > 0 {
                 self.path.push(b'.');
             }
             self.path.extend_from_slice(&self.line[name.0..name.1]);
-            self.member(depth)?;
+            self.parse_member(depth)?;
             self.path.truncate(before);
-            if self.eat(b',').is_none() {
-                return self.eat(b'}');
+            if self.expect(b',').is_none() {
+                return self.expect(b'}');
             }
         }
     }
 
-    fn member(&mut self, depth: usize) -> Option<()> {
-        if self.line.get(self.place) == Some(&b'{') && depth < DEEPEST {
-            return self.object(depth + 1);
+    fn parse_member(&mut self, depth: usize) -> Option<()> {
+        if self.line.get(self.position) == Some(&b'{') && depth < MAX_DEPTH {
+            return self.parse_object(depth + 1);
         }
         let known =
             self.members.iter().find(|(name, _)| name.as_bytes() == self.path).map(|(_, field)| *field);
-        let Some(field) = known else { return self.skip(depth) };
-        if self.line.get(self.place) != Some(&b'"') {
-            let start = self.place;
-            self.skip(depth)?;
-            let value = &self.line[start..self.place];
+        let Some(field) = known else { return self.skip_value(depth) };
+        if self.line.get(self.position) != Some(&b'"') {
+            let start = self.position;
+            self.skip_value(depth)?;
+            let value = &self.line[start..self.position];
             return match value {
                 b"null" => Some(()),
-                value => field.put(value, Span::new(self.at + start, value.len()), self.record),
+                value => {
+                    field.parse_into(value, BatchSpan::new(self.offset + start, value.len()), self.record)
+                }
             };
         }
-        let (start, end) = self.string()?;
+        let (start, end) = self.parse_string()?;
         let value = &self.line[start..end];
         if memchr::memchr(b'\\', value).is_none() {
-            return field.put(value, Span::new(self.at + start, value.len()), self.record);
+            return field.parse_into(value, BatchSpan::new(self.offset + start, value.len()), self.record);
         }
-        let from = self.aside.len();
-        unescape(value, self.aside)?;
-        let value = self.aside.as_bytes().get(from..)?;
-        field.put(value, Span::aside(from, value.len()), self.record)
+        let from = self.unescaped.len();
+        unescape(value, self.unescaped)?;
+        let value = self.unescaped.as_bytes().get(from..)?;
+        field.parse_into(value, BatchSpan::unescaped(from, value.len()), self.record)
     }
 
     /// Where the text between two quotes is.
-    fn string(&mut self) -> Option<(usize, usize)> {
-        self.eat(b'"')?;
-        let start = self.place;
+    fn parse_string(&mut self) -> Option<(usize, usize)> {
+        self.expect(b'"')?;
+        let start = self.position;
         loop {
-            self.place += memchr::memchr2(b'"', b'\\', self.line.get(self.place..)?)?;
-            match self.line[self.place] {
+            self.position += memchr::memchr2(b'"', b'\\', self.line.get(self.position..)?)?;
+            match self.line[self.position] {
                 b'"' => break,
-                _ => self.place += 2,
+                _ => self.position += 2,
             }
         }
-        self.place += 1;
-        Some((start, self.place - 1))
+        self.position += 1;
+        Some((start, self.position - 1))
     }
 
     /// Past a value that nobody looks at.
-    fn skip(&mut self, depth: usize) -> Option<()> {
-        self.blank();
-        match self.line.get(self.place)? {
-            b'"' => self.string().map(|_| ()),
+    fn skip_value(&mut self, depth: usize) -> Option<()> {
+        self.skip_whitespace();
+        match self.line.get(self.position)? {
+            b'"' => self.parse_string().map(|_| ()),
             open @ (b'{' | b'[') => {
                 if depth > 64 {
                     return None;
                 }
                 let close = if *open == b'{' { b'}' } else { b']' };
-                self.place += 1;
+                self.position += 1;
                 loop {
-                    self.blank();
-                    match self.line.get(self.place)? {
+                    self.skip_whitespace();
+                    match self.line.get(self.position)? {
                         byte if *byte == close => {
-                            self.place += 1;
+                            self.position += 1;
                             return Some(());
                         }
-                        b',' | b':' => self.place += 1,
-                        _ => self.skip(depth + 1)?,
+                        b',' | b':' => self.position += 1,
+                        _ => self.skip_value(depth + 1)?,
                     }
                 }
             }
             _ => {
-                let rest = &self.line[self.place..];
+                let rest = &self.line[self.position..];
                 let is_end = |byte: &u8| matches!(byte, b',' | b'}' | b']') || byte.is_ascii_whitespace();
                 let end = rest.iter().position(is_end).unwrap_or(rest.len());
-                self.place += end;
+                self.position += end;
                 (end > 0).then_some(())
             }
         }
@@ -182,7 +192,7 @@ fn unescape(value: &[u8], into: &mut String) -> Option<()> {
             'b' => into.push('\u{8}'),
             'f' => into.push('\u{c}'),
             'u' => {
-                let (sign, after) = unicode(signs.as_str())?;
+                let (sign, after) = parse_unicode_escape(signs.as_str())?;
                 into.push(sign);
                 rest = after;
                 continue;
@@ -196,7 +206,7 @@ fn unescape(value: &[u8], into: &mut String) -> Option<()> {
 }
 
 /// Four digits, or twice that with `\u` between them.
-fn unicode(text: &str) -> Option<(char, &str)> {
+fn parse_unicode_escape(text: &str) -> Option<(char, &str)> {
     let four = |text: &str| u32::from_str_radix(text.get(..4)?, 16).ok();
     let high = four(text)?;
     let behind = text.get(4..)?;

@@ -4,9 +4,9 @@
 //! place. One that comes later than that is passed on late: the clock stands, since time never goes back.
 
 use super::{
-    Formats, Input, Line, LogError,
-    batch::{Batch, Counts, Record},
-    files::{Gates, Reader, Scout},
+    LineFormats, LogError, LogInput, LoggedRequest,
+    batch::{BatchCounts, LogBatch, LogRecord},
+    input::{BatchPreparer, LogReader, SharedGates},
 };
 use std::sync::{
     Arc,
@@ -17,14 +17,14 @@ use tidegate_policy::compile::{PolicyGate, Prefetch};
 
 /// The requests of several files, in the order of time.
 #[derive(Debug)]
-pub struct Log {
-    formats: Arc<Formats>,
+pub struct RequestLog {
+    formats: Arc<LineFormats>,
     user_header: Option<Arc<str>>,
-    gates: Gates,
+    gates: SharedGates,
     /// What it can be read from again; nothing where it cannot.
-    inputs: Option<Vec<Input>>,
-    sources: Vec<Source>,
-    read: Arc<AtomicU64>,
+    inputs: Option<Vec<LogInput>>,
+    sources: Vec<MergeSource>,
+    bytes_read: Arc<AtomicU64>,
     size: Option<u64>,
     stats: LogStats,
     /// The moment of the last request.
@@ -51,7 +51,7 @@ pub struct LogStats {
     /// Lines that stood too late for that: their time was taken to be that of the line before.
     pub late: u64,
     /// By how much they were late at most.
-    pub latest: Micros,
+    pub max_lateness: Micros,
     /// The first moment.
     pub start: Option<Micros>,
     /// The last moment.
@@ -59,44 +59,44 @@ pub struct LogStats {
 }
 
 /// How many broken lines are shown.
-const SAMPLES: usize = 5;
+const MAX_SAMPLES: usize = 5;
 
 #[derive(Debug)]
-struct Source {
-    reader: Reader,
+struct MergeSource {
+    reader: LogReader,
     /// Lines that are passed on, and those that may have to go between them.
-    early: Run,
-    later: Run,
+    current: BatchCursor,
+    lookahead: BatchCursor,
 }
 
 /// What is left of a batch.
 #[derive(Debug, Default)]
-struct Run {
-    batch: Batch,
-    next: usize,
+struct BatchCursor {
+    batch: LogBatch,
+    position: usize,
 }
 
-impl Run {
+impl BatchCursor {
     #[inline]
     fn time(&self) -> Option<u64> {
-        self.batch.records.get(self.next).map(|record| record.time)
+        self.batch.records.get(self.position).map(|record| record.time)
     }
 }
 
 /// Requests that follow each other.
 #[derive(Clone, Copy, Debug)]
-pub struct Lines<'a> {
-    batch: &'a Batch,
+pub struct LoggedRequests<'a> {
+    batch: &'a LogBatch,
     /// Where they begin in it.
-    first: usize,
-    records: &'a [Record],
+    offset: usize,
+    records: &'a [LogRecord],
     /// The moment of the last request before.
-    since: u64,
+    previous_time: u64,
     headers: &'a [String],
     user_header: Option<&'a str>,
 }
 
-impl<'a> Lines<'a> {
+impl<'a> LoggedRequests<'a> {
     /// How many they are.
     #[inline]
     pub fn len(&self) -> usize {
@@ -108,69 +108,87 @@ impl<'a> Lines<'a> {
         self.records.is_empty()
     }
 
-    /// What was found out ahead for [one of the policies](Log::look_ahead_for), and where they begin in it; `None` if nobody
+    /// What was found out ahead for [one of the policies](RequestLog::set_prefetch_policies), and where they begin in it; `None` if nobody
     /// had the time.
     pub fn prefetch(&self, policy: usize) -> Option<(&'a Prefetch, usize)> {
         let prefetch = self.batch.prefetch.get(policy)?;
-        (prefetch.len() >= self.first + self.len()).then_some((prefetch, self.first))
+        (prefetch.len() >= self.offset + self.len()).then_some((prefetch, self.offset))
     }
 
     /// Each of them, with the time that it is.
     #[inline]
-    pub fn iter(&self) -> impl Iterator<Item = (Line<'a>, Micros)> + use<'a> {
-        let Self { batch, records, mut since, headers, user_header, .. } = *self;
+    pub fn iter(&self) -> impl Iterator<Item = (LoggedRequest<'a>, Micros)> + use<'a> {
+        let Self { batch, records, previous_time: mut since, headers, user_header, .. } = *self;
         records.iter().map(move |record| {
             since = since.max(record.time);
-            (Line { batch, record, headers, user_header }, Micros::new(since))
+            (LoggedRequest { batch, record, headers, user_header }, Micros::new(since))
         })
     }
 }
 
 /// Where the next request is.
 #[derive(Clone, Copy)]
-enum Which {
-    Early,
-    Later,
+enum CursorKind {
+    Current,
+    Lookahead,
 }
 
-impl Log {
+impl RequestLog {
     /// Opens all of them. `user_header` is the header that names the user, where a log has a field for that.
-    pub fn open(inputs: Vec<Input>, formats: Formats, user_header: Option<String>) -> Result<Self, LogError> {
+    pub fn open(
+        inputs: Vec<LogInput>,
+        formats: LineFormats,
+        user_header: Option<String>,
+    ) -> Result<Self, LogError> {
         Self::open_with(inputs, Arc::new(formats), user_header.map(Into::into))
     }
 
     /// The same log from its start, if it can be read again.
-    pub fn again(&self) -> Option<Result<Self, LogError>> {
-        let inputs = self.inputs.as_ref()?.iter().map(Input::again).collect::<Option<Vec<_>>>()?;
+    pub fn reopen(&self) -> Option<Result<Self, LogError>> {
+        let inputs = self.inputs.as_ref()?.iter().map(LogInput::reopen).collect::<Option<Vec<_>>>()?;
         Some(Self::open_with(inputs, self.formats.clone(), self.user_header.clone()))
     }
 
     fn open_with(
-        inputs: Vec<Input>,
-        formats: Arc<Formats>,
+        inputs: Vec<LogInput>,
+        formats: Arc<LineFormats>,
         user_header: Option<Arc<str>>,
     ) -> Result<Self, LogError> {
-        let gates = Gates::default();
+        let gates = SharedGates::default();
         let read = Arc::new(AtomicU64::new(0));
-        let size = inputs.iter().map(Input::size).sum();
+        let size = inputs.iter().map(LogInput::size).sum();
         let names = inputs.iter().map(|input| input.name().to_owned()).collect();
         let stats = LogStats {
             names,
             formats: formats.list.iter().map(|format| (format.name.clone(), 0)).collect(),
             ..LogStats::default()
         };
-        let again = inputs.iter().map(Input::again).collect();
+        let again = inputs.iter().map(LogInput::reopen).collect();
         let sources = Vec::new();
-        let mut log = Self { formats, user_header, gates, inputs: again, sources, read, size, stats, now: 0 };
+        let mut log = Self {
+            formats,
+            user_header,
+            gates,
+            inputs: again,
+            sources,
+            bytes_read: read,
+            size,
+            stats,
+            now: 0,
+        };
         let mut sources = Vec::new();
         for input in inputs {
-            let scout = Scout {
+            let scout = BatchPreparer {
                 gates: log.gates.clone(),
                 formats: log.formats.clone(),
                 user_header: log.user_header.clone(),
             };
-            let reader = Reader::start(input, scout, log.read.clone())?;
-            sources.push(Source { reader, early: Run::default(), later: Run::default() });
+            let reader = LogReader::start(input, scout, log.bytes_read.clone())?;
+            sources.push(MergeSource {
+                reader,
+                current: BatchCursor::default(),
+                lookahead: BatchCursor::default(),
+            });
         }
         for mut source in sources {
             source.refill(&mut log.stats)?;
@@ -181,87 +199,87 @@ impl Log {
 
     /// From now on, what these policies have to know of requests is found out where they are read, as long as that is faster
     /// than whoever takes them. To be called once.
-    pub fn look_ahead_for(&self, gates: Vec<PolicyGate>) {
+    pub fn set_prefetch_policies(&self, gates: Vec<PolicyGate>) {
         let _ = self.gates.set(gates);
     }
 
     /// Whether it can be read from its start again.
-    pub fn can_start_again(&self) -> bool {
+    pub fn can_reopen(&self) -> bool {
         self.inputs.is_some()
     }
 
     /// The moment of the first request, or that there is none.
-    pub fn start(&self) -> Result<Micros, LogError> {
-        let first = self.sources.iter().filter_map(Source::next).map(|(time, _)| time).min();
+    pub fn start_time(&self) -> Result<Micros, LogError> {
+        let first = self.sources.iter().filter_map(MergeSource::next).map(|(time, _)| time).min();
         first.map(Micros::new).ok_or_else(|| LogError::Empty { names: self.stats.names.clone() })
     }
 
     /// The next request, and the time that it is; `None` at the end.
     #[inline]
-    pub fn next_line(&mut self) -> Result<Option<(Line<'_>, Micros)>, LogError> {
-        Ok(self.next_lines(1)?.and_then(|lines| lines.iter().next()))
+    pub fn next_request(&mut self) -> Result<Option<(LoggedRequest<'_>, Micros)>, LogError> {
+        Ok(self.next_requests(1)?.and_then(|lines| lines.iter().next()))
     }
 
     /// The next requests: at most so many, and at least one unless there are no more.
     #[inline]
-    pub fn next_lines(&mut self, most: usize) -> Result<Option<Lines<'_>>, LogError> {
+    pub fn next_requests(&mut self, most: usize) -> Result<Option<LoggedRequests<'_>>, LogError> {
         let place = match self.sources.len() {
             1 => Some(0),
-            _ => self.first_source(),
+            _ => self.earliest_source(),
         };
         let Some(place) = place else { return Ok(None) };
-        if self.sources[place].early.time().is_none() {
+        if self.sources[place].current.time().is_none() {
             self.sources[place].refill(&mut self.stats)?;
         }
         let Some((_, which)) = self.sources[place].next() else {
             return Ok(None);
         };
-        let before = self.others_before(place, which);
+        let before = self.merge_limit(place, which);
         let source = &mut self.sources[place];
         let run = match which {
-            Which::Early => &mut source.early,
-            Which::Later => &mut source.later,
+            CursorKind::Current => &mut source.current,
+            CursorKind::Lookahead => &mut source.lookahead,
         };
-        let rest = run.batch.records.get(run.next..).unwrap_or_default();
+        let rest = run.batch.records.get(run.position..).unwrap_or_default();
         // The first is the next one, whatever others there are.
         let others = rest.iter().take(most).skip(1).take_while(|record| record.time < before);
         let records = &rest[..1 + others.count()];
-        let first = run.next;
-        run.next += records.len();
+        let first = run.position;
+        run.position += records.len();
         self.stats.requests += records.len() as u64;
         let since = self.now;
         for record in records {
             if record.time < self.now {
                 self.stats.late += 1;
-                self.stats.latest = self.stats.latest.max(Micros::new(self.now - record.time));
+                self.stats.max_lateness = self.stats.max_lateness.max(Micros::new(self.now - record.time));
             }
             self.now = self.now.max(record.time);
         }
-        Ok(Some(Lines {
+        Ok(Some(LoggedRequests {
             batch: &run.batch,
-            first,
+            offset: first,
             records,
-            since,
+            previous_time: since,
             headers: &self.formats.headers,
             user_header: self.user_header.as_deref(),
         }))
     }
 
     /// Before which moment the next requests of a run come for certain.
-    fn others_before(&self, place: usize, which: Which) -> u64 {
+    fn merge_limit(&self, place: usize, which: CursorKind) -> u64 {
         let elsewhere = self.sources.iter().enumerate().filter(|(other, _)| *other != place);
         let elsewhere = elsewhere.filter_map(|(_, source)| Some(source.next()?.0));
-        let Source { early, later, .. } = &self.sources[place];
+        let MergeSource { current: early, lookahead: later, .. } = &self.sources[place];
         let beside = match which {
-            Which::Early => later.time(),
-            Which::Later => early.time(),
+            CursorKind::Current => later.time(),
+            CursorKind::Lookahead => early.time(),
         };
         elsewhere.chain(beside).min().unwrap_or(u64::MAX)
     }
 
     /// Bytes that were read, and how many there are in all if that is known.
     pub fn progress(&self) -> (u64, Option<u64>) {
-        (self.read.load(Ordering::Relaxed), self.size)
+        (self.bytes_read.load(Ordering::Relaxed), self.size)
     }
 
     /// What there is to tell of what was read so far.
@@ -272,36 +290,36 @@ impl Log {
         stats
     }
 
-    fn first_source(&mut self) -> Option<usize> {
+    fn earliest_source(&mut self) -> Option<usize> {
         let times =
             self.sources.iter().enumerate().filter_map(|(place, source)| Some((source.next()?.0, place)));
         times.min().map(|(_, place)| place)
     }
 }
 
-impl Source {
+impl MergeSource {
     /// The time of the next line. Before a later one comes, all that may go before it has to be read.
     #[inline]
-    fn next(&self) -> Option<(u64, Which)> {
-        match (self.early.time(), self.later.time()) {
-            (Some(early), Some(later)) if later < early => Some((later, Which::Later)),
-            (Some(early), _) => Some((early, Which::Early)),
-            (None, Some(later)) => Some((later, Which::Later)),
+    fn next(&self) -> Option<(u64, CursorKind)> {
+        match (self.current.time(), self.lookahead.time()) {
+            (Some(early), Some(later)) if later < early => Some((later, CursorKind::Lookahead)),
+            (Some(early), _) => Some((early, CursorKind::Current)),
+            (None, Some(later)) => Some((later, CursorKind::Lookahead)),
             (None, None) => None,
         }
     }
 
     /// What was later is early now, and another batch is later.
     fn refill(&mut self, stats: &mut LogStats) -> Result<(), LogError> {
-        while self.early.time().is_none() {
+        while self.current.time().is_none() {
             let next = self.reader.next_batch()?;
             let is_end = next.is_none();
             if let Some(batch) = &next {
                 stats.add(&self.reader.name, batch);
             }
-            let later = Run { batch: next.unwrap_or_default(), next: 0 };
-            let early = std::mem::replace(&mut self.early, std::mem::replace(&mut self.later, later));
-            self.reader.give_back(early.batch);
+            let later = BatchCursor { batch: next.unwrap_or_default(), position: 0 };
+            let early = std::mem::replace(&mut self.current, std::mem::replace(&mut self.lookahead, later));
+            self.reader.recycle(early.batch);
             if is_end {
                 break;
             }
@@ -311,16 +329,16 @@ impl Source {
 }
 
 impl LogStats {
-    fn add(&mut self, name: &str, batch: &Batch) {
-        let Counts { lines, broken, reordered, formats, samples } = &batch.counts;
+    fn add(&mut self, name: &str, batch: &LogBatch) {
+        let BatchCounts { lines, broken, reordered, formats, samples } = &batch.counts;
         self.lines += lines;
         self.broken += broken;
         self.reordered += reordered;
         self.formats.iter_mut().zip(formats).for_each(|((_, all), lines)| *all += lines);
-        let room = SAMPLES.saturating_sub(self.samples.len());
+        let room = MAX_SAMPLES.saturating_sub(self.samples.len());
         let samples = samples.iter().take(room).map(|(line, text)| (name.to_owned(), *line, text.clone()));
         self.samples.extend(samples);
-        let first = batch.records.first().map(super::Record::time);
+        let first = batch.records.first().map(super::LogRecord::time);
         self.start = match (self.start, first) {
             (Some(start), Some(first)) => Some(start.min(first)),
             (start, first) => start.or(first),

@@ -1,21 +1,21 @@
 //! Access logs: formats, files, and the order of time.
 
 mod batch;
+mod builtin;
 mod error;
 mod field;
-mod files;
 mod format;
+mod input;
 mod json;
-mod known;
 mod merge;
 mod parser;
 mod text;
 mod time;
 
-pub use batch::{Batch, Line, Record, Span};
+pub use batch::{BatchSpan, LogBatch, LogRecord, LoggedRequest};
 pub use error::LogError;
-pub use field::{Field, MOST_HEADERS};
-pub use files::Input;
-pub use format::{Format, FormatError, Formats};
-pub use merge::{Lines, Log, LogStats};
-pub use parser::{Broken, Parser};
+pub use field::{LogField, MAX_HEADERS};
+pub use format::{FormatError, LineFormat, LineFormats};
+pub use input::LogInput;
+pub use merge::{LogStats, LoggedRequests, RequestLog};
+pub use parser::{FormatAttempts, LogParser};

@@ -2,23 +2,23 @@
 
 use super::{
     LogError,
-    batch::{Batch, Counts, Record},
-    format::{Format, Formats, Shape},
+    batch::{BatchCounts, LogBatch, LogRecord},
+    format::{FormatKind, LineFormat, LineFormats},
 };
 use std::sync::Arc;
 use tidegate_policy::compile::Prefetch;
 
 /// How many broken lines are kept to be shown.
-const SAMPLES: usize = 5;
+const MAX_SAMPLES: usize = 5;
 /// How much of a line is shown.
-const SHOWN: usize = 160;
+const MAX_SAMPLE_CHARS: usize = 160;
 
 /// Reads the lines of one file.
 #[derive(Clone, Debug)]
-pub struct Parser {
-    formats: Arc<Formats>,
+pub struct LogParser {
+    formats: Arc<LineFormats>,
     /// The format that is tried first.
-    usual: usize,
+    last_format: usize,
     /// Lines before the next batch.
     lines: u64,
     /// Whether any line was read.
@@ -28,26 +28,27 @@ pub struct Parser {
 }
 
 /// What no format could read: where each of them gave up.
-pub type Broken = Vec<(String, String)>;
+pub type FormatAttempts = Vec<(String, String)>;
 
-impl Parser {
+impl LogParser {
     /// One for these formats.
-    pub fn new(formats: Arc<Formats>) -> Self {
-        Self { formats, usual: 0, lines: 0, has_read: false, too_long: 0 }
+    pub fn new(formats: Arc<LineFormats>) -> Self {
+        Self { formats, last_format: 0, lines: 0, has_read: false, too_long: 0 }
     }
 
     /// Notes a line that was too long to be read.
-    pub(super) fn pass_over(&mut self) {
+    pub(super) fn record_too_long(&mut self) {
         self.too_long += 1;
     }
 
     /// Reads all lines of a text into a batch, in the order of time. Whatever was in the batch is gone.
-    pub fn read(&mut self, name: &str, text: String, batch: &mut Batch) -> Result<(), LogError> {
+    pub fn parse(&mut self, name: &str, text: String, batch: &mut LogBatch) -> Result<(), LogError> {
         batch.records.clear();
-        batch.aside.clear();
+        batch.unescaped.clear();
         batch.prefetch.iter_mut().for_each(Prefetch::clear);
         let broken = std::mem::take(&mut self.too_long);
-        batch.counts = Counts { broken, formats: vec![0; self.formats.list.len()], ..Counts::default() };
+        batch.counts =
+            BatchCounts { broken, formats: vec![0; self.formats.list.len()], ..BatchCounts::default() };
         batch.text = text;
         let mut first_broken = None;
         let bytes = batch.text.as_bytes();
@@ -57,10 +58,10 @@ impl Parser {
             let line = bytes[start..end].strip_suffix(b"\r").unwrap_or(&bytes[start..end]);
             batch.counts.lines += 1;
             // A record in place, since most lines are fine.
-            let mut record = Record::default();
-            match self.read_line(line, start, &mut record, &mut batch.aside) {
+            let mut record = LogRecord::default();
+            match self.parse_line(line, start, &mut record, &mut batch.unescaped) {
                 Some(format) => {
-                    record.go_back();
+                    record.shift_to_arrival();
                     batch.records.push(record);
                     batch.counts.formats[format] += 1;
                 }
@@ -69,8 +70,8 @@ impl Parser {
                     let number = self.lines + batch.counts.lines;
                     first_broken.get_or_insert((number, start, line.len()));
                     batch.counts.broken += 1;
-                    if batch.counts.samples.len() < SAMPLES {
-                        batch.counts.samples.push((number, shown(line)));
+                    if batch.counts.samples.len() < MAX_SAMPLES {
+                        batch.counts.samples.push((number, truncate_line(line)));
                     }
                 }
             }
@@ -81,30 +82,31 @@ impl Parser {
         if let Some((line, at, len)) = first_broken
             && !self.has_read
         {
-            let (text, tried) = (shown(&bytes[at..at + len]), self.tried(&bytes[at..at + len]));
-            return Err(LogError::Unknown { name: name.to_owned(), line, text, tried });
+            let (text, tried) =
+                (truncate_line(&bytes[at..at + len]), self.collect_attempts(&bytes[at..at + len]));
+            return Err(LogError::UnknownFormat { name: name.to_owned(), line, text, attempts: tried });
         }
-        batch.counts.reordered = put_in_order(&mut batch.records);
+        batch.counts.reordered = sort_by_time(&mut batch.records);
         Ok(())
     }
 
     /// The place of the format that reads this line.
     #[inline]
-    fn read_line(
+    fn parse_line(
         &mut self,
         line: &[u8],
         at: usize,
-        record: &mut Record,
-        aside: &mut String,
+        record: &mut LogRecord,
+        unescaped: &mut String,
     ) -> Option<usize> {
         let formats = &self.formats.list;
-        if formats[self.usual].read(line, at, record, aside).is_ok() {
-            return Some(self.usual);
+        if formats[self.last_format].parse(line, at, record, unescaped).is_ok() {
+            return Some(self.last_format);
         }
         for (place, format) in formats.iter().enumerate() {
-            *record = Record::default();
-            if place != self.usual && format.read(line, at, record, aside).is_ok() {
-                self.usual = place;
+            *record = LogRecord::default();
+            if place != self.last_format && format.parse(line, at, record, unescaped).is_ok() {
+                self.last_format = place;
                 return Some(place);
             }
         }
@@ -112,30 +114,36 @@ impl Parser {
     }
 
     /// Where each format gave up.
-    fn tried(&self, line: &[u8]) -> Broken {
+    fn collect_attempts(&self, line: &[u8]) -> FormatAttempts {
         let each = self.formats.list.iter().map(|format| {
-            let (mut record, mut aside) = (Record::default(), String::new());
-            let why = format.read(line, 0, &mut record, &mut aside).err().unwrap_or_default();
+            let (mut record, mut unescaped) = (LogRecord::default(), String::new());
+            let why = format.parse(line, 0, &mut record, &mut unescaped).err().unwrap_or_default();
             (format.name.clone(), why)
         });
         each.collect()
     }
 }
 
-impl Format {
+impl LineFormat {
     #[inline]
-    fn read(&self, line: &[u8], at: usize, record: &mut Record, aside: &mut String) -> Result<(), String> {
-        match &self.shape {
-            Shape::Text(text) => {
-                text.read(line, at, record).map_err(|field| format!("no {field} where it should be"))
+    fn parse(
+        &self,
+        line: &[u8],
+        at: usize,
+        record: &mut LogRecord,
+        unescaped: &mut String,
+    ) -> Result<(), String> {
+        match &self.kind {
+            FormatKind::Text(text) => {
+                text.parse(line, at, record).map_err(|field| format!("no {field} where it should be"))
             }
-            Shape::Json(json) => json.read(line, at, record, aside).map_err(str::to_owned),
+            FormatKind::Json(json) => json.parse(line, at, record, unescaped).map_err(str::to_owned),
         }
     }
 }
 
 /// Sorts records by time, and says how many were earlier than one before them.
-fn put_in_order(records: &mut [Record]) -> u64 {
+fn sort_by_time(records: &mut [LogRecord]) -> u64 {
     let mut latest = 0;
     let mut late = 0;
     for record in records.iter() {
@@ -151,9 +159,9 @@ fn put_in_order(records: &mut [Record]) -> u64 {
     late
 }
 
-fn shown(line: &[u8]) -> String {
+fn truncate_line(line: &[u8]) -> String {
     let text = String::from_utf8_lossy(line);
-    match text.char_indices().nth(SHOWN) {
+    match text.char_indices().nth(MAX_SAMPLE_CHARS) {
         Some((end, _)) => format!("{}…", &text[..end]),
         None => text.into_owned(),
     }

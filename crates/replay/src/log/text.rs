@@ -1,57 +1,59 @@
-//! Formats of fields with fixed text between them, such as `$remote_addr - [$time_local] "$request"`.
+//! Formats of fields with fixed text between them, such as `$remote_addr - [$time_local] "$parse_request"`.
 
 use super::{
-    batch::{Record, Span},
-    field::Field,
+    batch::{BatchSpan, LogRecord},
+    field::LogField,
 };
 
 /// Fields with fixed text between them.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct TextFormat {
     /// What a line starts with.
-    start: Box<[u8]>,
-    parts: Vec<Part>,
+    prefix: Box<[u8]>,
+    fields: Vec<FormatField>,
 }
 
 /// A field, and what follows it.
 #[derive(Clone, Debug, PartialEq, Eq)]
-struct Part {
-    field: Field,
+struct FormatField {
+    field: LogField,
     name: String,
-    behind: Box<[u8]>,
+    delimiter: Box<[u8]>,
 }
 
 /// A piece of a format while it is read.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(super) enum Piece {
+pub(super) enum FormatToken {
     Text(Vec<u8>),
-    Field(Field, String),
+    Field(LogField, String),
 }
 
 impl TextFormat {
     /// Of these pieces; `Err` tells what is wrong with them.
-    pub(super) fn of(pieces: Vec<Piece>) -> Result<Self, String> {
-        let mut format = Self { start: Box::default(), parts: Vec::new() };
+    pub(super) fn from_tokens(pieces: Vec<FormatToken>) -> Result<Self, String> {
+        let mut format = Self { prefix: Box::default(), fields: Vec::new() };
         for piece in pieces {
-            match (piece, format.parts.last_mut()) {
-                (Piece::Text(text), Some(part)) => part.behind = [&part.behind, &*text].concat().into(),
-                (Piece::Text(text), None) => format.start = [&format.start, &*text].concat().into(),
-                (Piece::Field(_, name), Some(part)) if part.behind.is_empty() => {
+            match (piece, format.fields.last_mut()) {
+                (FormatToken::Text(text), Some(part)) => {
+                    part.delimiter = [&part.delimiter, &*text].concat().into()
+                }
+                (FormatToken::Text(text), None) => format.prefix = [&format.prefix, &*text].concat().into(),
+                (FormatToken::Field(_, name), Some(part)) if part.delimiter.is_empty() => {
                     return Err(format!(
                         "nobody can tell where `{}` ends and `{name}` begins; put something between them",
                         part.name
                     ));
                 }
-                (Piece::Field(field, name), _) => {
-                    format.parts.push(Part { field, name, behind: Box::default() });
+                (FormatToken::Field(field, name), _) => {
+                    format.fields.push(FormatField { field, name, delimiter: Box::default() });
                 }
             }
         }
-        let has = |is: fn(&Field) -> bool| format.parts.iter().any(|part| is(&part.field));
-        if !has(|field| matches!(field, Field::Time(_) | Field::Answered(_))) {
+        let has = |is: fn(&LogField) -> bool| format.fields.iter().any(|part| is(&part.field));
+        if !has(|field| matches!(field, LogField::Time(_) | LogField::CompletionTime(_))) {
             return Err("there is no time in it".to_owned());
         }
-        if !has(|field| matches!(field, Field::Request | Field::Target)) {
+        if !has(|field| matches!(field, LogField::Request | LogField::Target)) {
             return Err("there is no request in it, and no path".to_owned());
         }
         Ok(format)
@@ -59,18 +61,18 @@ impl TextFormat {
 
     /// Reads a line that starts at `at`. `Err` names the field that it does not have.
     #[inline]
-    pub(super) fn read<'f>(&'f self, line: &[u8], at: usize, record: &mut Record) -> Result<(), &'f str> {
-        if !line.starts_with(&self.start) {
-            return Err(self.parts.first().map_or("", |part| &part.name));
+    pub(super) fn parse<'f>(&'f self, line: &[u8], at: usize, record: &mut LogRecord) -> Result<(), &'f str> {
+        if !line.starts_with(&self.prefix) {
+            return Err(self.fields.first().map_or("", |part| &part.name));
         }
-        let mut from = self.start.len();
-        for (place, Part { field, name, behind }) in self.parts.iter().enumerate() {
+        let mut from = self.prefix.len();
+        for (place, FormatField { field, name, delimiter: behind }) in self.fields.iter().enumerate() {
             let rest = &line[from..];
-            let end = match find(rest, behind) {
+            let end = match find_delimiter(rest, behind) {
                 Some(end) => end,
                 // A line that was cut off within its last field is a request all the same.
-                None if place + 1 == self.parts.len() && field.is_text() => {
-                    field.put(rest, Span::new(at + from, rest.len()), record);
+                None if place + 1 == self.fields.len() && field.is_text() => {
+                    field.parse_into(rest, BatchSpan::new(at + from, rest.len()), record);
                     return Ok(());
                 }
                 None => return Err(name),
@@ -82,7 +84,7 @@ impl TextFormat {
             {
                 return Err(name);
             }
-            if field.put(&rest[..end], Span::new(at + from, end), record).is_none() {
+            if field.parse_into(&rest[..end], BatchSpan::new(at + from, end), record).is_none() {
                 return Err(name);
             }
             from += end + behind.len();
@@ -96,7 +98,7 @@ impl TextFormat {
 
 /// Where this text is. A quote behind a backslash does not end anything.
 #[inline]
-fn find(line: &[u8], text: &[u8]) -> Option<usize> {
+fn find_delimiter(line: &[u8], text: &[u8]) -> Option<usize> {
     let Some((first, rest)) = text.split_first() else { return Some(line.len()) };
     let mut from = 0;
     loop {

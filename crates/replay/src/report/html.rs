@@ -1,9 +1,12 @@
 //! A report as one file: no other file is needed, and nothing is fetched.
 
-use super::{Report, Span, TOP, about_log, denials, percent, stamp, stayed_denied};
+use super::{
+    HumanDuration, ReplayReport, TOP_KEYS, count_denials, describe_episodes, describe_log, format_percent,
+    format_timestamp,
+};
 use crate::{
-    compare::Difference,
-    run::{Bin, RuleTally, Tally, Timeline},
+    compare::PolicyDifference,
+    run::{PolicyStats, RuleStats, Timeline, TimelineBin},
 };
 use std::fmt::{self, Write as _};
 use tidegate_limiter::TopKey;
@@ -25,9 +28,9 @@ figcaption{text-align:right;font-size:.8rem}.go{fill:var(--go)}.wait{fill:var(--
 .faint,.ends,figcaption{color:var(--faint)}.named{margin-right:1rem;white-space:nowrap}.key{display:inline-block;width:.8em;height:.8em;margin-right:.35em}";
 
 /// The report as a page.
-pub fn html(report: &Report<'_>) -> String {
+pub fn to_html(report: &ReplayReport<'_>) -> String {
     let mut page = String::new();
-    let title = format!("{} on {}", report.policy, report.play.log.names.join(", "));
+    let title = format!("{} on {}", report.policy, report.result.log.names.join(", "));
     // Writing to a string does not fail. The page may fetch nothing, whatever a log says.
     let _ = write!(
         page,
@@ -35,59 +38,59 @@ pub fn html(report: &Report<'_>) -> String {
          content=\"default-src 'none'; style-src 'unsafe-inline'\"><meta name=\"viewport\" \
          content=\"width=device-width,initial-scale=1\"><title>{title}</title><style>{STYLE}</style></head><body><main>\n\
          <h1>{title}</h1>\n",
-        title = Escaped(&title),
+        title = HtmlEscaped(&title),
     );
-    for line in about_log(report) {
-        let _ = writeln!(page, "<p class=\"faint\">{}</p>", Escaped(&line));
+    for line in describe_log(report) {
+        let _ = writeln!(page, "<p class=\"faint\">{}</p>", HtmlEscaped(&line));
     }
-    table(&mut page, "all rules", (report.policy, &report.play.tally));
+    write_table(&mut page, "all rules", (report.policy, &report.result.stats));
     page.push_str("<h2>When</h2>\n");
-    legend(&mut page);
-    chart(&mut page, "requests over time", &report.play.tally.all);
-    for rule in &report.play.tally.rules {
-        about_rule(&mut page, rule);
+    write_legend(&mut page);
+    write_chart(&mut page, "requests over time", &report.result.stats.timeline);
+    for rule in &report.result.stats.rules {
+        write_rule(&mut page, rule);
     }
-    if let (Some(name), Some((tally, difference))) = (report.against, &report.play.against) {
-        let _ = writeln!(page, "<h2>Against {}</h2>", Escaped(name));
-        table(&mut page, "all rules that it is compared with", (name, tally));
-        compared(&mut page, difference);
+    if let (Some(name), Some((tally, difference))) = (report.baseline, &report.result.comparison) {
+        let _ = writeln!(page, "<h2>Against {}</h2>", HtmlEscaped(name));
+        write_table(&mut page, "all rules that it is compared with", (name, tally));
+        write_difference(&mut page, difference);
     }
     page.push_str("</main></body></html>\n");
     page
 }
 
 /// Begins a table that is moved sideways where it is too wide; its label says what it is about.
-fn begin(page: &mut String, label: &str, columns: &[&str]) {
+fn begin_table(page: &mut String, label: &str, columns: &[&str]) {
     let _ = write!(
         page,
         "<div class=\"scroll\" role=\"region\" tabindex=\"0\" aria-label=\"{}\"><table><thead><tr>",
-        Escaped(label)
+        HtmlEscaped(label)
     );
-    columns.iter().for_each(|column| _ = write!(page, "<th scope=\"col\">{}</th>", Escaped(column)));
+    columns.iter().for_each(|column| _ = write!(page, "<th scope=\"col\">{}</th>", HtmlEscaped(column)));
     page.push_str("</tr></thead><tbody>\n");
 }
 
-const END: &str = "</tbody></table></div>\n";
+const TABLE_END: &str = "</tbody></table></div>\n";
 
-fn table(page: &mut String, label: &str, (name, tally): (&str, &Tally)) {
-    begin(page, label, &[name, "requests", "admitted", "delayed", "denied", "shadow", "share"]);
+fn write_table(page: &mut String, label: &str, (name, tally): (&str, &PolicyStats)) {
+    begin_table(page, label, &[name, "requests", "admitted", "delayed", "denied", "shadow", "share"]);
     let mut row = |name: &str, numbers: [u64; 5]| {
-        let _ = write!(page, "<tr><th scope=\"row\">{}</th>", Escaped(name));
+        let _ = write!(page, "<tr><th scope=\"row\">{}</th>", HtmlEscaped(name));
         numbers.iter().for_each(|number| _ = write!(page, "<td>{number}</td>"));
-        let _ = writeln!(page, "<td>{}</td></tr>", percent(numbers[3] + numbers[4], numbers[0]));
+        let _ = writeln!(page, "<td>{}</td></tr>", format_percent(numbers[3] + numbers[4], numbers[0]));
     };
     row("all", [tally.requests(), tally.admitted, tally.delayed, tally.denied, tally.shadow]);
     for rule in &tally.rules {
-        row(&rule.name, [rule.asked, rule.admitted, rule.delayed, rule.denied, rule.shadow]);
+        row(&rule.name, [rule.requests, rule.admitted, rule.delayed, rule.denied, rule.shadow]);
     }
-    page.push_str(END);
-    for rule in tally.rules.iter().filter(|rule| rule.asked == 0) {
-        let name = Escaped(&rule.name);
+    page.push_str(TABLE_END);
+    for rule in tally.rules.iter().filter(|rule| rule.requests == 0) {
+        let name = HtmlEscaped(&rule.name);
         let _ = writeln!(page, "<p class=\"faint\">Rule {name} was about no request of the log.</p>");
     }
 }
 
-fn legend(page: &mut String) {
+fn write_legend(page: &mut String) {
     page.push_str("<p class=\"faint\">");
     for (name, colour) in
         [("admitted", "--go"), ("delayed", "--wait"), ("denied", "--no"), ("shadow", "--shade")]
@@ -98,31 +101,31 @@ fn legend(page: &mut String) {
     page.push_str("</p>\n");
 }
 
-const WIDE: f64 = 960.0;
-const HIGH: f64 = 180.0;
+const CHART_WIDTH: f64 = 960.0;
+const CHART_HEIGHT: f64 = 180.0;
 
 /// Bars on top of each other, one for each bin. What is written stands below, where it keeps its size on a phone.
-fn chart(page: &mut String, about: &str, timeline: &Timeline) {
+fn write_chart(page: &mut String, about: &str, timeline: &Timeline) {
     let bins = timeline.bins();
-    let height = |bin: &Bin| bin.requests() + bin.shadow;
+    let height = |bin: &TimelineBin| bin.requests() + bin.shadow;
     let most = bins.iter().map(height).max().unwrap_or(0).max(1);
-    let width = WIDE / bins.len().max(1) as f64;
+    let width = CHART_WIDTH / bins.len().max(1) as f64;
     let _ = write!(
         page,
-        "<figure><figcaption>at most {most} in {span}</figcaption><svg viewBox=\"0 0 {WIDE} {HIGH}\" \
+        "<figure><figcaption>at most {most} in {span}</figcaption><svg viewBox=\"0 0 {CHART_WIDTH} {CHART_HEIGHT}\" \
          preserveAspectRatio=\"none\" role=\"img\" aria-label=\"{}, at most {most} in {span}\">",
-        Escaped(about),
-        span = Span(timeline.width())
+        HtmlEscaped(about),
+        span = HumanDuration(timeline.width())
     );
     for (place, bin) in bins.iter().enumerate() {
-        let mut top = HIGH;
+        let mut top = CHART_HEIGHT;
         for (class, count) in
             [("go", bin.admitted), ("wait", bin.delayed), ("shade", bin.shadow), ("no", bin.denied)]
         {
             if count == 0 {
                 continue;
             }
-            let high = count as f64 * HIGH / most as f64;
+            let high = count as f64 * CHART_HEIGHT / most as f64;
             top -= high;
             let (left, wide) = (place as f64 * width, (width - 0.5).max(0.5));
             let _ = write!(
@@ -135,47 +138,51 @@ fn chart(page: &mut String, about: &str, timeline: &Timeline) {
     let _ = writeln!(
         page,
         "</svg><div class=\"ends\"><span>{}</span><span>{}</span></div></figure>",
-        stamp(timeline.start()),
-        stamp(end),
+        format_timestamp(timeline.start()),
+        format_timestamp(end),
     );
 }
 
-fn about_rule(page: &mut String, rule: &RuleTally) {
-    let all = denials(rule);
+fn write_rule(page: &mut String, rule: &RuleStats) {
+    let all = count_denials(rule);
     if all + rule.delayed == 0 {
         return;
     }
-    let name = Escaped(&rule.name);
+    let name = HtmlEscaped(&rule.name);
     let _ = writeln!(
         page,
         "<section aria-label=\"{name}\"><h2>{name}</h2>\n<p>{all} of {} ({}) denied{}.</p>",
-        rule.asked,
-        percent(all, rule.asked),
+        rule.requests,
+        format_percent(all, rule.requests),
         if rule.shadow > 0 { ", or would have been" } else { "" }
     );
     if rule.delayed > 0 {
-        let _ = writeln!(page, "<p>{} waited, at most {}.</p>", rule.delayed, Span(rule.longest_wait));
-    }
-    if rule.stopped_elsewhere() > 0 {
         let _ =
-            writeln!(page, "<p>{} that it let through were denied by others.</p>", rule.stopped_elsewhere());
+            writeln!(page, "<p>{} waited, at most {}.</p>", rule.delayed, HumanDuration(rule.longest_wait));
     }
-    chart(page, &format!("rule {} over time", rule.name), &rule.timeline);
+    if rule.denied_by_other_rules() > 0 {
+        let _ = writeln!(
+            page,
+            "<p>{} that it let through were denied by others.</p>",
+            rule.denied_by_other_rules()
+        );
+    }
+    write_chart(page, &format!("rule {} over time", rule.name), &rule.timeline);
     let mut top = rule.keys.top();
-    top.truncate(TOP);
+    top.truncate(TOP_KEYS);
     if !top.is_empty() {
-        bars(page, &rule.name, &top, all);
+        write_key_table(page, &rule.name, &top, all);
     }
-    if let Some(stayed) = stayed_denied(rule) {
-        let _ = writeln!(page, "<p>Stayed denied {}.</p>", Escaped(&stayed));
+    if let Some(stayed) = describe_episodes(rule) {
+        let _ = writeln!(page, "<p>Stayed denied {}.</p>", HtmlEscaped(&stayed));
     }
     page.push_str("</section>\n");
 }
 
 /// A row for each key.
-fn bars(page: &mut String, rule: &str, top: &[TopKey], all: u64) {
+fn write_key_table(page: &mut String, rule: &str, top: &[TopKey], all: u64) {
     let most = top.first().map_or(1, TopKey::min_count).max(1);
-    begin(page, &format!("who was denied by {rule}"), &["who", "denied", "share", "as a bar"]);
+    begin_table(page, &format!("who was denied by {rule}"), &["who", "denied", "share", "as a bar"]);
     for key in top {
         let wide = key.min_count() as f64 * 100.0 / most as f64;
         let _ = writeln!(
@@ -183,16 +190,16 @@ fn bars(page: &mut String, rule: &str, top: &[TopKey], all: u64) {
             "<tr><th scope=\"row\">{}</th><td>{}</td><td>{}</td><td class=\"bar\"><svg viewBox=\"0 0 100 4\" \
              preserveAspectRatio=\"none\" aria-hidden=\"true\"><rect class=\"no\" width=\"{wide:.1}\" \
              height=\"4\"/></svg></td></tr>",
-            Escaped(&key.name),
+            HtmlEscaped(&key.name),
             key.min_count(),
-            percent(key.min_count(), all)
+            format_percent(key.min_count(), all)
         );
     }
-    page.push_str(END);
+    page.push_str(TABLE_END);
 }
 
-fn compared(page: &mut String, difference: &Difference) {
-    if difference.is_none() {
+fn write_difference(page: &mut String, difference: &PolicyDifference) {
+    if difference.is_empty() {
         page.push_str("<p>Both do the same to every request.</p>\n");
         return;
     }
@@ -205,19 +212,19 @@ fn compared(page: &mut String, difference: &Difference) {
         difference.newly_delayed,
         difference.no_longer_delayed
     );
-    begin(page, "the difference of each key", &["rule and key", "denied now", "no longer"]);
+    begin_table(page, "the difference of each key", &["rule and key", "denied now", "no longer"]);
     for key in &difference.keys {
         let (newly, no_longer) = (key.newly_denied, key.no_longer_denied);
-        let key = Escaped(&key.key);
+        let key = HtmlEscaped(&key.key);
         let _ = writeln!(page, "<tr><th scope=\"row\">{key}</th><td>{newly}</td><td>{no_longer}</td></tr>");
     }
-    page.push_str(END);
+    page.push_str(TABLE_END);
 }
 
 /// Text that came from a log or a file.
-struct Escaped<'a>(&'a str);
+struct HtmlEscaped<'a>(&'a str);
 
-impl fmt::Display for Escaped<'_> {
+impl fmt::Display for HtmlEscaped<'_> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         for sign in self.0.chars() {
             match sign {

@@ -1,34 +1,34 @@
 //! A report for programs.
 
-use super::{Report, TOP, denials, share};
+use super::{ReplayReport, TOP_KEYS, count_denials, share};
 use crate::{
-    compare::Difference,
+    compare::PolicyDifference,
     log::LogStats,
-    run::{RuleTally, Tally, Timeline},
+    run::{PolicyStats, RuleStats, Timeline},
 };
 use serde_json::{Value, json};
 use tidegate_core::Micros;
 use tidegate_limiter::TopKey;
 
 /// The report as JSON. Moments are seconds since the epoch, lengths of time are seconds.
-pub fn json(report: &Report<'_>) -> Value {
+pub fn to_json(report: &ReplayReport<'_>) -> Value {
     let mut value = json!({
-        "log": log(&report.play.log),
-        "policy": policy(report.policy, &report.play.tally),
-        "notes": report.play.notes,
+        "log": log_to_json(&report.result.log),
+        "policy": policy_to_json(report.policy, &report.result.stats),
+        "notes": report.result.notes,
     });
-    if let (Some(name), Some((tally, difference))) = (report.against, &report.play.against) {
-        value["against"] = policy(name, tally);
-        value["difference"] = self::difference(difference);
+    if let (Some(name), Some((tally, difference))) = (report.baseline, &report.result.comparison) {
+        value["against"] = policy_to_json(name, tally);
+        value["difference"] = self::difference_to_json(difference);
     }
     value
 }
 
-fn seconds(micros: Micros) -> f64 {
+fn to_seconds(micros: Micros) -> f64 {
     micros.get() as f64 / 1e6
 }
 
-fn log(log: &LogStats) -> Value {
+fn log_to_json(log: &LogStats) -> Value {
     let sample =
         |(file, line, text): &(String, u64, String)| json!({ "file": file, "line": line, "text": text });
     let formats: serde_json::Map<String, Value> =
@@ -42,13 +42,13 @@ fn log(log: &LogStats) -> Value {
         "formats": formats,
         "reordered": log.reordered,
         "late": log.late,
-        "latest": seconds(log.latest),
-        "start": log.start.map(seconds),
-        "end": log.end.map(seconds),
+        "latest": to_seconds(log.max_lateness),
+        "start": log.start.map(to_seconds),
+        "end": log.end.map(to_seconds),
     })
 }
 
-fn policy(name: &str, tally: &Tally) -> Value {
+fn policy_to_json(name: &str, tally: &PolicyStats) -> Value {
     json!({
         "name": name,
         "total": {
@@ -57,58 +57,58 @@ fn policy(name: &str, tally: &Tally) -> Value {
             "delayed": tally.delayed,
             "denied": tally.denied,
             "shadow": tally.shadow,
-            "waited": seconds(tally.waited),
+            "waited": to_seconds(tally.total_wait),
         },
-        "timeline": timeline(&tally.all),
-        "rules": tally.rules.iter().map(rule).collect::<Vec<_>>(),
+        "timeline": timeline_to_json(&tally.timeline),
+        "rules": tally.rules.iter().map(rule_to_json).collect::<Vec<_>>(),
     })
 }
 
-fn rule(rule: &RuleTally) -> Value {
-    let (lengths, open, longest, missed) = rule.episodes.finish();
-    let all = denials(rule);
+fn rule_to_json(rule: &RuleStats) -> Value {
+    let (lengths, open, longest, missed) = rule.episodes.summarize();
+    let all = count_denials(rule);
     let key = |key: &TopKey| json!({ "key": key.name, "denied": key.min_count(), "doubt": key.error, "share": share(key.min_count(), all) / 100.0 });
     json!({
         "name": rule.name,
-        "asked": rule.asked,
+        "asked": rule.requests,
         "admitted": rule.admitted,
         "delayed": rule.delayed,
         "denied": rule.denied,
         "shadow": rule.shadow,
-        "stopped_elsewhere": rule.stopped_elsewhere(),
-        "longest_wait": seconds(rule.longest_wait),
-        "keys": rule.keys.top().iter().take(TOP * 5).map(key).collect::<Vec<_>>(),
+        "stopped_elsewhere": rule.denied_by_other_rules(),
+        "longest_wait": to_seconds(rule.longest_wait),
+        "keys": rule.keys.top().iter().take(TOP_KEYS * 5).map(key).collect::<Vec<_>>(),
         "episodes": {
             "ended": lengths.count(),
-            "p50": seconds(lengths.percentile(50)),
-            "p90": seconds(lengths.percentile(90)),
-            "p99": seconds(lengths.percentile(99)),
-            "longest": seconds(lengths.longest()),
+            "p50": to_seconds(lengths.percentile(50)),
+            "p90": to_seconds(lengths.percentile(90)),
+            "p99": to_seconds(lengths.percentile(99)),
+            "longest": to_seconds(lengths.longest()),
             "never_passed_again": open,
-            "longest_of_those": seconds(longest),
+            "longest_of_those": to_seconds(longest),
             "not_followed": missed,
         },
-        "timeline": timeline(&rule.timeline),
+        "timeline": timeline_to_json(&rule.timeline),
     })
 }
 
-fn timeline(timeline: &Timeline) -> Value {
-    let bin = |bin: &crate::run::Bin| json!([bin.admitted, bin.delayed, bin.denied, bin.shadow]);
+fn timeline_to_json(timeline: &Timeline) -> Value {
+    let bin = |bin: &crate::run::TimelineBin| json!([bin.admitted, bin.delayed, bin.denied, bin.shadow]);
     json!({
-        "start": seconds(timeline.start()),
-        "width": seconds(timeline.width()),
+        "start": to_seconds(timeline.start()),
+        "width": to_seconds(timeline.width()),
         "columns": ["admitted", "delayed", "denied", "shadow"],
         "bins": timeline.bins().iter().map(bin).collect::<Vec<_>>(),
     })
 }
 
-fn difference(difference: &Difference) -> Value {
+fn difference_to_json(difference: &PolicyDifference) -> Value {
     let key = |key: &crate::KeyChange| {
         json!({
             "key": key.key,
             "newly_denied": key.newly_denied,
             "no_longer_denied": key.no_longer_denied,
-            "doubt": key.doubt,
+            "doubt": key.error,
         })
     };
     json!({

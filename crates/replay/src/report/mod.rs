@@ -1,31 +1,31 @@
 //! What came of a log, for people, for programs, and for whoever gets a file by mail.
 
-mod figure;
 mod html;
 mod json;
-mod moment;
+mod sparkline;
 mod text;
+mod timestamp;
 
-pub use html::html;
-pub use json::json;
-pub use moment::{Span, stamp};
-pub use text::text;
+pub use html::to_html;
+pub use json::to_json;
+pub use text::to_text;
+pub use timestamp::{HumanDuration, format_timestamp};
 
-use crate::run::{Play, RuleTally};
+use crate::run::{ReplayResult, RuleStats};
 
 /// A play, and what its policies are called.
 #[derive(Clone, Copy, Debug)]
-pub struct Report<'a> {
+pub struct ReplayReport<'a> {
     /// What came of the log.
-    pub play: &'a Play,
+    pub result: &'a ReplayResult,
     /// What the policy is called.
     pub policy: &'a str,
     /// What the policy is called that it is compared with.
-    pub against: Option<&'a str>,
+    pub baseline: Option<&'a str>,
 }
 
 /// How many keys of a rule are told.
-const TOP: usize = 10;
+const TOP_KEYS: usize = 10;
 
 /// A part of a whole, in hundredths.
 fn share(part: u64, whole: u64) -> f64 {
@@ -36,7 +36,7 @@ fn share(part: u64, whole: u64) -> f64 {
 }
 
 /// A share for people: small ones are not rounded to nothing.
-fn percent(part: u64, whole: u64) -> String {
+fn format_percent(part: u64, whole: u64) -> String {
     match share(part, whole) {
         0.0 => "0 %".to_owned(),
         share if share < 0.1 => format!("{share:.3} %"),
@@ -46,7 +46,7 @@ fn percent(part: u64, whole: u64) -> String {
 }
 
 /// So many of them.
-pub(crate) fn counted(count: u64, noun: &str) -> String {
+pub(crate) fn pluralize(count: u64, noun: &str) -> String {
     match count {
         1 => format!("1 {noun}"),
         count => format!("{count} {noun}s"),
@@ -54,45 +54,45 @@ pub(crate) fn counted(count: u64, noun: &str) -> String {
 }
 
 /// Those that a rule denies, or would deny were it enforced.
-fn denials(rule: &RuleTally) -> u64 {
+fn count_denials(rule: &RuleStats) -> u64 {
     rule.denied + rule.shadow
 }
 
 /// How long episodes were, in a sentence. `None` if there were none.
-fn stayed_denied(rule: &RuleTally) -> Option<String> {
-    let (lengths, open, longest, missed) = rule.episodes.finish();
-    let mut said = Vec::new();
+fn describe_episodes(rule: &RuleStats) -> Option<String> {
+    let (lengths, open, longest, missed) = rule.episodes.summarize();
+    let mut sentences = Vec::new();
     if lengths.count() > 0 {
-        said.push(format!(
+        sentences.push(format!(
             "{} times until the next request that passed: half within {}, 9 of 10 within {}, at most {}",
             lengths.count(),
-            Span(lengths.percentile(50)),
-            Span(lengths.percentile(90)),
-            Span(lengths.longest())
+            HumanDuration(lengths.percentile(50)),
+            HumanDuration(lengths.percentile(90)),
+            HumanDuration(lengths.longest())
         ));
     }
     if open > 0 {
-        said.push(format!("{open} never passed again, the longest for {}", Span(longest)));
+        sentences.push(format!("{open} never passed again, the longest for {}", HumanDuration(longest)));
     }
     if missed > 0 {
-        said.push(format!("{missed} more denials were of keys that there was no room to follow"));
+        sentences.push(format!("{missed} more denials were of keys that there was no room to follow"));
     }
-    (!said.is_empty()).then(|| said.join("; "))
+    (!sentences.is_empty()).then(|| sentences.join("; "))
 }
 
 /// What is told of the log itself: one sentence each.
-fn about_log(report: &Report<'_>) -> Vec<String> {
-    let log = &report.play.log;
-    let mut said = Vec::new();
+fn describe_log(report: &ReplayReport<'_>) -> Vec<String> {
+    let log = &report.result.log;
+    let mut sentences = Vec::new();
     let formats: Vec<String> = match &log.formats[..] {
         [(only, _)] => vec![only.clone()],
         several => several.iter().map(|(name, lines)| format!("{lines} {name}")).collect(),
     };
     let span = match (log.start, log.end) {
-        (Some(start), Some(end)) => format!(", {} to {} UTC", stamp(start), stamp(end)),
+        (Some(start), Some(end)) => format!(", {} to {} UTC", format_timestamp(start), format_timestamp(end)),
         _ => String::new(),
     };
-    said.push(format!(
+    sentences.push(format!(
         "{}: {} requests in {} lines{span} ({})",
         log.names.join(", "),
         log.requests,
@@ -102,18 +102,22 @@ fn about_log(report: &Report<'_>) -> Vec<String> {
     if log.broken > 0 {
         let first =
             log.samples.first().map(|(name, line, text)| format!("; the first is {name}:{line}: {text}"));
-        said.push(format!("{} could not be read{}", counted(log.broken, "line"), first.unwrap_or_default()));
+        sentences.push(format!(
+            "{} could not be read{}",
+            pluralize(log.broken, "line"),
+            first.unwrap_or_default()
+        ));
     }
     if log.reordered > 0 {
-        let lines = counted(log.reordered, "line");
-        said.push(format!("{lines} stood behind later ones, and were put in the order of time"));
+        let lines = pluralize(log.reordered, "line");
+        sentences.push(format!("{lines} stood behind later ones, and were put in the order of time"));
     }
     if log.late > 0 {
-        let (late, latest) = (counted(log.late, "line"), Span(log.latest));
-        said.push(format!(
+        let (late, latest) = (pluralize(log.late, "line"), HumanDuration(log.max_lateness));
+        sentences.push(format!(
             "{late} stood too far behind later ones, by up to {latest}: these count as of then"
         ));
     }
-    said.extend(report.play.notes.iter().cloned());
-    said
+    sentences.extend(report.result.notes.iter().cloned());
+    sentences
 }

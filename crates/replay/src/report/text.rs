@@ -1,39 +1,38 @@
 //! A report for the terminal.
 
 use super::{
-    Report, Span, TOP, about_log, denials,
-    figure::{sparkline, squeezed},
-    percent, stayed_denied,
+    HumanDuration, ReplayReport, TOP_KEYS, count_denials, describe_episodes, describe_log, format_percent,
+    sparkline::{downsample, sparkline},
 };
 use crate::{
-    compare::Difference,
-    run::{RuleTally, Tally},
+    compare::PolicyDifference,
+    run::{PolicyStats, RuleStats},
 };
 use std::fmt::Write as _;
 
 /// How wide figures are.
-const WIDTH: usize = 60;
+const SPARKLINE_WIDTH: usize = 60;
 /// How many keys are told whose treatment differs.
-const CHANGES: usize = 15;
+const MAX_CHANGES: usize = 15;
 
 /// The report as text.
-pub fn text(report: &Report<'_>) -> String {
+pub fn to_text(report: &ReplayReport<'_>) -> String {
     let mut text = String::new();
     // Writing to a string does not fail.
-    about_log(report).iter().for_each(|line| _ = writeln!(text, "{line}"));
-    table(&mut text, report.policy, &report.play.tally);
-    when(&mut text, &report.play.tally);
-    for rule in &report.play.tally.rules {
-        about_rule(&mut text, rule);
+    describe_log(report).iter().for_each(|line| _ = writeln!(text, "{line}"));
+    write_table(&mut text, report.policy, &report.result.stats);
+    write_timeline(&mut text, &report.result.stats);
+    for rule in &report.result.stats.rules {
+        write_rule(&mut text, rule);
     }
-    if let (Some(name), Some((tally, difference))) = (report.against, &report.play.against) {
-        table(&mut text, name, tally);
-        compared(&mut text, report, name, difference);
+    if let (Some(name), Some((tally, difference))) = (report.baseline, &report.result.comparison) {
+        write_table(&mut text, name, tally);
+        write_difference(&mut text, report, name, difference);
     }
     text
 }
 
-fn table(text: &mut String, name: &str, tally: &Tally) {
+fn write_table(text: &mut String, name: &str, tally: &PolicyStats) {
     let wide = tally.rules.iter().map(|rule| rule.name.chars().count()).max().unwrap_or(0);
     let wide = wide.max(name.chars().count()).max(12);
     let heads = ["requests", "admitted", "delayed", "denied", "shadow"];
@@ -42,37 +41,37 @@ fn table(text: &mut String, name: &str, tally: &Tally) {
     let mut row = |name: &str, numbers: [u64; 5]| {
         let _ = write!(text, "\n{name:wide$}");
         numbers.iter().for_each(|number| _ = write!(text, " {number:>10}"));
-        let _ = write!(text, "  {}", percent(numbers[3] + numbers[4], numbers[0]));
+        let _ = write!(text, "  {}", format_percent(numbers[3] + numbers[4], numbers[0]));
     };
     row("all", [tally.requests(), tally.admitted, tally.delayed, tally.denied, tally.shadow]);
     for rule in &tally.rules {
-        row(&rule.name, [rule.asked, rule.admitted, rule.delayed, rule.denied, rule.shadow]);
+        row(&rule.name, [rule.requests, rule.admitted, rule.delayed, rule.denied, rule.shadow]);
     }
     text.push('\n');
-    for rule in tally.rules.iter().filter(|rule| rule.asked == 0) {
+    for rule in tally.rules.iter().filter(|rule| rule.requests == 0) {
         let _ = writeln!(text, "rule `{}` was about no request of the log", rule.name);
     }
 }
 
-fn when(text: &mut String, tally: &Tally) {
-    let bins = tally.all.bins();
-    let each = bins.len().div_ceil(WIDTH).max(1) as u64;
-    let width = tidegate_core::Micros::new(tally.all.width().get() * each);
-    let _ = writeln!(text, "\nwhen, in steps of {}", Span(width));
-    let mut row = |name: &str, of: fn(&crate::run::Bin) -> u64| {
-        let values = squeezed(bins.iter().map(of), WIDTH);
+fn write_timeline(text: &mut String, tally: &PolicyStats) {
+    let bins = tally.timeline.bins();
+    let each = bins.len().div_ceil(SPARKLINE_WIDTH).max(1) as u64;
+    let width = tidegate_core::Micros::new(tally.timeline.width().get() * each);
+    let _ = writeln!(text, "\nwhen, in steps of {}", HumanDuration(width));
+    let mut row = |name: &str, of: fn(&crate::run::TimelineBin) -> u64| {
+        let values = downsample(bins.iter().map(of), SPARKLINE_WIDTH);
         let most = values.iter().copied().max().unwrap_or(0);
         if most > 0 {
             let _ = writeln!(text, "  {name:9} {}  most {most}", sparkline(&values));
         }
     };
-    row("requests", crate::run::Bin::requests);
+    row("requests", crate::run::TimelineBin::requests);
     row("delayed", |bin| bin.delayed);
     row("denied", |bin| bin.denied);
 }
 
-fn about_rule(text: &mut String, rule: &RuleTally) {
-    let all = denials(rule);
+fn write_rule(text: &mut String, rule: &RuleStats) {
+    let all = count_denials(rule);
     if all + rule.delayed == 0 {
         return;
     }
@@ -81,34 +80,40 @@ fn about_rule(text: &mut String, rule: &RuleTally) {
         text,
         "\nrule `{}`: {verb} {all} of {} ({})",
         rule.name,
-        rule.asked,
-        percent(all, rule.asked)
+        rule.requests,
+        format_percent(all, rule.requests)
     );
-    if rule.stopped_elsewhere() > 0 {
-        let _ = writeln!(text, "  {} that it let through were denied by others", rule.stopped_elsewhere());
+    if rule.denied_by_other_rules() > 0 {
+        let _ =
+            writeln!(text, "  {} that it let through were denied by others", rule.denied_by_other_rules());
     }
     if rule.delayed > 0 {
-        let _ = writeln!(text, "  {} waited, at most {}", rule.delayed, Span(rule.longest_wait));
+        let _ = writeln!(text, "  {} waited, at most {}", rule.delayed, HumanDuration(rule.longest_wait));
     }
     let mut top = rule.keys.top();
-    top.truncate(TOP);
+    top.truncate(TOP_KEYS);
     let wide = top.iter().map(|key| key.name.chars().count()).max().unwrap_or(0).max(12);
     for key in &top {
         let doubt = if key.error > 0 { format!(" (or up to {} more)", key.error) } else { String::new() };
-        let (count, share) = (key.min_count(), percent(key.min_count(), all));
+        let (count, share) = (key.min_count(), format_percent(key.min_count(), all));
         let _ = writeln!(text, "  {:wide$} {count:>8}  {share:>7}{doubt}", key.name);
     }
     if rule.keys.len() > top.len() {
         let _ = writeln!(text, "  and {} other keys", rule.keys.len() - top.len());
     }
-    if let Some(stayed) = stayed_denied(rule) {
+    if let Some(stayed) = describe_episodes(rule) {
         let _ = writeln!(text, "  stayed denied {stayed}");
     }
 }
 
-fn compared(text: &mut String, report: &Report<'_>, against: &str, difference: &Difference) {
-    let Report { policy, .. } = report;
-    if difference.is_none() {
+fn write_difference(
+    text: &mut String,
+    report: &ReplayReport<'_>,
+    against: &str,
+    difference: &PolicyDifference,
+) {
+    let ReplayReport { policy, .. } = report;
+    if difference.is_empty() {
         let _ = writeln!(text, "\n{policy} and {against} do the same to every request");
         return;
     }
@@ -124,8 +129,8 @@ fn compared(text: &mut String, report: &Report<'_>, against: &str, difference: &
             let _ = writeln!(text, "  {count:>8} {what}");
         }
     }
-    let wide = difference.keys.iter().take(CHANGES).map(|key| key.key.chars().count()).max().unwrap_or(0);
-    for key in difference.keys.iter().take(CHANGES) {
+    let wide = difference.keys.iter().take(MAX_CHANGES).map(|key| key.key.chars().count()).max().unwrap_or(0);
+    for key in difference.keys.iter().take(MAX_CHANGES) {
         let _ = write!(text, "  {:wide$} ", key.key);
         if key.newly_denied > 0 {
             let _ = write!(text, " +{}", key.newly_denied);

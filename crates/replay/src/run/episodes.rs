@@ -7,76 +7,76 @@ use foldhash::HashMap;
 use tidegate_core::Micros;
 
 /// How many keys can be in an episode at once.
-const MOST: usize = 1 << 16;
+const MAX_OPEN_EPISODES: usize = 1 << 16;
 
 /// Episodes of one rule.
 #[derive(Clone, Debug, Default)]
 pub struct Episodes {
-    open: HashMap<u64, Open>,
-    lengths: Lengths,
-    missed: u64,
+    open: HashMap<u64, OpenEpisode>,
+    lengths: EpisodeLengths,
+    untracked: u64,
 }
 
 #[derive(Clone, Copy, Debug)]
-struct Open {
+struct OpenEpisode {
     first: Micros,
     last: Micros,
 }
 
 /// How long episodes were: counted by powers of two of a microsecond, each in four parts.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Lengths {
+pub struct EpisodeLengths {
     counts: Vec<u64>,
-    all: u64,
+    total: u64,
     longest: Micros,
 }
 
-impl Default for Lengths {
+impl Default for EpisodeLengths {
     fn default() -> Self {
-        Self { counts: vec![0; 256], all: 0, longest: Micros::ZERO }
+        Self { counts: vec![0; 256], total: 0, longest: Micros::ZERO }
     }
 }
 
 impl Episodes {
     /// Whether no key is in an episode, so that nobody needs to know who was let through.
     #[inline]
-    pub fn is_quiet(&self) -> bool {
+    pub fn is_idle(&self) -> bool {
         self.open.is_empty()
     }
 
     /// A request of this key was denied.
-    pub fn denied(&mut self, key: u64, now: Micros) {
-        if self.open.len() >= MOST && !self.open.contains_key(&key) {
-            self.missed += 1;
+    pub fn record_denied(&mut self, key: u64, now: Micros) {
+        if self.open.len() >= MAX_OPEN_EPISODES && !self.open.contains_key(&key) {
+            self.untracked += 1;
             return;
         }
-        self.open.entry(key).or_insert(Open { first: now, last: now }).last = now;
+        self.open.entry(key).or_insert(OpenEpisode { first: now, last: now }).last = now;
     }
 
     /// A request of this key was let through.
-    pub fn admitted(&mut self, key: u64, now: Micros) {
+    pub fn record_admitted(&mut self, key: u64, now: Micros) {
         if let Some(open) = self.open.remove(&key) {
             self.lengths.add(now.since(open.first));
         }
     }
 
     /// How long those were that have ended; how many have not, and the longest of them; how many there was no room for.
-    pub fn finish(&self) -> (Lengths, u64, Micros, u64) {
+    pub fn summarize(&self) -> (EpisodeLengths, u64, Micros, u64) {
         let longest = self.open.values().map(|open| open.last.since(open.first)).max();
-        (self.lengths.clone(), self.open.len() as u64, longest.unwrap_or(Micros::ZERO), self.missed)
+        (self.lengths.clone(), self.open.len() as u64, longest.unwrap_or(Micros::ZERO), self.untracked)
     }
 }
 
-impl Lengths {
+impl EpisodeLengths {
     fn add(&mut self, length: Micros) {
-        self.counts[bucket(length.get())] += 1;
-        self.all += 1;
+        self.counts[bucket_index(length.get())] += 1;
+        self.total += 1;
         self.longest = self.longest.max(length);
     }
 
     /// How many there were.
     pub fn count(&self) -> u64 {
-        self.all
+        self.total
     }
 
     /// The longest.
@@ -86,19 +86,19 @@ impl Lengths {
 
     /// So many of a hundred were not longer than this, to a fifth.
     pub fn percentile(&self, percent: u64) -> Micros {
-        let wanted = (self.all * percent).div_ceil(100).max(1);
+        let wanted = (self.total * percent).div_ceil(100).max(1);
         let mut seen = 0;
         for (place, count) in self.counts.iter().enumerate() {
             seen += count;
             if seen >= wanted {
-                return Micros::new(upper(place)).min(self.longest);
+                return Micros::new(bucket_max(place)).min(self.longest);
             }
         }
         self.longest
     }
 }
 
-fn bucket(micros: u64) -> usize {
+fn bucket_index(micros: u64) -> usize {
     match micros {
         0..4 => micros as usize,
         micros => {
@@ -109,7 +109,7 @@ fn bucket(micros: u64) -> usize {
 }
 
 /// The largest value of a bucket.
-fn upper(bucket: usize) -> u64 {
+fn bucket_max(bucket: usize) -> u64 {
     match bucket {
         0..8 => (bucket as u64).min(3),
         bucket => {
@@ -124,30 +124,30 @@ mod tests {
     use super::*;
 
     #[test]
-    fn an_episode_lasts_until_somebody_is_let_through() {
+    fn episode_ends_with_next_admitted_request() {
         let at = Micros::from_secs;
         let mut episodes = Episodes::default();
-        episodes.denied(1, at(10));
-        episodes.denied(1, at(12));
-        episodes.denied(2, at(12));
-        episodes.admitted(1, at(14));
-        episodes.admitted(3, at(15));
-        episodes.denied(2, at(20));
-        let (lengths, open, longest, missed) = episodes.finish();
+        episodes.record_denied(1, at(10));
+        episodes.record_denied(1, at(12));
+        episodes.record_denied(2, at(12));
+        episodes.record_admitted(1, at(14));
+        episodes.record_admitted(3, at(15));
+        episodes.record_denied(2, at(20));
+        let (lengths, open, longest, missed) = episodes.summarize();
         assert_eq!((lengths.count(), lengths.longest()), (1, at(4)));
         assert_eq!(lengths.percentile(50), at(4));
         assert_eq!((open, longest, missed), (1, at(8), 0));
     }
 
     #[test]
-    fn a_percentile_is_true_to_a_fifth() {
-        let mut lengths = Lengths::default();
+    fn percentile_error_is_at_most_a_fifth() {
+        let mut lengths = EpisodeLengths::default();
         (1..=1_000).for_each(|millis| lengths.add(Micros::new(millis * 1_000)));
         let half = lengths.percentile(50).get();
         assert!((500_000..=600_000).contains(&half), "{half}");
         assert_eq!(lengths.percentile(100), Micros::from_secs(1));
         for micros in [0, 1, 3, 4, 7, 8, 1_000, 123_456_789] {
-            assert!(upper(bucket(micros)) >= micros, "{micros}");
+            assert!(bucket_max(bucket_index(micros)) >= micros, "{micros}");
         }
     }
 }

@@ -1,15 +1,15 @@
 //! One policy, asked line by line on the log's own clock.
 
 mod episodes;
-mod failure;
-mod play;
+mod error;
 mod replay;
-mod tally;
+mod replay_log;
+mod stats;
 mod timeline;
 
-pub use episodes::{Episodes, Lengths};
-pub use failure::Failure;
-pub use play::{Play, Progress, play};
-pub use replay::{Replay, Verdict};
-pub use tally::{RuleTally, Tally};
-pub use timeline::{Bin, Timeline};
+pub use episodes::{EpisodeLengths, Episodes};
+pub use error::ReplayError;
+pub use replay::{Replay, ReplayVerdict};
+pub use replay_log::{ReplayProgress, ReplayResult, replay_log};
+pub use stats::{PolicyStats, RuleStats};
+pub use timeline::{Timeline, TimelineBin};

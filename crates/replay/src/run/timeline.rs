@@ -3,22 +3,23 @@
 use tidegate_core::Micros;
 
 /// How many bins there are at most.
-const MOST: usize = 120;
-const SECOND: u64 = 1_000_000;
+const MAX_BINS: usize = 120;
+const MICROS_PER_SECOND: u64 = 1_000_000;
 /// Widths that people can read.
-const WIDTHS: [u64; 15] = [1, 2, 5, 10, 30, 60, 120, 300, 600, 1_800, 3_600, 7_200, 21_600, 43_200, 86_400];
+const BIN_WIDTHS: [u64; 15] =
+    [1, 2, 5, 10, 30, 60, 120, 300, 600, 1_800, 3_600, 7_200, 21_600, 43_200, 86_400];
 
 /// What happened when. When there are too many bins, they become wider.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Timeline {
     start: u64,
     width: u64,
-    bins: Vec<Bin>,
+    bins: Vec<TimelineBin>,
 }
 
 /// What happened in a part of the time.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Bin {
+pub struct TimelineBin {
     /// Went at once.
     pub admitted: u64,
     /// Went after a wait.
@@ -29,7 +30,7 @@ pub struct Bin {
     pub shadow: u64,
 }
 
-impl Bin {
+impl TimelineBin {
     fn add(&mut self, other: Self) {
         self.admitted += other.admitted;
         self.delayed += other.delayed;
@@ -46,19 +47,23 @@ impl Bin {
 impl Timeline {
     /// One that starts with the bin of this moment.
     pub fn new(start: Micros) -> Self {
-        Self { start: start.get() / SECOND * SECOND, width: SECOND, bins: Vec::new() }
+        Self {
+            start: start.get() / MICROS_PER_SECOND * MICROS_PER_SECOND,
+            width: MICROS_PER_SECOND,
+            bins: Vec::new(),
+        }
     }
 
     /// The bin of a moment; time does not go back.
     #[inline]
-    pub fn at(&mut self, moment: Micros) -> &mut Bin {
+    pub fn bin_at(&mut self, moment: Micros) -> &mut TimelineBin {
         let since = moment.get().saturating_sub(self.start);
-        if since / self.width >= MOST as u64 {
+        if since / self.width >= MAX_BINS as u64 {
             self.widen(moment);
         }
         let place = (moment.get().saturating_sub(self.start) / self.width) as usize;
         if place >= self.bins.len() {
-            self.bins.resize(place + 1, Bin::default());
+            self.bins.resize(place + 1, TimelineBin::default());
         }
         &mut self.bins[place]
     }
@@ -74,7 +79,7 @@ impl Timeline {
     }
 
     /// What happened in each.
-    pub fn bins(&self) -> &[Bin] {
+    pub fn bins(&self) -> &[TimelineBin] {
         &self.bins
     }
 
@@ -82,10 +87,12 @@ impl Timeline {
     #[cold]
     fn widen(&mut self, moment: Micros) {
         let (start, width) = (self.start, self.width);
-        let fits = |width: u64| (moment.get() - start / width * width) / width < MOST as u64;
-        let readable = WIDTHS.iter().map(|seconds| seconds * SECOND).filter(|wider| wider % width == 0);
-        let next =
-            readable.chain((1..=40).map(|days| (1 << days) * 86_400 * SECOND)).find(|wider| fits(*wider));
+        let fits = |width: u64| (moment.get() - start / width * width) / width < MAX_BINS as u64;
+        let readable =
+            BIN_WIDTHS.iter().map(|seconds| seconds * MICROS_PER_SECOND).filter(|wider| wider % width == 0);
+        let next = readable
+            .chain((1..=40).map(|days| (1 << days) * 86_400 * MICROS_PER_SECOND))
+            .find(|wider| fits(*wider));
         self.width = next.unwrap_or(u64::MAX / 2);
         self.start = start / self.width * self.width;
         let mut bins = Vec::new();
@@ -93,7 +100,7 @@ impl Timeline {
             let at = start + place as u64 * width;
             let place = ((at - self.start) / self.width) as usize;
             if place >= bins.len() {
-                bins.resize(place + 1, Bin::default());
+                bins.resize(place + 1, TimelineBin::default());
             }
             bins[place].add(*bin);
         }
@@ -106,15 +113,15 @@ mod tests {
     use super::*;
 
     #[test]
-    fn nothing_is_lost_as_bins_become_wider() {
+    fn widening_bins_keeps_counts() {
         let start = 1_431_857_103;
         let mut timeline = Timeline::new(Micros::from_secs(start));
         for second in (0..400_000).step_by(7) {
-            timeline.at(Micros::from_secs(start + second)).admitted += 1;
+            timeline.bin_at(Micros::from_secs(start + second)).admitted += 1;
         }
         let all: u64 = timeline.bins().iter().map(|bin| bin.admitted).sum();
         assert_eq!(all, 400_000_u64.div_ceil(7));
-        assert!(timeline.bins().len() <= MOST);
+        assert!(timeline.bins().len() <= MAX_BINS);
         assert_eq!(timeline.width(), Micros::from_secs(3_600));
         assert_eq!(timeline.start().get() % timeline.width().get(), 0);
     }

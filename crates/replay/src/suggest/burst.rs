@@ -2,14 +2,14 @@
 
 use super::{
     target::Allowance,
-    trial::{Candidate, Trial, round},
+    trial::{Candidate, Trial, round_quota},
 };
 
 /// For each group, the rate that was chosen with smaller bursts.
-pub(super) fn smaller(chosen: &[Trial]) -> Vec<Vec<Candidate>> {
+pub(super) fn smaller_bursts(chosen: &[Trial]) -> Vec<Vec<Candidate>> {
     let of_group = |chosen: &Trial| {
         let parts = [0.75, 0.5, 0.35, 0.25, 0.15, 0.1, 0.05];
-        let bursts = parts.map(|part| round(chosen.burst as f64 * part));
+        let bursts = parts.map(|part| round_quota(chosen.burst as f64 * part));
         let mut candidates: Vec<Candidate> = bursts
             .into_iter()
             .filter(|burst| *burst < chosen.burst)

@@ -1,15 +1,15 @@
 //! Which requests belong together: by the beginning of their paths, as far as many have it in common.
 
 use crate::{
-    log::Log,
-    run::{Failure, Progress},
+    log::RequestLog,
+    run::{ReplayError, ReplayProgress},
 };
 use foldhash::HashMap;
 use tidegate_rule::request::Head as _;
 
 /// Requests that belong together.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Group {
+pub struct PathGroup {
     /// What the rule is called.
     pub name: String,
     /// The beginning of their paths, `/blog/**`; `None` for whatever is in no other group.
@@ -19,67 +19,70 @@ pub struct Group {
 }
 
 /// How many segments of a path are looked at.
-const DEEPEST: usize = 3;
+const MAX_SEGMENTS: usize = 3;
 /// How many different segments are followed behind the same beginning; all others are one.
-const WIDEST: usize = 64;
+const MAX_CHILDREN: usize = 64;
 /// How many beginnings are followed in all.
-const MOST_NODES: usize = 4_096;
+const MAX_NODES: usize = 4_096;
 /// The part of all requests that a group has at least, one in so many.
-const PART: u64 = 20;
+const MIN_SHARE_DIVISOR: u64 = 20;
 /// How many requests a group has at least: what fewer do says little.
-const FEWEST: u64 = 100;
+const MIN_GROUP_REQUESTS: u64 = 100;
 /// How many groups there are, beside the one of all others.
-const MOST: usize = 5;
+const MAX_GROUPS: usize = 5;
 
 /// A segment that stands for many.
-const ANY: &str = "*";
+const WILDCARD: &str = "*";
 
 #[derive(Debug, Default)]
-struct Node {
+struct PathNode {
     count: u64,
-    next: HashMap<Box<str>, usize>,
+    children: HashMap<Box<str>, usize>,
 }
 
 /// Finds the groups of a log.
-pub(super) fn find(mut log: Log, told: &mut dyn FnMut(Progress)) -> Result<Vec<Group>, Failure> {
-    log.start()?;
-    let mut tree = vec![Node::default()];
+pub(super) fn find_groups(
+    mut log: RequestLog,
+    on_progress: &mut dyn FnMut(ReplayProgress),
+) -> Result<Vec<PathGroup>, ReplayError> {
+    log.start_time()?;
+    let mut tree = vec![PathNode::default()];
     let mut requests = 0;
-    while let Some((line, _)) = log.next_line()? {
-        add(&mut tree, line.path());
+    while let Some((line, _)) = log.next_request()? {
+        add_path(&mut tree, line.path());
         requests += 1;
         if requests % (1 << 14) == 0 {
             let (read, size) = log.progress();
-            told(Progress { requests, read, size });
+            on_progress(ReplayProgress { requests, bytes_read: read, total_bytes: size });
         }
     }
-    let least = (requests / PART).max(FEWEST);
+    let least = (requests / MIN_SHARE_DIVISOR).max(MIN_GROUP_REQUESTS);
     let mut found = Vec::new();
-    pick(&tree, 0, "", least, &mut found);
+    pick_prefixes(&tree, 0, "", least, &mut found);
     found.sort_by_key(|(_, count)| std::cmp::Reverse(*count));
-    found.truncate(MOST);
+    found.truncate(MAX_GROUPS);
     let paths: Vec<String> = found.into_iter().map(|(path, _)| path).collect();
-    Ok(named(&paths))
+    Ok(name_groups(&paths))
 }
 
-fn add(tree: &mut Vec<Node>, path: &str) {
+fn add_path(tree: &mut Vec<PathNode>, path: &str) {
     let mut at = 0;
     tree[0].count += 1;
-    for segment in path.split('/').filter(|segment| !segment.is_empty()).take(DEEPEST) {
-        let folded = folded(segment);
-        let known = tree[at].next.get(folded).copied();
+    for segment in path.split('/').filter(|segment| !segment.is_empty()).take(MAX_SEGMENTS) {
+        let folded = fold_segment(segment);
+        let known = tree[at].children.get(folded).copied();
         let next = match known {
             Some(next) => next,
             None => {
-                let is_full = tree[at].next.len() >= WIDEST || tree.len() >= MOST_NODES;
-                let name = if is_full { ANY } else { folded };
-                match tree[at].next.get(name) {
+                let is_full = tree[at].children.len() >= MAX_CHILDREN || tree.len() >= MAX_NODES;
+                let name = if is_full { WILDCARD } else { folded };
+                match tree[at].children.get(name) {
                     Some(next) => *next,
-                    None if tree.len() >= MOST_NODES => return,
+                    None if tree.len() >= MAX_NODES => return,
                     None => {
                         let next = tree.len();
-                        tree.push(Node::default());
-                        tree[at].next.insert(name.into(), next);
+                        tree.push(PathNode::default());
+                        tree[at].children.insert(name.into(), next);
                         next
                     }
                 }
@@ -91,25 +94,32 @@ fn add(tree: &mut Vec<Node>, path: &str) {
 }
 
 /// The segment, or what stands for all that look like a number, a hash or something that somebody has typed.
-fn folded(segment: &str) -> &str {
+fn fold_segment(segment: &str) -> &str {
     let is_plain = |byte: u8| byte.is_ascii_alphanumeric() || matches!(byte, b'.' | b'_' | b'-' | b'~');
     let digits = segment.bytes().filter(u8::is_ascii_digit).count();
     let is_hex = segment.len() >= 8 && segment.bytes().all(|byte| byte.is_ascii_hexdigit() || byte == b'-');
     let is_id = digits == segment.len() || (is_hex && digits > 0) || digits * 2 > segment.len();
     match is_id || segment.len() > 40 || !segment.bytes().all(is_plain) || segment.starts_with('.') {
-        true => ANY,
+        true => WILDCARD,
         false => segment,
     }
 }
 
 /// The beginnings that many requests have, as long as many have them; and what they leave of a shorter one, if that is much.
-fn pick(tree: &[Node], at: usize, path: &str, least: u64, found: &mut Vec<(String, u64)>) -> u64 {
+fn pick_prefixes(
+    tree: &[PathNode],
+    at: usize,
+    path: &str,
+    least: u64,
+    found: &mut Vec<(String, u64)>,
+) -> u64 {
     let mut taken = 0;
-    let mut next: Vec<(&str, usize)> = tree[at].next.iter().map(|(name, next)| (&**name, *next)).collect();
+    let mut next: Vec<(&str, usize)> =
+        tree[at].children.iter().map(|(name, next)| (&**name, *next)).collect();
     next.sort_unstable();
     for (name, child) in next {
         if tree[child].count >= least {
-            taken += pick(tree, child, &format!("{path}/{name}"), least, found);
+            taken += pick_prefixes(tree, child, &format!("{path}/{name}"), least, found);
         }
     }
     let left = tree[at].count - taken;
@@ -121,21 +131,21 @@ fn pick(tree: &[Node], at: usize, path: &str, least: u64, found: &mut Vec<(Strin
 }
 
 /// Groups for these beginnings. A request that two of them would have belongs to the one that says more of its path.
-fn named(paths: &[String]) -> Vec<Group> {
-    let mut groups: Vec<Group> = Vec::new();
+fn name_groups(paths: &[String]) -> Vec<PathGroup> {
+    let mut groups: Vec<PathGroup> = Vec::new();
     for (place, path) in paths.iter().enumerate() {
         let goes_first = |(other_place, other): &(usize, &String)| {
-            let (ours, theirs) = (literal(path), literal(other));
+            let (ours, theirs) = (specificity(path), specificity(other));
             *other_place != place && overlaps(path, other) && (theirs, *other_place) > (ours, place)
         };
         let except = paths.iter().enumerate().filter(goes_first).map(|(_, other)| other.clone()).collect();
-        groups.push(Group { name: name(path, &groups), path: Some(path.clone()), except });
+        groups.push(PathGroup { name: group_name(path, &groups), path: Some(path.clone()), except });
     }
     // What is within another group need not be named beside it.
     let is_within = |path: &String| paths.iter().any(|other| other != path && covers(other, path));
     let outer = paths.iter().filter(|path| !is_within(path)).cloned().collect();
     let name = if groups.is_empty() { "everything" } else { "everything-else" };
-    groups.push(Group { name: name.to_owned(), path: None, except: outer });
+    groups.push(PathGroup { name: name.to_owned(), path: None, except: outer });
     groups
 }
 
@@ -145,22 +155,24 @@ fn segments(path: &str) -> impl Iterator<Item = &str> {
 }
 
 /// How many segments say what they must be, and how many there are.
-fn literal(path: &str) -> (usize, usize) {
-    (segments(path).filter(|segment| *segment != ANY).count(), segments(path).count())
+fn specificity(path: &str) -> (usize, usize) {
+    (segments(path).filter(|segment| *segment != WILDCARD).count(), segments(path).count())
 }
 
 /// Whether a request can have both beginnings.
 fn overlaps(one: &str, other: &str) -> bool {
-    segments(one).zip(segments(other)).all(|(one, other)| one == other || one == ANY || other == ANY)
+    segments(one)
+        .zip(segments(other))
+        .all(|(one, other)| one == other || one == WILDCARD || other == WILDCARD)
 }
 
 /// Whether all requests with the second beginning have the first.
 fn covers(outer: &str, inner: &str) -> bool {
     let mut inner = segments(inner);
-    segments(outer).all(|outer| inner.next().is_some_and(|inner| outer == ANY || outer == inner))
+    segments(outer).all(|outer| inner.next().is_some_and(|inner| outer == WILDCARD || outer == inner))
 }
 
-fn name(path: &str, known: &[Group]) -> String {
+fn group_name(path: &str, known: &[PathGroup]) -> String {
     let words = path.split('/').filter(|word| !word.is_empty() && !word.contains('*'));
     let name = words.collect::<Vec<_>>().join("-").to_ascii_lowercase().replace(['.', '~', '_'], "-");
     let name = if name.is_empty() { "any".to_owned() } else { name };
@@ -174,25 +186,25 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_looks_like_an_id_is_folded() {
+    fn id_segments_are_folded() {
         for id in ["42", "a1b2c3d4e5", "6f9619ff-8b86-d011-b42d-00c04fc964ff", "x%20y", "..", "2015-05-17"] {
-            assert_eq!(folded(id), ANY, "{id}");
+            assert_eq!(fold_segment(id), WILDCARD, "{id}");
         }
         for name in ["users", "v1", "index.html", "style2.css", "deadbeef"] {
-            assert_eq!(folded(name), name);
+            assert_eq!(fold_segment(name), name);
         }
     }
 
     #[test]
-    fn groups_are_what_many_requests_begin_with() {
-        let mut tree = vec![Node::default()];
-        (0..400).for_each(|id| add(&mut tree, &format!("/api/users/{id}/photos")));
-        (0..300).for_each(|id| add(&mut tree, &format!("/api/orders/{id}")));
-        (0..200).for_each(|id| add(&mut tree, &format!("/api/thing{id}x/a")));
-        (0..100_000).for_each(|id| add(&mut tree, &format!("/odd{id}odd/{id}a")));
-        assert!(tree.len() <= MOST_NODES);
+    fn groups_follow_common_path_prefixes() {
+        let mut tree = vec![PathNode::default()];
+        (0..400).for_each(|id| add_path(&mut tree, &format!("/api/users/{id}/photos")));
+        (0..300).for_each(|id| add_path(&mut tree, &format!("/api/orders/{id}")));
+        (0..200).for_each(|id| add_path(&mut tree, &format!("/api/thing{id}x/a")));
+        (0..100_000).for_each(|id| add_path(&mut tree, &format!("/odd{id}odd/{id}a")));
+        assert!(tree.len() <= MAX_NODES);
         let mut found = Vec::new();
-        pick(&tree, 0, "", 150, &mut found);
+        pick_prefixes(&tree, 0, "", 150, &mut found);
         let paths: Vec<_> = found.iter().map(|(path, _)| path.as_str()).collect();
         assert!(
             paths.contains(&"/api/users/*/**")
@@ -205,14 +217,14 @@ mod tests {
 
     #[test]
     fn groups_do_not_overlap() {
-        let groups = named(&["/api/**".to_owned(), "/api/users/**".to_owned(), "/blog/**".to_owned()]);
+        let groups = name_groups(&["/api/**".to_owned(), "/api/users/**".to_owned(), "/blog/**".to_owned()]);
         let names: Vec<_> = groups.iter().map(|group| group.name.as_str()).collect();
         assert_eq!(names, ["api", "api-users", "blog", "everything-else"]);
         assert_eq!(groups[0].except, ["/api/users/**"]);
         assert_eq!(groups[3].except, ["/api/**", "/blog/**"]);
 
         let groups =
-            named(&["/shop/*/**".to_owned(), "/shop/list/**".to_owned(), "/*/list/new/**".to_owned()]);
+            name_groups(&["/shop/*/**".to_owned(), "/shop/list/**".to_owned(), "/*/list/new/**".to_owned()]);
         assert_eq!(groups[0].except, ["/shop/list/**", "/*/list/new/**"]);
         assert_eq!(groups[1].except, ["/*/list/new/**"]);
         assert!(groups[2].except.is_empty());

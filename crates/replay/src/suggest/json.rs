@@ -1,35 +1,35 @@
 //! A suggestion for programs.
 
-use super::{Suggested, Suggestion, Target, Trial, WINDOWS, say};
+use super::{GroupSuggestion, SuggestTarget, Suggestion, Trial, WINDOWS, text};
 use serde_json::{Value, json as value};
 
 /// The suggestion as JSON.
-pub fn json(suggestion: &Suggestion) -> Value {
-    let Suggestion { wish, log, groups, policy } = suggestion;
+pub fn to_json(suggestion: &Suggestion) -> Value {
+    let Suggestion { request, log, groups, policy } = suggestion;
     value!({
         "files": log.names,
         "requests": log.requests,
         "broken": log.broken,
-        "key": wish.key_text,
-        "target": match wish.target {
-            Target::Keys(share) => value!({ "keys_never_denied": share.as_f64() }),
-            Target::Requests(share) => value!({ "requests_denied": share.as_f64() }),
+        "key": request.key_text,
+        "target": match request.target {
+            SuggestTarget::Keys(share) => value!({ "keys_never_denied": share.as_f64() }),
+            SuggestTarget::Requests(share) => value!({ "requests_denied": share.as_f64() }),
         },
-        "headroom": wish.headroom.as_f64(),
-        "warnings": say::log_warnings(suggestion),
-        "groups": groups.iter().map(group).collect::<Vec<_>>(),
+        "headroom": request.headroom.as_f64(),
+        "warnings": text::log_warnings(suggestion),
+        "groups": groups.iter().map(group_to_json).collect::<Vec<_>>(),
         "policy": policy.print(tidegate_policy::PolicyFormat::Yaml),
     })
 }
 
-fn group(group: &Suggested) -> Value {
+fn group_to_json(group: &GroupSuggestion) -> Value {
     let peaks = group.peaks.iter().zip(WINDOWS).map(|(peaks, (seconds, _))| {
         value!({
             "window": seconds,
-            "p50": peaks.half,
-            "p90": peaks.nine_of_ten,
-            "p99": peaks.ninety_nine,
-            "most": peaks.most,
+            "p50": peaks.p50,
+            "p90": peaks.p90,
+            "p99": peaks.p99,
+            "most": peaks.max,
         })
     });
     let outliers = group.outliers.iter().map(|(key, most)| value!({ "key": key, "most": most }));
@@ -39,21 +39,21 @@ fn group(group: &Suggested) -> Value {
         "except": group.group.except,
         "requests": group.requests,
         "keys": group.keys,
-        "needed": group.needed.to_string(),
+        "needed": group.min_quota.to_string(),
         "quota": group.quota.to_string(),
         "denied": group.denied,
-        "within_target": group.is_within,
+        "within_target": group.is_within_target,
         "peaks": peaks.collect::<Vec<_>>(),
         "knee": { "rate": group.knee.rate, "share": group.knee.share, "above": group.knee.above },
         "outliers": outliers.collect::<Vec<_>>(),
         "outlier_count": group.outlier_count,
-        "warnings": say::warnings(group),
-        "candidates": group.trials.iter().map(trial).collect::<Vec<_>>(),
-        "why": say::reasons(group),
+        "warnings": text::group_warnings(group),
+        "candidates": group.trials.iter().map(trial_to_json).collect::<Vec<_>>(),
+        "why": text::explain_quota(group),
     })
 }
 
-fn trial(trial: &Trial) -> Value {
+fn trial_to_json(trial: &Trial) -> Value {
     value!({
         "quota": trial.quota.to_string(),
         "denied": trial.denied,

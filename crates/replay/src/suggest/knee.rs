@@ -13,7 +13,7 @@ pub struct Knee {
 
 /// Of all keys, in rising order: the point that is farthest below the straight line from the first to the last, on a scale of
 /// powers.
-pub(super) fn knee(rising: &[u64]) -> Knee {
+pub(super) fn find_knee(rising: &[u64]) -> Knee {
     let (Some(first), Some(last)) = (rising.first(), rising.last()) else { return Knee::default() };
     let height = |rate: u64| (rate.max(1) as f64).ln();
     let (low, high) = (height(*first), height(*last));
@@ -33,18 +33,18 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_knee_is_before_the_few_that_do_much() {
+    fn knee_precedes_heavy_keys() {
         let mut rates: Vec<u64> = (0..950).map(|key| 1 + key % 10).collect();
         rates.extend((0..50).map(|key| 100 + key * 10));
         rates.sort_unstable();
-        let knee = knee(&rates);
+        let knee = find_knee(&rates);
         assert_eq!((knee.rate, knee.above), (10, 50));
         assert!((knee.share - 0.95).abs() < 0.001);
     }
 
     #[test]
-    fn where_all_are_alike_nobody_is_beyond() {
-        assert_eq!(knee(&[7; 20]), Knee { rate: 7, share: 1.0, above: 0 });
-        assert_eq!(knee(&[]), Knee::default());
+    fn equal_rates_have_no_key_above_knee() {
+        assert_eq!(find_knee(&[7; 20]), Knee { rate: 7, share: 1.0, above: 0 });
+        assert_eq!(find_knee(&[]), Knee::default());
     }
 }

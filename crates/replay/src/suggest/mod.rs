@@ -14,22 +14,22 @@ mod knee;
 mod outliers;
 mod policy;
 mod rates;
-mod say;
+mod requests;
 mod target;
+mod text;
 mod trial;
-mod walk;
 
-pub use group::Group;
-pub use json::json;
+pub use group::PathGroup;
+pub use json::to_json;
 pub use knee::Knee;
 pub use rates::{Peaks, WINDOWS};
-pub use say::text;
-pub use target::Target;
+pub use target::SuggestTarget;
+pub use text::to_text;
 pub use trial::Trial;
 
 use crate::{
-    log::{Log, LogError, LogStats},
-    run::{Failure, Progress, play},
+    log::{LogError, LogStats, RequestLog},
+    run::{ReplayError, ReplayProgress, replay_log},
 };
 use std::path::Path;
 use target::Allowance;
@@ -39,13 +39,13 @@ use tidegate_rule::Mode;
 
 /// What is asked for.
 #[derive(Clone, Debug)]
-pub struct Wish {
+pub struct SuggestRequest {
     /// For whom quotas count.
     pub key: KeySpec,
     /// How it was written.
     pub key_text: String,
     /// How much may be denied.
-    pub target: Target,
+    pub target: SuggestTarget,
     /// How much larger a quota is than what the log needed.
     pub headroom: Percent,
 }
@@ -54,20 +54,20 @@ pub struct Wish {
 #[derive(Clone, Debug)]
 pub struct Suggestion {
     /// What was asked for.
-    pub wish: Wish,
+    pub request: SuggestRequest,
     /// What is told of the log.
     pub log: LogStats,
     /// What is suggested for each group.
-    pub groups: Vec<Suggested>,
+    pub groups: Vec<GroupSuggestion>,
     /// The policy, in shadow mode.
     pub policy: Policy,
 }
 
 /// What is suggested for the requests of one group.
 #[derive(Clone, Debug)]
-pub struct Suggested {
+pub struct GroupSuggestion {
     /// Which requests.
-    pub group: Group,
+    pub group: PathGroup,
     /// How many there were.
     pub requests: u64,
     /// How many keys there were, as far as they were followed.
@@ -86,7 +86,7 @@ pub struct Suggested {
     /// All that was tried, with what it would have denied.
     pub trials: Vec<Trial>,
     /// The least that stays within the target on this log.
-    pub needed: Quota,
+    pub min_quota: Quota,
     /// What is suggested: that with headroom.
     pub quota: Quota,
     /// The window of the quota, by its place among [`WINDOWS`].
@@ -94,12 +94,12 @@ pub struct Suggested {
     /// What it denies of this log.
     pub denied: u64,
     /// Whether there was anything that denies as little as was asked for.
-    pub is_within: bool,
+    pub is_within_target: bool,
 }
 
-impl Wish {
+impl SuggestRequest {
     /// Reads what is asked for, in the words of a policy: `ip`, `header x-api-key`, `[ip, path]`.
-    pub fn read(key: &str, target: Target, headroom: Percent) -> Result<Self, String> {
+    pub fn parse(key: &str, target: SuggestTarget, headroom: Percent) -> Result<Self, String> {
         let text = key.trim();
         if text.contains('\n') {
             return Err("a key is one line; write ip, user or `header x-api-key`".to_owned());
@@ -124,40 +124,43 @@ fn first_line(problems: &tidegate_policy::Problems) -> String {
 
 /// Reads a log several times and suggests quotas for it. `open` opens it anew each time.
 pub fn suggest(
-    wish: Wish,
-    open: impl Fn() -> Result<Log, LogError>,
-    mut told: impl FnMut(Progress),
-) -> Result<Suggestion, Failure> {
-    let groups = group::find(open()?, &mut told)?;
-    let mut found = rates::measure(&wish, &groups, open()?, &mut told)?;
+    request: SuggestRequest,
+    open: impl Fn() -> Result<RequestLog, LogError>,
+    mut on_progress: impl FnMut(ReplayProgress),
+) -> Result<Suggestion, ReplayError> {
+    let groups = group::find_groups(open()?, &mut on_progress)?;
+    let mut found = rates::measure(&request, &groups, open()?, &mut on_progress)?;
     found.groups.retain(|found| found.requests > 0);
-    let allowed: Vec<_> = found.groups.iter().map(|group| wish.target.allowance(group)).collect();
-    let ladder = trial::ladder(&found);
-    let first = trial::run(&wish, &found, ladder, open()?, &mut told)?;
-    let second = trial::between(&first, &allowed);
-    let second = trial::run(&wish, &found, second, open()?, &mut told)?;
+    let allowed: Vec<_> = found.groups.iter().map(|group| request.target.allowance(group)).collect();
+    let ladder = trial::initial_candidates(&found);
+    let first = trial::run(&request, &found, ladder, open()?, &mut on_progress)?;
+    let second = trial::refined_candidates(&first, &allowed);
+    let second = trial::run(&request, &found, second, open()?, &mut on_progress)?;
     let mut trials: Vec<Vec<Trial>> = first.into_iter().zip(second).map(|(a, b)| [a, b].concat()).collect();
     let choose = |(trials, allowed): (&Vec<Trial>, &Allowance)| trial::choose(trials, *allowed);
     let needed: Option<Vec<Trial>> = trials.iter().zip(&allowed).map(choose).collect();
-    let needed = needed.ok_or_else(|| Failure::Suggested("there is nothing to choose from".to_owned()))?;
-    let bursts = trial::run(&wish, &found, burst::smaller(&needed), open()?, &mut told)?;
+    let needed =
+        needed.ok_or_else(|| ReplayError::Suggestion("there is nothing to choose from".to_owned()))?;
+    let bursts = trial::run(&request, &found, burst::smaller_bursts(&needed), open()?, &mut on_progress)?;
     let needed = burst::choose(&needed, &bursts, &allowed);
-    let roomy = trial::with_headroom(&needed, wish.headroom);
-    let roomy = trial::run(&wish, &found, roomy, open()?, &mut told)?;
+    let with_headroom = trial::with_headroom(&needed, request.headroom);
+    let headroom_trials = trial::run(&request, &found, with_headroom, open()?, &mut on_progress)?;
     let mut groups = Vec::new();
     for (place, found) in found.groups.into_iter().enumerate() {
         let mut trials =
-            [std::mem::take(&mut trials[place]), bursts[place].clone(), roomy[place].clone()].concat();
-        trial::tidy(&mut trials);
+            [std::mem::take(&mut trials[place]), bursts[place].clone(), headroom_trials[place].clone()]
+                .concat();
+        trial::sort_and_dedup(&mut trials);
         let needed = &needed[place];
-        let chosen = roomy[place].first().unwrap_or(needed);
+        let chosen = headroom_trials[place].first().unwrap_or(needed);
         groups.push(found.suggest(trials, needed, chosen, allowed[place].permits(needed)));
     }
     let rules = groups.iter().map(|suggested| (&suggested.group, suggested.quota));
-    let policy = policy::of(&wish, rules, Mode::Shadow)?;
-    let played = play(open()?, (&policy::enforced(&policy), Path::new("")), None, &mut told)?;
-    for (group, rule) in groups.iter_mut().zip(&played.tally.rules) {
+    let policy = policy::build_policy(&request, rules, Mode::Shadow)?;
+    let replayed =
+        replay_log(open()?, (&policy::enforce_all(&policy), Path::new("")), None, &mut on_progress)?;
+    for (group, rule) in groups.iter_mut().zip(&replayed.stats.rules) {
         group.denied = rule.denied;
     }
-    Ok(Suggestion { wish, log: played.log, groups, policy })
+    Ok(Suggestion { request: request, log: replayed.log, groups, policy })
 }

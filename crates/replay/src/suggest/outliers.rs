@@ -1,19 +1,19 @@
 //! Keys that do far more than all others: a quota that follows them protects against nobody.
 
 /// The part of all keys that may be outliers, one in this many; at least one key may be.
-const SHARE: usize = 50;
+const OUTLIER_SHARE_DIVISOR: usize = 50;
 /// With fewer keys nobody can be told from the others.
 const MIN_KEYS: usize = 20;
 /// How many times more than the others an outlier does.
-const FACTOR: u64 = 4;
+const OUTLIER_FACTOR: u64 = 4;
 /// An outlier does at least this much: three requests among ones are no abuse.
 const MIN_REQUESTS: u64 = 20;
 
 /// The most that a key may do in a window without being an outlier, given the most of each key in rising order.
-pub(super) fn bound(rising: &[u64]) -> u64 {
-    let others = rising.len() - (rising.len() / SHARE).max(1).min(rising.len());
+pub(super) fn outlier_threshold(rising: &[u64]) -> u64 {
+    let others = rising.len() - (rising.len() / OUTLIER_SHARE_DIVISOR).max(1).min(rising.len());
     match others.checked_sub(1).and_then(|last| rising.get(last)) {
-        Some(most) if rising.len() >= MIN_KEYS => (most * FACTOR).max(MIN_REQUESTS),
+        Some(most) if rising.len() >= MIN_KEYS => (most * OUTLIER_FACTOR).max(MIN_REQUESTS),
         _ => u64::MAX,
     }
 }
@@ -28,7 +28,7 @@ mod tests {
             let mut rising: Vec<u64> = (0..count).map(|key| 1 + key as u64 % 10).collect();
             rising.extend(rates);
             rising.sort_unstable();
-            let bound = bound(&rising);
+            let bound = outlier_threshold(&rising);
             rising.iter().filter(|rate| **rate > bound).count()
         };
         assert_eq!(with(63, &[1_200]), 1);

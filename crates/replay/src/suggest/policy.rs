@@ -1,7 +1,7 @@
 //! The policy that a suggestion is.
 
-use super::{Group, Wish};
-use crate::run::Failure;
+use super::{PathGroup, SuggestRequest};
+use crate::run::ReplayError;
 use std::fmt::Write as _;
 use tidegate_core::Quota;
 use tidegate_policy::{
@@ -11,15 +11,15 @@ use tidegate_policy::{
 use tidegate_rule::Mode;
 
 /// One rule for each group. It is put together in the words of a file, so that nothing is said that a file could not say.
-pub(super) fn of<'g>(
-    wish: &Wish,
-    rules: impl Iterator<Item = (&'g Group, Quota)>,
+pub(super) fn build_policy<'g>(
+    request: &SuggestRequest,
+    rules: impl Iterator<Item = (&'g PathGroup, Quota)>,
     mode: Mode,
-) -> Result<Policy, Failure> {
+) -> Result<Policy, ReplayError> {
     let quoted =
         |paths: &[String]| paths.iter().map(|path| format!("'{path}'")).collect::<Vec<_>>().join(", ");
     let mut text = "rules:\n".to_owned();
-    for (Group { name, path, except }, quota) in rules {
+    for (PathGroup { name, path, except }, quota) in rules {
         let mut matching = Vec::new();
         matching.extend(path.as_ref().map(|path| format!("path: '{path}'")));
         if !except.is_empty() {
@@ -32,26 +32,27 @@ pub(super) fn of<'g>(
             matching.join(", ")
         );
     }
-    let mut policy: Policy = text.parse().map_err(|problems| Failure::Suggested(format!("{problems}")))?;
+    let mut policy: Policy =
+        text.parse().map_err(|problems| ReplayError::Suggestion(format!("{problems}")))?;
     for rule in &mut policy.rules {
-        rule.key = wish.key.clone();
+        rule.key = request.key.clone();
         rule.enforcement = RuleEnforcement::All(mode);
     }
-    policy.user = names_user(&wish.key).then(|| KeySpec::Part(KeyPart::Header("x-user".to_owned())));
+    policy.user = has_user_part(&request.key).then(|| KeySpec::Part(KeyPart::Header("x-user".to_owned())));
     Ok(policy)
 }
 
 /// The same, enforced.
-pub(super) fn enforced(policy: &Policy) -> Policy {
+pub(super) fn enforce_all(policy: &Policy) -> Policy {
     let mut policy = policy.clone();
     policy.rules.iter_mut().for_each(|rule| rule.enforcement = RuleEnforcement::All(Mode::Enforce));
     policy
 }
 
-fn names_user(key: &KeySpec) -> bool {
+fn has_user_part(key: &KeySpec) -> bool {
     match key {
         KeySpec::All => false,
         KeySpec::Part(part) => *part == KeyPart::User,
-        KeySpec::Composite(parts) | KeySpec::First(parts) => parts.iter().any(names_user),
+        KeySpec::Composite(parts) | KeySpec::First(parts) => parts.iter().any(has_user_part),
     }
 }

@@ -1,12 +1,12 @@
 //! How much a suggestion may deny.
 
-use super::{rates::Rates, trial::Trial};
+use super::{rates::GroupRates, trial::Trial};
 use std::fmt;
 use tidegate_core::Percent;
 
 /// How much a quota may deny of a group. Outliers are left out on both sides.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Target {
+pub enum SuggestTarget {
     /// The part of its keys that must never be denied.
     Keys(Percent),
     /// The part of its requests that may be denied.
@@ -22,11 +22,11 @@ pub(super) enum Allowance {
     Requests(u64),
 }
 
-impl Target {
-    pub(super) fn allowance(self, group: &Rates) -> Allowance {
+impl SuggestTarget {
+    pub(super) fn allowance(self, group: &GroupRates) -> Allowance {
         match self {
-            Self::Keys(share) => Allowance::Keys(share.complement().apply(group.usual_keys())),
-            Self::Requests(share) => Allowance::Requests(share.apply(group.usual_requests())),
+            Self::Keys(share) => Allowance::Keys(share.complement().apply(group.typical_keys())),
+            Self::Requests(share) => Allowance::Requests(share.apply(group.typical_requests())),
         }
     }
 }
@@ -35,12 +35,12 @@ impl Allowance {
     pub(super) fn permits(self, trial: &Trial) -> bool {
         match self {
             Self::Keys(keys) => trial.keys <= keys,
-            Self::Requests(requests) => trial.usual_denied <= requests,
+            Self::Requests(requests) => trial.typical_denied <= requests,
         }
     }
 }
 
-impl fmt::Display for Target {
+impl fmt::Display for SuggestTarget {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::Keys(share) => write!(f, "at least {share} of the keys of each group never denied"),

@@ -1,14 +1,14 @@
 //! Candidates, tried on the log.
 
 use super::{
-    Wish,
-    rates::{Measured, Rates, WINDOWS},
+    SuggestRequest,
+    rates::{GroupRates, MeasuredGroups, WINDOWS},
+    requests::for_each_request,
     target::Allowance,
-    walk::walk,
 };
 use crate::{
-    log::Log,
-    run::{Failure, Progress},
+    log::RequestLog,
+    run::{ReplayError, ReplayProgress},
 };
 use foldhash::HashSet;
 use std::time::Duration;
@@ -29,13 +29,13 @@ pub struct Trial {
     /// Requests that it would have denied.
     pub denied: u64,
     /// Those of them that are not of outliers.
-    pub usual_denied: u64,
+    pub typical_denied: u64,
     /// Keys of which it would have denied any, without outliers.
     pub keys: u64,
     /// Outliers of which it would have denied any.
     pub outliers: u64,
     /// How often there was no room for a key, so that it was counted with others.
-    pub crowded: u64,
+    pub overflowed: u64,
 }
 
 /// A quota to be tried: the place of its window, what it lets through in one, and at once.
@@ -47,22 +47,22 @@ pub(super) struct Candidate {
 }
 
 /// The windows that quotas are tried with.
-const TRIED: [usize; 3] = [0, 2, 4];
+const TRIED_WINDOWS: [usize; 3] = [0, 2, 4];
 /// How many quotas are tried for each of them at once.
-const STEPS: u32 = 8;
+const RATE_STEPS: u32 = 8;
 /// What the counts of one candidate may take at least: some 160,000 keys at once.
-const MEMORY: u64 = 4 << 20;
+const MIN_TRIAL_MEMORY: u64 = 4 << 20;
 /// What those of all that are tried together may take.
-const ALL_MEMORY: u64 = 1 << 30;
+const TOTAL_MEMORY: u64 = 1 << 30;
 /// What a key takes.
-const KEY: u64 = 28;
+const BYTES_PER_KEY: u64 = 28;
 
 /// For each group and window, quotas from what half of the keys need to twice what any needs, without outliers.
-pub(super) fn ladder(found: &Measured) -> Vec<Vec<Candidate>> {
-    let of_group = |group: &Rates| {
-        let each = TRIED.iter().flat_map(|window| {
-            let peaks = group.usual_peaks(*window);
-            rates_between(*window, peaks.half.max(1), peaks.most.max(1) * 2)
+pub(super) fn initial_candidates(found: &MeasuredGroups) -> Vec<Vec<Candidate>> {
+    let of_group = |group: &GroupRates| {
+        let each = TRIED_WINDOWS.iter().flat_map(|window| {
+            let peaks = group.typical_peaks(*window);
+            rates_between(*window, peaks.p50.max(1), peaks.max.max(1) * 2)
         });
         each.collect()
     };
@@ -70,9 +70,9 @@ pub(super) fn ladder(found: &Measured) -> Vec<Vec<Candidate>> {
 }
 
 /// For each group and window, quotas between the largest that denies too much and the smallest that does not.
-pub(super) fn between(tried: &[Vec<Trial>], allowed: &[Allowance]) -> Vec<Vec<Candidate>> {
+pub(super) fn refined_candidates(tried: &[Vec<Trial>], allowed: &[Allowance]) -> Vec<Vec<Candidate>> {
     let of_group = |(trials, allowed): (&Vec<Trial>, &Allowance)| {
-        let each = TRIED.iter().flat_map(|window| {
+        let each = TRIED_WINDOWS.iter().flat_map(|window| {
             let of_window = || trials.iter().filter(|trial| trial.window == *window);
             let low = of_window().filter(|trial| !allowed.permits(trial)).map(|trial| trial.rate).max();
             let low = low.unwrap_or(0);
@@ -87,8 +87,9 @@ pub(super) fn between(tried: &[Vec<Trial>], allowed: &[Allowance]) -> Vec<Vec<Ca
 
 /// Round numbers from `low` to `high`, each larger than the one before by about the same factor.
 fn rates_between(window: usize, low: u64, high: u64) -> Vec<Candidate> {
-    let factor = (high as f64 / low as f64).powf(1.0 / f64::from(STEPS - 1));
-    let rates = (0..STEPS).map(|step| round(low as f64 * factor.powi(i32::try_from(step).unwrap_or(0))));
+    let factor = (high as f64 / low as f64).powf(1.0 / f64::from(RATE_STEPS - 1));
+    let rates =
+        (0..RATE_STEPS).map(|step| round_quota(low as f64 * factor.powi(i32::try_from(step).unwrap_or(0))));
     let mut candidates: Vec<Candidate> = rates.map(|rate| Candidate { window, rate, burst: rate }).collect();
     candidates.sort_unstable();
     candidates.dedup();
@@ -97,7 +98,7 @@ fn rates_between(window: usize, low: u64, high: u64) -> Vec<Candidate> {
 
 /// Each of these with more room, for what the log has not seen.
 pub(super) fn with_headroom(needed: &[Trial], headroom: Percent) -> Vec<Vec<Candidate>> {
-    let more = |number: u64| round((number as f64 * (1.0 + headroom.as_f64())).ceil());
+    let more = |number: u64| round_quota((number as f64 * (1.0 + headroom.as_f64())).ceil());
     let of_group = |needed: &Trial| {
         let Candidate { window, rate, burst } = needed.candidate();
         vec![Candidate { window, rate: more(rate), burst: more(burst) }]
@@ -106,7 +107,7 @@ pub(super) fn with_headroom(needed: &[Trial], headroom: Percent) -> Vec<Vec<Cand
 }
 
 /// Two digits are enough for a quota.
-pub(super) fn round(number: f64) -> u64 {
+pub(super) fn round_quota(number: f64) -> u64 {
     let number = number.round().max(1.0) as u64;
     let mut unit = 1;
     while number / unit >= 100 {
@@ -117,48 +118,48 @@ pub(super) fn round(number: f64) -> u64 {
 
 /// Goes through the log once, and asks all candidates about each request of their group.
 pub(super) fn run(
-    wish: &Wish,
-    found: &Measured,
+    request: &SuggestRequest,
+    found: &MeasuredGroups,
     candidates: Vec<Vec<Candidate>>,
-    log: Log,
-    told: &mut dyn FnMut(Progress),
-) -> Result<Vec<Vec<Trial>>, Failure> {
-    let (clock, hand) = Clock::manual();
-    hand.set(log.start()?);
+    log: RequestLog,
+    on_progress: &mut dyn FnMut(ReplayProgress),
+) -> Result<Vec<Vec<Trial>>, ReplayError> {
+    let (clock, manual_clock) = Clock::manual();
+    manual_clock.set(log.start_time()?);
     let mut running = Vec::new();
     let count: usize = candidates.iter().map(Vec::len).sum();
-    let most = (ALL_MEMORY / count.max(1) as u64).max(MEMORY);
+    let most = (TOTAL_MEMORY / count.max(1) as u64).max(MIN_TRIAL_MEMORY);
     for (candidates, group) in candidates.into_iter().zip(&found.groups) {
-        let memory = group.keys().saturating_mul(KEY).clamp(MEMORY, most);
+        let memory = group.keys().saturating_mul(BYTES_PER_KEY).clamp(MIN_TRIAL_MEMORY, most);
         running.push(
             candidates
                 .into_iter()
-                .map(|candidate| Running::start(candidate, memory, &clock))
+                .map(|candidate| RunningTrial::start(candidate, memory, &clock))
                 .collect::<Result<Vec<_>, _>>()?,
         );
     }
     let groups: Vec<_> = found.groups.iter().map(|rates| &rates.group).collect();
-    walk(wish, &groups, log, told, |step| {
-        hand.set(step.now);
+    for_each_request(request, &groups, log, on_progress, |step| {
+        manual_clock.set(step.now);
         for running in running.get_mut(step.group).into_iter().flatten() {
             if !running.limiter.check(&step.key).is_granted() {
                 let group = &found.groups[step.group];
                 let is_outlier = group.is_outlier(step.hash);
                 running.trial.denied += 1;
-                running.trial.usual_denied += u64::from(!is_outlier);
-                if step.hash.is_multiple_of(group.one_in) {
+                running.trial.typical_denied += u64::from(!is_outlier);
+                if step.hash.is_multiple_of(group.sample_divisor) {
                     let keys = if is_outlier { &mut running.outliers } else { &mut running.keys };
                     keys.insert(step.hash);
                 }
             }
         }
     })?;
-    let finish = |(group, running): (Vec<Running>, &Rates)| {
-        let keys = |followed: &HashSet<u64>| followed.len() as u64 * running.one_in;
-        let finish_one = |running: Running| Trial {
+    let finish = |(group, running): (Vec<RunningTrial>, &GroupRates)| {
+        let keys = |followed: &HashSet<u64>| followed.len() as u64 * running.sample_divisor;
+        let finish_one = |running: RunningTrial| Trial {
             keys: keys(&running.keys),
             outliers: keys(&running.outliers),
-            crowded: running.limiter.size().map_or(0, |size| size.overflowed),
+            overflowed: running.limiter.size().map_or(0, |size| size.overflowed),
             ..running.trial
         };
         group.into_iter().map(finish_one).collect()
@@ -166,16 +167,16 @@ pub(super) fn run(
     Ok(running.into_iter().zip(&found.groups).map(finish).collect())
 }
 
-struct Running {
+struct RunningTrial {
     trial: Trial,
     limiter: Limiter,
     keys: HashSet<u64>,
     outliers: HashSet<u64>,
 }
 
-impl Running {
-    fn start(candidate: Candidate, memory: u64, clock: &Clock) -> Result<Self, Failure> {
-        let failed = |error: &dyn std::fmt::Display| Failure::Suggested(error.to_string());
+impl RunningTrial {
+    fn start(candidate: Candidate, memory: u64, clock: &Clock) -> Result<Self, ReplayError> {
+        let failed = |error: &dyn std::fmt::Display| ReplayError::Suggestion(error.to_string());
         let Candidate { window, rate, burst } = candidate;
         let quota = Quota::amount_per_period(rate, Duration::from_secs(WINDOWS[window].0)).burst(burst);
         let quota = quota.map_err(|error| failed(&error))?;
@@ -188,10 +189,10 @@ impl Running {
                 rate,
                 burst,
                 denied: 0,
-                usual_denied: 0,
+                typical_denied: 0,
                 keys: 0,
                 outliers: 0,
-                crowded: 0,
+                overflowed: 0,
             },
             limiter,
             keys: HashSet::default(),
@@ -214,7 +215,7 @@ pub(super) fn choose(trials: &[Trial], allowed: Allowance) -> Option<Trial> {
         let low = ours().filter(|trial| !allowed.permits(trial)).map(|trial| trial.rate).max().unwrap_or(0);
         ours().filter(|trial| trial.rate > low).min_by_key(|trial| trial.rate)
     };
-    let within = TRIED.iter().filter_map(of_window);
+    let within = TRIED_WINDOWS.iter().filter_map(of_window);
     // A window that denies more of the outliers is better. Between equals a minute is what people expect, and closer to what is
     // needed than a second.
     let rank = |trial: &&Trial| {
@@ -222,12 +223,12 @@ pub(super) fn choose(trials: &[Trial], allowed: Allowance) -> Option<Trial> {
     };
     within
         .min_by_key(rank)
-        .or_else(|| trials.iter().min_by_key(|trial| (trial.keys, trial.usual_denied, trial.rate)))
+        .or_else(|| trials.iter().min_by_key(|trial| (trial.keys, trial.typical_denied, trial.rate)))
         .cloned()
 }
 
 /// In the order of windows and quotas, each once.
-pub(super) fn tidy(trials: &mut Vec<Trial>) {
+pub(super) fn sort_and_dedup(trials: &mut Vec<Trial>) {
     trials.sort_by_key(Trial::candidate);
     trials.dedup_by_key(|trial| trial.candidate());
 }
@@ -237,8 +238,8 @@ mod tests {
     use super::*;
 
     #[test]
-    fn candidates_are_round_and_rise() {
-        assert_eq!([1.0, 9.4, 42.0, 123.0, 9_876.0].map(round), [1, 9, 42, 130, 9_900]);
+    fn candidates_are_rounded_and_ascending() {
+        assert_eq!([1.0, 9.4, 42.0, 123.0, 9_876.0].map(round_quota), [1, 9, 42, 130, 9_900]);
         let rates: Vec<u64> = rates_between(0, 3, 400).iter().map(|candidate| candidate.rate).collect();
         assert_eq!((rates.first(), rates.last()), (Some(&3), Some(&400)));
         assert!(rates.is_sorted() && rates.len() == 8);

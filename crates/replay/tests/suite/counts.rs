@@ -1,54 +1,55 @@
 //! A replay of the real log counts what plain reimplementations count, for each algorithm.
 
 use crate::{
-    plain::{
-        Answer, Counter, Each, Fading, HOUR, Line, MINUTE, Moments, Parts, SECOND, Smooth, Tokens, Visit,
-        WarmUp, Windows, visits,
+    reference::{
+        HOUR, MINUTE, PerKey, RealRequest, ReferenceCounter, ReferenceDecision, ReferenceFixedWindow,
+        ReferenceLeakyBucket, ReferenceSlidingLog, ReferenceSlidingStrict, ReferenceSlidingWindow,
+        ReferenceSmooth, ReferenceTokenBucket, ReferenceWarmUp, SECOND, parse_log,
     },
-    play::{REAL, common, known, played, policy},
+    support::{REAL_LOG, builtin_formats, common_log, parse_policy, replay},
 };
 use flate2::read::GzDecoder;
 use std::{collections::HashMap, io::Read};
 use tidegate_replay::{
-    RuleTally,
-    log::{Input, Log},
-    play,
+    RuleStats,
+    log::{LogInput, RequestLog},
+    replay_log,
 };
 
-fn real() -> Vec<Visit> {
+fn real_requests() -> Vec<RealRequest> {
     let mut text = String::new();
-    GzDecoder::new(REAL).read_to_string(&mut text).unwrap();
-    visits(&text)
+    GzDecoder::new(REAL_LOG).read_to_string(&mut text).unwrap();
+    parse_log(&text)
 }
 
 /// Went, waited, was turned away.
-fn count<C: Counter>(visits: &[Visit], make: fn() -> C) -> (u64, u64, u64) {
-    let mut each = Each::of(make);
+fn count_expected<C: ReferenceCounter>(visits: &[RealRequest], make: fn() -> C) -> (u64, u64, u64) {
+    let mut each = PerKey::new(make);
     let mut counts = (0, 0, 0);
     for visit in visits {
-        match each.ask(&visit.ip, visit.at) {
-            Answer::Go => counts.0 += 1,
-            Answer::Wait => counts.1 += 1,
-            Answer::No => counts.2 += 1,
+        match each.check(&visit.ip, visit.time) {
+            ReferenceDecision::Admit => counts.0 += 1,
+            ReferenceDecision::Delay => counts.1 += 1,
+            ReferenceDecision::Deny => counts.2 += 1,
         }
     }
     counts
 }
 
-fn replayed(rule: &str) -> (u64, u64, u64) {
-    let play = played(REAL, &format!("rules: [{{ name: each, key: ip, {rule} }}]")).unwrap();
-    let RuleTally { admitted, delayed, denied, shadow, asked, .. } = play.tally.rules[0].clone();
+fn replay_counts(rule: &str) -> (u64, u64, u64) {
+    let play = replay(REAL_LOG, &format!("rules: [{{ name: each, key: ip, {rule} }}]")).unwrap();
+    let RuleStats { admitted, delayed, denied, shadow, requests: asked, .. } = play.stats.rules[0].clone();
     assert_eq!((asked, shadow), (10_000, 0));
-    assert_eq!((admitted, delayed, denied), (play.tally.admitted, play.tally.delayed, play.tally.denied));
+    assert_eq!((admitted, delayed, denied), (play.stats.admitted, play.stats.delayed, play.stats.denied));
     (admitted, delayed, denied)
 }
 
 #[test]
-fn the_real_log_is_read_as_a_whole() {
-    let play = played(REAL, "rules: [{ name: each, key: ip, quota: 1000000/s }]").unwrap();
+fn real_log_is_read_completely() {
+    let play = replay(REAL_LOG, "rules: [{ name: each, key: ip, quota: 1000000/s }]").unwrap();
     assert_eq!((play.log.lines, play.log.requests, play.log.broken), (10_000, 10_000, 0));
-    assert_eq!(play.tally.admitted, 10_000);
-    assert_eq!(real().len(), 10_000);
+    assert_eq!(play.stats.admitted, 10_000);
+    assert_eq!(real_requests().len(), 10_000);
     // It is known for lines that are not in the order of time.
     assert!(play.log.reordered > 1_000);
     assert_eq!(play.log.late, 0);
@@ -57,123 +58,141 @@ fn the_real_log_is_read_as_a_whole() {
 #[test]
 fn totals_count_shadow_denials_once_per_request() {
     let from = |at, ip| (at, ip, "GET /", 200);
-    let log = common(&[from(0, "192.0.2.1"), from(1, "192.0.2.1"), from(2, "192.0.2.2")]);
+    let log = common_log(&[from(0, "192.0.2.1"), from(1, "192.0.2.1"), from(2, "192.0.2.2")]);
     let rules = "rules:\n  - { name: a, key: ip, quota: 1/h, mode: shadow }\n  - { name: b, key: ip, quota: 1/h, mode: shadow }";
-    let tally = played(log.as_bytes(), rules).unwrap().tally;
+    let tally = replay(log.as_bytes(), rules).unwrap().stats;
     assert_eq!((tally.admitted, tally.denied, tally.shadow), (3, 0, 1));
     assert_eq!((tally.rules[0].shadow, tally.rules[1].shadow), (1, 1));
 }
 
 #[test]
-fn token_buckets_count_the_same() {
-    let visits = real();
-    let expected = count(&visits, || Tokens::full(3, MINUTE, 3));
+fn token_bucket_matches_reference() {
+    let visits = real_requests();
+    let expected = count_expected(&visits, || ReferenceTokenBucket::full(3, MINUTE, 3));
     assert!(expected.2 > 100, "{expected:?}");
-    assert_eq!(replayed("quota: 3/min"), expected);
-    assert_eq!(replayed("quota: 10/h burst 4"), count(&visits, || Tokens::full(10, HOUR, 4)));
+    assert_eq!(replay_counts("quota: 3/min"), expected);
+    assert_eq!(
+        replay_counts("quota: 10/h burst 4"),
+        count_expected(&visits, || ReferenceTokenBucket::full(10, HOUR, 4))
+    );
 }
 
 #[test]
-fn leaky_buckets_count_the_same() {
-    let visits = real();
+fn leaky_bucket_matches_reference() {
+    let visits = real_requests();
     // Ten a minute is one in six seconds.
-    let line = || Line { pace: 6 * SECOND, places: 5, patience: 20 * SECOND, next: 0 };
-    let expected = count(&visits, line);
+    let line = || ReferenceLeakyBucket { interval: 6 * SECOND, queue_len: 5, max_wait: 20 * SECOND, next: 0 };
+    let expected = count_expected(&visits, line);
     assert!(expected.1 > 100 && expected.2 > 100, "{expected:?}");
-    assert_eq!(replayed("quota: 10/min leaky-bucket queue 5, wait: 20s"), expected);
+    assert_eq!(replay_counts("quota: 10/min leaky-bucket queue 5, wait: 20s"), expected);
 }
 
 #[test]
-fn fixed_windows_count_the_same() {
-    let expected = count(&real(), || Windows { limit: 5, period: MINUTE, window: 0, count: 0 });
+fn fixed_window_matches_reference() {
+    let expected = count_expected(&real_requests(), || ReferenceFixedWindow {
+        limit: 5,
+        period: MINUTE,
+        window: 0,
+        count: 0,
+    });
     assert!(expected.2 > 100, "{expected:?}");
-    assert_eq!(replayed("quota: 5/min fixed-window"), expected);
+    assert_eq!(replay_counts("quota: 5/min fixed-window"), expected);
 }
 
 #[test]
-fn sliding_windows_count_the_same() {
-    let expected = count(&real(), || Fading { limit: 20, period: HOUR, counts: HashMap::new() });
+fn sliding_window_matches_reference() {
+    let expected = count_expected(&real_requests(), || ReferenceSlidingWindow {
+        limit: 20,
+        period: HOUR,
+        counts: HashMap::new(),
+    });
     assert!(expected.2 > 100, "{expected:?}");
-    assert_eq!(replayed("quota: 20/h sliding-window"), expected);
+    assert_eq!(replay_counts("quota: 20/h sliding-window"), expected);
 }
 
 #[test]
-fn strict_sliding_windows_count_the_same() {
-    let make = || Parts { limit: 20, part: HOUR / 6, parts: 6, counts: HashMap::new() };
-    let expected = count(&real(), make);
+fn strict_sliding_window_matches_reference() {
+    let make =
+        || ReferenceSlidingStrict { limit: 20, sub_window: HOUR / 6, sub_windows: 6, counts: HashMap::new() };
+    let expected = count_expected(&real_requests(), make);
     assert!(expected.2 > 100, "{expected:?}");
-    assert_eq!(replayed("quota: 20/h sliding-strict 6"), expected);
+    assert_eq!(replay_counts("quota: 20/h sliding-strict 6"), expected);
 }
 
 #[test]
-fn sliding_logs_count_the_same() {
-    let expected = count(&real(), || Moments { limit: 5, period: MINUTE, went: Vec::new() });
+fn sliding_log_matches_reference() {
+    let expected = count_expected(&real_requests(), || ReferenceSlidingLog {
+        limit: 5,
+        period: MINUTE,
+        admitted: Vec::new(),
+    });
     assert!(expected.2 > 100, "{expected:?}");
-    assert_eq!(replayed("quota: 5/min sliding-log"), expected);
+    assert_eq!(replay_counts("quota: 5/min sliding-log"), expected);
 }
 
 #[test]
-fn smooth_limits_count_the_same() {
-    let expected = count(&real(), || Smooth::rested(1.0));
+fn smooth_limit_matches_reference() {
+    let expected = count_expected(&real_requests(), || ReferenceSmooth::idle(1.0));
     assert!(expected.2 > 100, "{expected:?}");
-    assert_eq!(replayed("quota: 1/s smooth"), expected);
+    assert_eq!(replay_counts("quota: 1/s smooth"), expected);
 }
 
 #[test]
-fn limits_that_warm_up_count_the_same() {
-    let expected = count(&real(), || WarmUp::cold(1.0, 10.0, 3.0));
+fn warm_up_limit_matches_reference() {
+    let expected = count_expected(&real_requests(), || ReferenceWarmUp::cold(1.0, 10.0, 3.0));
     assert!(expected.2 > 100, "{expected:?}");
-    assert_eq!(replayed("quota: 1/s warm-up 10s cold 3"), expected);
+    assert_eq!(replay_counts("quota: 1/s warm-up 10s cold 3"), expected);
 }
 
 /// Two rules at once: all are charged or none is, and each rule counts what it refused.
 #[test]
 fn several_rules_are_charged_together() {
-    let play = played(
-        REAL,
+    let play = replay(
+        REAL_LOG,
         "rules:
   - { name: each, key: ip, quota: 10/h burst 10 }
   - { name: pages, match: { method: GET, path: /blog/** }, key: ip, quota: 2/min burst 2 }",
     )
     .unwrap();
-    let mut each: HashMap<String, Tokens> = HashMap::new();
-    let mut pages: HashMap<String, Tokens> = HashMap::new();
+    let mut each: HashMap<String, ReferenceTokenBucket> = HashMap::new();
+    let mut pages: HashMap<String, ReferenceTokenBucket> = HashMap::new();
     let (mut by_each, mut by_pages, mut went) = (0, 0, 0);
-    for visit in real() {
-        let tokens = each.entry(visit.ip.clone()).or_insert_with(|| Tokens::full(10, HOUR, 10));
+    for visit in real_requests() {
+        let tokens = each.entry(visit.ip.clone()).or_insert_with(|| ReferenceTokenBucket::full(10, HOUR, 10));
         let is_page = visit.method == "GET" && (visit.path == "/blog" || visit.path.starts_with("/blog/"));
-        let before = tokens.parts_at(visit.at);
+        let before = tokens.units_at(visit.time);
         let first = before >= tokens.period;
         let second = if is_page {
-            let tokens = pages.entry(visit.ip.clone()).or_insert_with(|| Tokens::full(2, MINUTE, 2));
-            let has = tokens.parts_at(visit.at) >= tokens.period;
+            let tokens =
+                pages.entry(visit.ip.clone()).or_insert_with(|| ReferenceTokenBucket::full(2, MINUTE, 2));
+            let has = tokens.units_at(visit.time) >= tokens.period;
             if has && first {
-                tokens.ask(visit.at);
+                tokens.check(visit.time);
             }
             has
         } else {
             true
         };
         if first && second {
-            each.entry(visit.ip.clone()).and_modify(|tokens| _ = tokens.ask(visit.at));
+            each.entry(visit.ip.clone()).and_modify(|tokens| _ = tokens.check(visit.time));
             went += 1;
         }
         by_each += u64::from(!first);
         by_pages += u64::from(!second);
     }
     assert!(by_each > 100 && by_pages > 100, "{by_each} {by_pages}");
-    let told: Vec<u64> = play.tally.rules.iter().map(|rule| rule.denied).collect();
-    assert_eq!((told, play.tally.admitted), (vec![by_each, by_pages], went));
+    let denied: Vec<u64> = play.stats.rules.iter().map(|rule| rule.denied).collect();
+    assert_eq!((denied, play.stats.admitted), (vec![by_each, by_pages], went));
 }
 
 /// A charge that depends on the answer, which the log tells.
 #[test]
-fn only_answers_that_count_are_charged() {
+fn only_matching_statuses_are_charged() {
     let rule = "quota: 1/d fixed-window, charge: { if-status: [404] }";
     let mut used: HashMap<(String, u64), u64> = HashMap::new();
     let mut expected = (0, 0, 0);
-    for visit in real() {
-        let used = used.entry((visit.ip.clone(), visit.at / (24 * HOUR))).or_default();
+    for visit in real_requests() {
+        let used = used.entry((visit.ip.clone(), visit.time / (24 * HOUR))).or_default();
         if *used >= 1 {
             expected.2 += 1;
         } else {
@@ -182,41 +201,41 @@ fn only_answers_that_count_are_charged() {
         }
     }
     assert!(expected.2 > 50, "{expected:?}");
-    assert_eq!(replayed(rule), expected);
+    assert_eq!(replay_counts(rule), expected);
 }
 
 /// What is only watched refuses nothing, and counts as if it did.
 #[test]
 fn shadow_rules_count_what_they_would_deny() {
-    let expected = count(&real(), || Tokens::full(3, MINUTE, 3));
-    let play = played(REAL, "rules: [{ name: each, key: ip, quota: 3/min, mode: shadow }]").unwrap();
-    let rule = &play.tally.rules[0];
+    let expected = count_expected(&real_requests(), || ReferenceTokenBucket::full(3, MINUTE, 3));
+    let play = replay(REAL_LOG, "rules: [{ name: each, key: ip, quota: 3/min, mode: shadow }]").unwrap();
+    let rule = &play.stats.rules[0];
     assert_eq!((rule.admitted, rule.shadow, rule.denied), (expected.0, expected.2, 0));
-    assert_eq!(play.tally.admitted, 10_000);
+    assert_eq!(play.stats.admitted, 10_000);
 }
 
 /// Who, with exact counts: there are fewer keys than there is room for.
 #[test]
-fn the_keys_that_were_denied_most_are_told() {
-    let play = played(REAL, "rules: [{ name: each, key: ip, quota: 3/min }]").unwrap();
+fn top_denied_keys_are_exact() {
+    let play = replay(REAL_LOG, "rules: [{ name: each, key: ip, quota: 3/min }]").unwrap();
     let mut denied: HashMap<String, u64> = HashMap::new();
-    let mut each = Each::of(|| Tokens::full(3, MINUTE, 3));
-    for visit in real() {
-        if each.ask(&visit.ip, visit.at) == Answer::No {
+    let mut each = PerKey::new(|| ReferenceTokenBucket::full(3, MINUTE, 3));
+    for visit in real_requests() {
+        if each.check(&visit.ip, visit.time) == ReferenceDecision::Deny {
             *denied.entry(visit.ip).or_default() += 1;
         }
     }
-    for key in play.tally.rules[0].keys.top() {
+    for key in play.stats.rules[0].keys.top() {
         assert_eq!((key.min_count(), key.error), (denied[&key.name], 0), "{}", key.name);
     }
-    assert_eq!(play.tally.rules[0].keys.len(), denied.len());
-    let when: u64 = play.tally.rules[0].timeline.bins().iter().map(|bin| bin.denied).sum();
+    assert_eq!(play.stats.rules[0].keys.len(), denied.len());
+    let when: u64 = play.stats.rules[0].timeline.bins().iter().map(|bin| bin.denied).sum();
     assert_eq!(when, denied.values().sum::<u64>());
 }
 
 /// A log with more keys than there is room for at first is counted as if there had been room from the start.
 #[test]
-fn a_log_of_very_many_keys_is_counted_key_by_key() {
+fn log_with_many_keys_is_counted_per_key() {
     // Each of very many rules has a small part of the memory.
     let rules: String =
         (0..24).map(|place| format!("  - {{ name: r{place}, quota: 1000000/s }}\n")).collect();
@@ -225,23 +244,23 @@ fn a_log_of_very_many_keys_is_counted_key_by_key() {
     for second in 0..2 {
         for client in 0..80_000_u32 {
             let ip = std::net::Ipv4Addr::from(0x0a00_0000 | client);
-            log += &common(&[(second, &ip.to_string(), "GET /", 200)]);
+            log += &common_log(&[(second, &ip.to_string(), "GET /", 200)]);
         }
     }
-    let played = played(log.as_bytes(), &text).unwrap();
-    let each = &played.tally.rules[24];
-    assert_eq!((each.asked, each.admitted, each.denied), (160_000, 80_000, 80_000));
+    let played = replay(log.as_bytes(), &text).unwrap();
+    let each = &played.stats.rules[24];
+    assert_eq!((each.requests, each.admitted, each.denied), (160_000, 80_000, 80_000));
     // What cannot be read again has room from the start.
-    let policy = policy(&text);
-    let stream = Input::stream("a stream", std::io::Cursor::new(log.into_bytes()));
-    let opened = Log::open(vec![stream], known(), None).unwrap();
-    let streamed = play(opened, (&policy, std::path::Path::new("")), None, |_| {}).unwrap();
-    assert_eq!((streamed.tally.admitted, streamed.tally.denied), (80_000, 80_000));
+    let policy = parse_policy(&text);
+    let stream = LogInput::from_stream("a stream", std::io::Cursor::new(log.into_bytes()));
+    let opened = RequestLog::open(vec![stream], builtin_formats(), None).unwrap();
+    let streamed = replay_log(opened, (&policy, std::path::Path::new("")), None, |_| {}).unwrap();
+    assert_eq!((streamed.stats.admitted, streamed.stats.denied), (80_000, 80_000));
 }
 
 /// A table of a million bytes has no room for so many keys; what comes of that is told.
 #[test]
-fn keys_without_room_are_told() {
+fn table_overflow_is_noted() {
     let line = |at: u32| {
         let [_, a, b, c] = at.to_be_bytes();
         format!("10.{a}.{b}.{c} - - [01/Feb/2024:12:00:00 +0000] \"GET / HTTP/1.1\" 200 1\n")
@@ -252,13 +271,13 @@ fn keys_without_room_are_told() {
         .map(|at| format!("  - {{ name: r{at}, key: ip, quota: 1/d, match: {{ path: /{at} }} }}\n"))
         .collect();
     let crowded = format!("rules:\n  - {{ name: each, key: ip, quota: 1/d sliding-window }}\n{rules}");
-    let play = played(log.as_bytes(), &crowded).unwrap();
-    assert!(play.tally.denied > 0);
+    let play = replay(log.as_bytes(), &crowded).unwrap();
+    assert!(play.stats.denied > 0);
     assert!(
         play.notes.iter().any(|note| note.starts_with("rule `each` had no room for a new key")),
         "{:?}",
         play.notes
     );
-    let play = played(log.as_bytes(), "rules: [{ name: each, key: ip, quota: 1/d sliding-window }]").unwrap();
-    assert_eq!((play.tally.denied, play.notes), (0, Vec::<String>::new()));
+    let play = replay(log.as_bytes(), "rules: [{ name: each, key: ip, quota: 1/d sliding-window }]").unwrap();
+    assert_eq!((play.stats.denied, play.notes), (0, Vec::<String>::new()));
 }

@@ -1,23 +1,23 @@
 //! Formats, packed or not, one file or several.
 
-use crate::play::{known, logs, policy};
+use crate::support::{builtin_formats, open_logs, parse_policy};
 use std::{io::Write as _, path::Path};
 use tidegate_replay::{
-    Failure, Play,
-    log::{Formats, Input, Log},
-    play,
+    ReplayError, ReplayResult,
+    log::{LineFormats, LogInput, RequestLog},
+    replay_log,
 };
 
-const EACH: &str = "rules: [{ name: each, key: ip, quota: 2/h }]";
+const PER_IP_POLICY: &str = "rules: [{ name: each, key: ip, quota: 2/h }]";
 
-fn through(formats: Formats, log: &[u8], text: &str) -> Result<Play, Failure> {
-    let policy = policy(text);
-    play(logs(&[log], formats, &policy)?, (&policy, Path::new("")), None, |_| {})
+fn replay_with_formats(formats: LineFormats, log: &[u8], text: &str) -> Result<ReplayResult, ReplayError> {
+    let policy = parse_policy(text);
+    replay_log(open_logs(&[log], formats, &policy)?, (&policy, Path::new("")), None, |_| {})
 }
 
 /// Three requests of one address, in every format that is known by itself.
 #[test]
-fn formats_are_found_out() {
+fn builtin_formats_are_detected() {
     let cases = [
         ("common", r#"192.0.2.1 - alice [01/Feb/2024:12:00:0N +0000] "GET /a?b=c HTTP/1.1" 200 12"#),
         (
@@ -47,16 +47,16 @@ fn formats_are_found_out() {
     ];
     for (name, line) in cases {
         let log: String = (1..=3).map(|second| line.replace('N', &second.to_string()) + "\n").collect();
-        let play =
-            through(known(), log.as_bytes(), EACH).unwrap_or_else(|failure| panic!("{name}: {failure}"));
+        let play = replay_with_formats(builtin_formats(), log.as_bytes(), PER_IP_POLICY)
+            .unwrap_or_else(|failure| panic!("{name}: {failure}"));
         assert_eq!(play.log.formats, [(name.to_owned(), 3)]);
-        assert_eq!((play.tally.admitted, play.tally.denied), (2, 1), "{line}");
-        assert_eq!(play.tally.rules[0].keys.top()[0].name, "192.0.2.1", "{line}");
+        assert_eq!((play.stats.admitted, play.stats.denied), (2, 1), "{line}");
+        assert_eq!(play.stats.rules[0].keys.top()[0].name, "192.0.2.1", "{line}");
     }
 }
 
 #[test]
-fn formats_can_be_written_down() {
+fn custom_formats_are_parsed() {
     let cases = [
         (
             r#"$remote_addr - $remote_user [$time_local] "$request" $status $body_bytes_sent "$http_x_api_key" $request_time"#,
@@ -73,7 +73,7 @@ fn formats_can_be_written_down() {
     ];
     for (format, line) in cases {
         let log: String = ["one", "one", "two"].map(|key| line.replace("KEY", key) + "\n").concat();
-        let formats = Formats::one(format, &[]);
+        let formats = LineFormats::single(format, &[]);
         // A query of Apache comes with its `?`, so that nobody can tell where the path ends.
         if format.contains("%U%q") {
             assert!(formats.unwrap_err().to_string().contains("put something between them"));
@@ -81,23 +81,23 @@ fn formats_can_be_written_down() {
         }
         let policy =
             "rules: [{ name: each, key: header x-api-key, match: { method: POST, path: /a }, quota: 1/h }]";
-        let play =
-            through(formats.unwrap(), log.as_bytes(), policy).unwrap_or_else(|failure| panic!("{failure}"));
-        assert_eq!((play.tally.admitted, play.tally.denied), (2, 1), "{format}");
+        let play = replay_with_formats(formats.unwrap(), log.as_bytes(), policy)
+            .unwrap_or_else(|failure| panic!("{failure}"));
+        assert_eq!((play.stats.admitted, play.stats.denied), (2, 1), "{format}");
     }
-    for (format, said) in [
+    for (format, expected) in [
         ("squid", "unknown format `squid`"),
         ("$remote_addr", "there is no time in it"),
         ("[$time_local] $status", "there is no request in it"),
         ("%h %t %", "ends with a `%`"),
     ] {
-        let error = Formats::one(format, &[]).unwrap_err().to_string();
-        assert!(error.contains(said), "{format}: {error}");
+        let error = LineFormats::single(format, &[]).unwrap_err().to_string();
+        assert!(error.contains(expected), "{format}: {error}");
     }
 }
 
 #[test]
-fn members_of_json_can_be_named() {
+fn json_fields_are_configurable() {
     let log = r#"{"when": 1706788800.5, "who": {"address": "192.0.2.1", "key": "k1"}, "what": "/a", "how": "GET"}
 {"when": 1706788801, "who": {"address": "192.0.2.2", "key": "k1"}, "what": "/a", "how": "GET"}
 "#;
@@ -111,15 +111,17 @@ fn members_of_json_can_be_named() {
     let fields = pairs.map(|(name, member)| (name.to_owned(), member.to_owned()));
     let policy =
         "rules: [{ name: each, key: header x-key, quota: 1/h }, { name: addresses, key: ip, quota: 1/h }]";
-    let play = through(Formats::one("json", &fields).unwrap(), log.as_bytes(), policy).unwrap();
-    assert_eq!((play.tally.rules[0].denied, play.tally.rules[1].denied), (1, 0));
-    let wrong = Formats::one("json", &[("colour".to_owned(), "c".to_owned())]).unwrap_err().to_string();
+    let play =
+        replay_with_formats(LineFormats::single("json", &fields).unwrap(), log.as_bytes(), policy).unwrap();
+    assert_eq!((play.stats.rules[0].denied, play.stats.rules[1].denied), (1, 0));
+    let wrong =
+        LineFormats::single("json", &[("colour".to_owned(), "c".to_owned())]).unwrap_err().to_string();
     assert!(wrong.contains("unknown field `colour`; use one of time, answered, ip"), "{wrong}");
 }
 
 /// nginx tells when a request had been answered: it came as much earlier as it took. Apache and Envoy tell when it came.
 #[test]
-fn a_request_is_of_the_time_at_which_it_came() {
+fn request_time_is_arrival_time() {
     let policy = "rules: [{ name: one, quota: 1 at once }]";
     // From 12:00:00 to 12:00:10, and from 12:00:10.9 to 12:00:11; then from 12:01:00 and from 12:01:01, both to 12:01:10.
     let nginx = "$remote_addr [$time_iso8601] \"$request\" $request_time";
@@ -127,52 +129,54 @@ fn a_request_is_of_the_time_at_which_it_came() {
     let log: String = lines
         .map(|(at, took)| format!("192.0.2.1 [2024-02-01T{at}+00:00] \"GET / HTTP/1.1\" {took}\n"))
         .concat();
-    let play = through(Formats::one(nginx, &[]).unwrap(), log.as_bytes(), policy).unwrap();
-    assert_eq!((play.tally.admitted, play.tally.denied), (3, 1), "nginx");
+    let play = replay_with_formats(LineFormats::single(nginx, &[]).unwrap(), log.as_bytes(), policy).unwrap();
+    assert_eq!((play.stats.admitted, play.stats.denied), (3, 1), "nginx");
 
     let json: String = lines
         .map(|(at, took)| {
             format!("{{\"time_iso8601\":\"2024-02-01T{at}+00:00\",\"path\":\"/\",\"request_time\":{took}}}\n")
         })
         .concat();
-    let play = through(known(), json.as_bytes(), policy).unwrap();
-    assert_eq!((play.tally.admitted, play.tally.denied), (3, 1), "JSON");
+    let play = replay_with_formats(builtin_formats(), json.as_bytes(), policy).unwrap();
+    assert_eq!((play.stats.admitted, play.stats.denied), (3, 1), "JSON");
 
     let lines = [("12:00:00", 10), ("12:00:10", 1), ("12:01:00", 10), ("12:01:01", 9)];
     let log: String = lines
         .map(|(at, took)| format!("192.0.2.1 [01/Feb/2024:{at} +0000] \"GET / HTTP/1.1\" {took}\n"))
         .concat();
-    let play = through(Formats::one("%h %t \"%r\" %T", &[]).unwrap(), log.as_bytes(), policy).unwrap();
-    assert_eq!((play.tally.admitted, play.tally.denied), (3, 1), "Apache");
+    let play =
+        replay_with_formats(LineFormats::single("%h %t \"%r\" %T", &[]).unwrap(), log.as_bytes(), policy)
+            .unwrap();
+    assert_eq!((play.stats.admitted, play.stats.denied), (3, 1), "Apache");
 }
 
 /// What nginx is packaged with is found out.
 #[test]
-fn the_main_format_of_nginx_is_known() {
+fn nginx_main_format_is_detected() {
     let line = "192.0.2.1 - - [01/Feb/2024:12:00:00 +0000] \"GET / HTTP/1.1\" 200 1 \"-\" \"curl/8\" \"203.0.113.9\"\n";
-    let play = through(known(), line.repeat(3).as_bytes(), EACH).unwrap();
-    assert_eq!((play.tally.admitted, play.tally.denied), (2, 1));
+    let play = replay_with_formats(builtin_formats(), line.repeat(3).as_bytes(), PER_IP_POLICY).unwrap();
+    assert_eq!((play.stats.admitted, play.stats.denied), (2, 1));
     assert_eq!(play.log.formats, [("main".to_owned(), 3)]);
 }
 
 /// The user of a log is the one that the policy finds in a header.
 #[test]
-fn the_user_of_a_log_is_the_one_of_the_policy() {
+fn log_user_is_policy_user() {
     let line =
         |user: &str| format!("192.0.2.1 - {user} [01/Feb/2024:12:00:00 +0000] \"GET / HTTP/1.1\" 200 1\n");
     let log = [line("alice"), line("bob"), line("alice")].concat();
-    let play = through(
-        known(),
+    let play = replay_with_formats(
+        builtin_formats(),
         log.as_bytes(),
         "user: header x-user\nrules: [{ name: each, key: user, quota: 1/h }]",
     )
     .unwrap();
-    assert_eq!(play.tally.denied, 1);
-    assert_eq!(play.tally.rules[0].keys.top()[0].name, "alice");
+    assert_eq!(play.stats.denied, 1);
+    assert_eq!(play.stats.rules[0].keys.top()[0].name, "alice");
 }
 
 #[test]
-fn packed_logs_are_unpacked() {
+fn compressed_logs_are_read() {
     let line =
         |second: u64| format!("192.0.2.1 - - [01/Feb/2024:12:00:0{second} +0000] \"GET / HTTP/1.1\" 200 1\n");
     let (first, second) = (line(1) + &line(2), line(3));
@@ -186,34 +190,34 @@ fn packed_logs_are_unpacked() {
     };
     // Two pieces one behind the other, as `cat a.gz b.gz` gives them.
     for packed in [[gzip(&first), gzip(&second)].concat(), [zstd(&first), zstd(&second)].concat()] {
-        let play = through(known(), &packed, EACH).unwrap();
-        assert_eq!((play.tally.admitted, play.tally.denied), (2, 1));
+        let play = replay_with_formats(builtin_formats(), &packed, PER_IP_POLICY).unwrap();
+        assert_eq!((play.stats.admitted, play.stats.denied), (2, 1));
     }
     let broken = &gzip(&first)[..20];
-    let failure = through(known(), broken, EACH).unwrap_err().to_string();
+    let failure = replay_with_formats(builtin_formats(), broken, PER_IP_POLICY).unwrap_err().to_string();
     assert!(failure.starts_with("cannot read log0: "), "{failure}");
 }
 
 /// The first file has every even second, the second every odd one; a limit of one in two seconds tells whether they were
 /// put together.
 #[test]
-fn files_are_put_together_by_time() {
+fn files_are_merged_by_time() {
     let line = |second: u64| {
         let (minute, second) = (second / 60, second % 60);
         format!("192.0.2.1 - - [01/Feb/2024:12:{minute:02}:{second:02} +0000] \"GET / HTTP/1.1\" 200 1\n")
     };
     let even: String = (0..600).step_by(2).map(line).collect();
     let odd: String = (1..600).step_by(2).map(line).collect();
-    let policy = policy("rules: [{ name: each, key: ip, quota: 1/s burst 1 }]");
-    let log = logs(&[even.as_bytes(), odd.as_bytes()], known(), &policy).unwrap();
-    let play = play(log, (&policy, Path::new("")), None, |_| {}).unwrap();
-    assert_eq!((play.tally.admitted, play.tally.denied, play.log.late), (600, 0, 0));
+    let policy = parse_policy("rules: [{ name: each, key: ip, quota: 1/s burst 1 }]");
+    let log = open_logs(&[even.as_bytes(), odd.as_bytes()], builtin_formats(), &policy).unwrap();
+    let play = replay_log(log, (&policy, Path::new("")), None, |_| {}).unwrap();
+    assert_eq!((play.stats.admitted, play.stats.denied, play.log.late), (600, 0, 0));
     assert_eq!(play.log.names, ["log0", "log1"]);
 }
 
 /// A file that is read in many batches gives the same as one that is read at once.
 #[test]
-fn batches_leave_no_seam() {
+fn batched_reading_equals_whole_reading() {
     let mut log = String::new();
     for place in 0..60_000_u64 {
         // Every hundredth line stands seven seconds too late.
@@ -225,18 +229,23 @@ fn batches_leave_no_seam() {
         );
     }
     assert!(log.len() > 4 << 20);
-    let policy = policy("rules: [{ name: each, key: ip, quota: 6/min }]");
-    let input = Input::stream("a stream", std::io::Cursor::new(log.clone().into_bytes()));
-    let opened = Log::open(vec![input], known(), None).unwrap();
+    let policy = parse_policy("rules: [{ name: each, key: ip, quota: 6/min }]");
+    let input = LogInput::from_stream("a stream", std::io::Cursor::new(log.clone().into_bytes()));
+    let opened = RequestLog::open(vec![input], builtin_formats(), None).unwrap();
     let mut seen = 0;
-    let play = play(opened, (&policy, Path::new("")), None, |progress| seen = progress.requests).unwrap();
+    let play =
+        replay_log(opened, (&policy, Path::new("")), None, |progress| seen = progress.requests).unwrap();
     assert_eq!((play.log.requests, play.log.late, seen), (60_000, 0, 60_000));
     assert_eq!(play.log.reordered, 590);
     let mut lines: Vec<&str> = log.lines().collect();
     lines.sort_by_key(|line| line[line.find('[').unwrap()..line.find(']').unwrap()].to_owned());
     let sorted = lines.join("\n");
-    let again =
-        through(known(), sorted.as_bytes(), "rules: [{ name: each, key: ip, quota: 6/min }]").unwrap();
-    assert_eq!((again.tally.denied, again.log.reordered), (play.tally.denied, 0));
-    assert!(play.tally.denied > 1_000);
+    let again = replay_with_formats(
+        builtin_formats(),
+        sorted.as_bytes(),
+        "rules: [{ name: each, key: ip, quota: 6/min }]",
+    )
+    .unwrap();
+    assert_eq!((again.stats.denied, again.log.reordered), (play.stats.denied, 0));
+    assert!(play.stats.denied > 1_000);
 }

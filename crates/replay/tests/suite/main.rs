@@ -2,12 +2,12 @@
 
 #![allow(clippy::unwrap_used, clippy::panic, reason = "this is how a test fails")]
 
-mod bad;
-mod compared;
+mod compare;
 mod counts;
-mod documents;
+mod delays;
+mod docs;
 mod formats;
-mod plain;
-mod play;
-mod suggested;
-mod waits;
+mod invalid_logs;
+mod reference;
+mod suggest;
+mod support;

@@ -28,7 +28,7 @@ impl Fields {
     /// use tidegate_core::{Decision, Quota, header::PolicyField};
     /// use tidegate_rule::Fields;
     ///
-    /// let label = PolicyField::new("api", &Quota::at_once(3)?);
+    /// let label = PolicyField::new("api", &Quota::count_statuses(3)?);
     /// let decision = Decision::holding(3, 1);
     /// let mut written = Vec::new();
     /// Fields::Ietf.write([(&label, &decision)], |name, value| written.push(format!("{name}: {value}")));

@@ -36,7 +36,7 @@ use tidegate_overload::Cause;
 /// assert_eq!(answer.get("ratelimit"), Some(r#""login";r=0;t=60"#));
 /// assert!(answer.body.contains(r#""detail":"Too many attempts.""#));
 ///
-/// let plain = Answer::from(&limited).status(503).text("Open back later.");
+/// let plain = Answer::from(&limited).status(503).text("OpenEpisode back later.");
 /// # Ok::<(), Box<dyn std::error::Error>>(())
 /// # }).unwrap();
 /// ```

@@ -16,17 +16,17 @@ use tidegate_limiter::{Clock, WaitError};
 /// others, and so many over all keys, so that many keys do not fill the memory. Clones are the same queue.
 ///
 /// ```
-/// use tidegate_limiter::Refused;
+/// use tidegate_limiter::Rejected;
 /// use tidegate_rule::Queue;
 ///
 /// let queue = Queue::new(1, 2);
 /// let first = queue.of_key("a").enter()?;
-/// assert_eq!(queue.of_key("a").enter().err(), Some(Refused::Full));
+/// assert_eq!(queue.of_key("a").enter().err(), Some(Rejected::Full));
 /// let second = queue.of_key("b").enter()?;
-/// assert_eq!(queue.of_key("c").enter().err(), Some(Refused::Full));
+/// assert_eq!(queue.of_key("c").enter().err(), Some(Rejected::Full));
 /// drop(first);
 /// assert!(queue.of_key("c").enter().is_ok());
-/// # Ok::<(), Refused>(())
+/// # Ok::<(), Rejected>(())
 /// ```
 #[derive(Clone)]
 pub struct Queue {

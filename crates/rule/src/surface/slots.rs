@@ -17,7 +17,7 @@ use tidegate_overload::{Cause, Rejection};
 /// use tidegate_rule::surface::RequestSlots;
 ///
 /// let slots = Slots::builder().max_waiters(200).build(64)?;
-/// let at_once = RequestSlots::new(slots).wait(Duration::from_millis(500));
+/// let count_statuses = RequestSlots::new(slots).wait(Duration::from_millis(500));
 /// # Ok::<(), tidegate_core::SettingError>(())
 /// ```
 ///

@@ -23,7 +23,7 @@ use tidegate_rule::{Evaluation, Fields};
 pub(super) enum Dialect {
     /// `X-Original-URI`, `X-Original-Method`, `X-Real-IP`.
     Nginx,
-    /// `X-Forwarded-Uri`, `-Method`, `-Host`, `-For`.
+    /// `X-ForwardedFor-Uri`, `-Method`, `-Host`, `-For`.
     Forwarded,
     /// The request itself, behind [`ENVOY`]; `X-Real-IP`.
     Envoy,

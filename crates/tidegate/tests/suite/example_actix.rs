@@ -10,19 +10,19 @@ use reqwest::{Client, Response};
 use std::net::TcpListener;
 
 #[test]
-fn a_shop_on_actix() {
+fn actix_example_limits_requests() {
     actix_web::rt::System::new().block_on(async {
         let listener = TcpListener::bind(("127.0.0.1", 0)).unwrap();
         let shop = format!("http://{}", listener.local_addr().unwrap());
         let server = actix::run(listener, 4).unwrap();
         let handle = server.handle();
         actix_web::rt::spawn(server);
-        visit(&shop).await;
+        check_shop(&shop).await;
         handle.stop(false).await;
     });
 }
 
-async fn visit(shop: &str) {
+async fn check_shop(shop: &str) {
     // A connection for each request: whichever worker serves it, the rules are the same.
     let client = || Client::builder().no_proxy().build().unwrap();
     let get = async |path: &str| client().get(format!("{shop}{path}")).send().await.unwrap();
@@ -31,8 +31,8 @@ async fn visit(shop: &str) {
     };
 
     let home = get("/").await;
-    assert_eq!(told(&home, "ratelimit-policy"), r#""client";q=100;w=360"#);
-    assert_eq!(told(&home, "ratelimit"), r#""client";r=99;t=4"#);
+    assert_eq!(header(&home, "ratelimit-policy"), r#""client";q=100;w=360"#);
+    assert_eq!(header(&home, "ratelimit"), r#""client";r=99;t=4"#);
     assert_eq!(home.text().await.unwrap(), "welcome");
 
     let attempts = ["guess", "open sesame", "guess", "guess", "open sesame"];
@@ -51,10 +51,10 @@ async fn visit(shop: &str) {
         assert_eq!(get("/search/limits").await.status(), status);
     }
     let refused = get("/search/limits").await;
-    assert_eq!(told(&refused, "content-type"), "application/problem+json");
-    assert!(told(&refused, "retry-after").parse::<u64>().unwrap() > 1);
+    assert_eq!(header(&refused, "content-type"), "application/problem+json");
+    assert!(header(&refused, "retry-after").parse::<u64>().unwrap() > 1);
 }
 
-fn told<'a>(response: &'a Response, name: &str) -> &'a str {
+fn header<'a>(response: &'a Response, name: &str) -> &'a str {
     response.headers()[name].to_str().unwrap()
 }

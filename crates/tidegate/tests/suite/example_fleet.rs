@@ -25,7 +25,7 @@ async fn serve(settings: Settings) -> String {
 }
 
 /// How often each status was answered to twenty visits, ten at each server.
-async fn visit(servers: [String; 2]) -> BTreeMap<u16, usize> {
+async fn count_statuses(servers: [String; 2]) -> BTreeMap<u16, usize> {
     let client = Client::builder().no_proxy().build().unwrap();
     let visits: Vec<_> =
         servers.iter().cycle().take(20).map(|server| tokio::spawn(client.get(server).send())).collect();
@@ -37,7 +37,7 @@ async fn visit(servers: [String; 2]) -> BTreeMap<u16, usize> {
 }
 
 /// Waits until a server has found Redis, as a visitor from elsewhere: nobody is let in before.
-async fn until_open(server: &str) {
+async fn wait_for_redis(server: &str) {
     let elsewhere = Client::builder().no_proxy().local_address(IpAddr::from([127, 0, 0, 2])).build().unwrap();
     while elsewhere.get(server).send().await.unwrap().status() != 200 {}
 }
@@ -51,13 +51,13 @@ async fn two_servers_share_redis() {
     };
     let servers = [serve(settings()).await, serve(settings()).await];
     for server in &servers {
-        until_open(server).await;
+        wait_for_redis(server).await;
     }
-    assert_eq!(visit(servers).await, BTreeMap::from([(200, 5), (429, 15)]));
+    assert_eq!(count_statuses(servers).await, BTreeMap::from([(200, 5), (429, 15)]));
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn in_memory_each_counts_for_itself() {
+async fn in_memory_servers_count_separately() {
     let servers = [serve(Settings::new()).await, serve(Settings::new()).await];
-    assert_eq!(visit(servers).await, BTreeMap::from([(200, 10), (429, 10)]));
+    assert_eq!(count_statuses(servers).await, BTreeMap::from([(200, 10), (429, 10)]));
 }

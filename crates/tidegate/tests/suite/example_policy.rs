@@ -13,7 +13,7 @@ use std::{
 use tokio::net::TcpListener;
 
 #[tokio::test]
-async fn a_service_whose_limits_are_in_a_file() {
+async fn policy_example_follows_file() {
     // By the hour, so that nothing comes back while this runs.
     let file = Path::new(env!("CARGO_MANIFEST_DIR")).join("examples/policy.yaml");
     let text = fs::read_to_string(file).unwrap().replace("/min", "/h");
@@ -38,8 +38,8 @@ async fn a_service_whose_limits_are_in_a_file() {
     for left in ["1", "0"] {
         let allowed = get().await;
         assert_eq!(allowed.status(), 200);
-        let told = allowed.headers()["ratelimit"].to_str().unwrap();
-        assert!(told.starts_with(&format!("\"everybody\";r={left};")), "{told}");
+        let ratelimit = allowed.headers()["ratelimit"].to_str().unwrap();
+        assert!(ratelimit.starts_with(&format!("\"everybody\";r={left};")), "{ratelimit}");
     }
     assert_eq!(get().await.status(), 429);
 
@@ -55,6 +55,6 @@ async fn a_service_whose_limits_are_in_a_file() {
         }
         answer = get().await;
     }
-    let told = answer.headers()["ratelimit"].to_str().unwrap();
-    assert!(told.starts_with(&format!("\"everybody\";r={};", 45 - admitted)), "{told}");
+    let ratelimit = answer.headers()["ratelimit"].to_str().unwrap();
+    assert!(ratelimit.starts_with(&format!("\"everybody\";r={};", 45 - admitted)), "{ratelimit}");
 }

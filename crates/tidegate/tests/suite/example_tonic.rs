@@ -6,7 +6,7 @@
 mod example;
 
 #[tokio::test]
-async fn a_layer_and_an_interceptor_count_side_by_side() {
+async fn tonic_example_layer_and_interceptor_limit() {
     let mut out = Vec::new();
     example::run(&mut out).await.unwrap();
     assert_eq!(

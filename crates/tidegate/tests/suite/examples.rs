@@ -10,7 +10,7 @@ mod attribute;
 mod consumer;
 
 #[test]
-fn a_program_with_attributes_alone() {
+fn attribute_example_output() {
     let mut out = Vec::new();
     attribute::run(&mut out).unwrap();
     assert_eq!(
@@ -32,7 +32,7 @@ the deepest floor is 3
 
 #[cfg(feature = "stream")]
 #[tokio::test(start_paused = true)]
-async fn a_consumer_of_a_stream() {
+async fn consumer_example_output() {
     let mut out = Vec::new();
     consumer::run(&mut out).await.unwrap();
     assert_eq!(

@@ -15,7 +15,7 @@ use std::{
 use tidegate::{
     Declaration, FailureMode, Gate, RequestLimit, Rules,
     rule::{Charge, Settings, request::Reply},
-    tower::{HttpHead, HttpReply, LimitLayer},
+    tower::{LimitLayer, TowerRequestHead, TowerResponseHead},
 };
 use tidegate_rule::{Evaluation, Verdict};
 use tidegate_testkit::servers::RedisServer;
@@ -42,15 +42,15 @@ fn limit(rules: &Rules, name: &'static str, quota: &str) -> RequestLimit {
 }
 
 /// What a rule has left for everybody together, or how many slots.
-async fn left(limit: &RequestLimit) -> u64 {
+async fn quota_remaining(limit: &RequestLimit) -> u64 {
     limit.rule().limiter().unwrap().key("").peek(0).await.remaining()
 }
 
 /// Waits until that much is left: what is given back comes back in the background.
-async fn until_left(limit: &RequestLimit, expected: u64) {
+async fn wait_for_remaining(limit: &RequestLimit, expected: u64) {
     let mut last = 0;
     for _ in 0..2_000 {
-        last = left(limit).await;
+        last = quota_remaining(limit).await;
         if last == expected {
             return;
         }
@@ -62,15 +62,15 @@ fn request() -> Request<()> {
     Request::builder().uri("/").body(()).unwrap()
 }
 
-async fn ask(gate: &Gate) -> Verdict {
-    match gate.check(&HttpHead::of(&request())) {
+async fn check_gate(gate: &Gate) -> Verdict {
+    match gate.check(&TowerRequestHead::new(&request())) {
         Evaluation::Ready(_) => panic!("Redis is asked later"),
         Evaluation::Pending(asking) => asking.await,
     }
 }
 
 /// How many scripts a server has run.
-fn scripts(server: &RedisServer) -> u64 {
+fn script_calls(server: &RedisServer) -> u64 {
     let stats = format!("{:?}", server.command(&["INFO", "commandstats"]).unwrap());
     let calls = |name: &str| {
         let rest = stats.split(&format!("cmdstat_{name}:calls=")).nth(1)?;
@@ -80,7 +80,7 @@ fn scripts(server: &RedisServer) -> u64 {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn stacked_limits_are_decided_as_a_whole_in_one_trip() {
+async fn stacked_limits_take_one_round_trip() {
     let server = RedisServer::start().unwrap();
     let rules = rules(&server, FailureMode::Closed).await;
     let gate = Gate::new([
@@ -89,22 +89,26 @@ async fn stacked_limits_are_decided_as_a_whole_in_one_trip() {
         limit(&rules, "jobs", "5 at once"),
     ]);
     // The first one finds that Redis does not know the script yet.
-    let first = ask(&gate).await;
-    let before = scripts(&server);
-    let second = ask(&gate).await;
-    assert_eq!(scripts(&server) - before, 1);
+    let first = check_gate(&gate).await;
+    let before = script_calls(&server);
+    let second = check_gate(&gate).await;
+    assert_eq!(script_calls(&server) - before, 1);
     assert!(first.is_admitted() && second.is_admitted());
     drop((first, second));
     for _ in 0..3 {
-        assert!(!ask(&gate).await.is_admitted());
+        assert!(!check_gate(&gate).await.is_admitted());
     }
     let [wide, narrow, jobs] = gate.limits() else { panic!("three") };
-    until_left(jobs, 5).await;
-    assert_eq!((left(wide).await, left(narrow).await), (98, 0), "who was refused has paid nothing");
+    wait_for_remaining(jobs, 5).await;
+    assert_eq!(
+        (quota_remaining(wide).await, quota_remaining(narrow).await),
+        (98, 0),
+        "who was refused has paid nothing"
+    );
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn what_is_paid_depends_on_the_answer() {
+async fn charge_depends_on_response() {
     let server = RedisServer::start().unwrap();
     let rules = rules(&server, FailureMode::Closed).await;
     let is = |status: u16| move |reply: &dyn Reply| reply.status() == status;
@@ -121,46 +125,48 @@ async fn what_is_paid_depends_on_the_answer() {
         if let Some(price) = priced {
             answer = answer.header("x-price", price);
         }
-        let verdict = ask(&gate).await;
-        assert!(verdict.settle(&gate, &HttpReply::of(&answer.body(()).unwrap())).is_empty());
+        let verdict = check_gate(&gate).await;
+        assert!(verdict.settle(&gate, &TowerResponseHead::new(&answer.body(()).unwrap())).is_empty());
         for ((limit, left), due) in gate.limits().iter().zip(&mut expected).zip(due) {
             *left -= due;
-            until_left(limit, *left).await;
+            wait_for_remaining(limit, *left).await;
         }
     }
 }
 
 /// Redis has decided, and its word is on the way; the client is gone before it is heard.
 #[tokio::test(flavor = "multi_thread")]
-async fn who_hangs_up_while_redis_is_asked_holds_nothing() {
+async fn cancelled_redis_check_holds_nothing() {
     let server = RedisServer::start().unwrap();
     let rules = rules(&server, FailureMode::Closed).await;
     let gate = Gate::new([limit(&rules, "jobs", "2 at once"), limit(&rules, "calls", "50 per 52w")]);
     for _ in 0..20 {
-        let Evaluation::Pending(asking) = gate.check(&HttpHead::of(&request())) else { panic!("later") };
+        let Evaluation::Pending(asking) = gate.check(&TowerRequestHead::new(&request())) else {
+            panic!("later")
+        };
         let mut asking = Box::pin(asking);
         let is_done = poll_fn(|context| Poll::Ready(asking.as_mut().poll(context).is_ready())).await;
         assert!(!is_done, "Redis takes longer than that");
     }
-    until_left(&gate.limits()[0], 2).await;
-    until_left(&gate.limits()[1], 50).await;
+    wait_for_remaining(&gate.limits()[0], 2).await;
+    wait_for_remaining(&gate.limits()[1], 50).await;
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn without_redis_each_rule_does_as_it_was_told() {
+async fn outage_mode_applies_per_rule() {
     for (outage, expected) in
         [(FailureMode::Open, 15), (FailureMode::Local { nodes: 2 }, 5), (FailureMode::Closed, 0)]
     {
         let server = RedisServer::start().unwrap();
         let rules = rules(&server, outage).await;
         let gate = Gate::new([limit(&rules, "calls", "10 per 52w"), limit(&rules, "more", "100 per 52w")]);
-        let held = ask(&gate).await;
-        assert!(held.is_admitted());
+        let verdict = check_gate(&gate).await;
+        assert!(verdict.is_admitted());
         server.kill();
-        drop(held);
+        drop(verdict);
         let mut admitted = 0;
         for _ in 0..15 {
-            admitted += usize::from(ask(&gate).await.is_admitted());
+            admitted += usize::from(check_gate(&gate).await.is_admitted());
         }
         assert_eq!(admitted, expected, "{outage:?}");
     }
@@ -175,9 +181,9 @@ async fn serve(app: Router) -> String {
 }
 
 /// A piece, and the rest when it is told to go on.
-struct Halves(u8, Pin<Box<dyn Future<Output = ()> + Send>>);
+struct TwoPartStream(u8, Pin<Box<dyn Future<Output = ()> + Send>>);
 
-impl futures_core::Stream for Halves {
+impl futures_core::Stream for TwoPartStream {
     type Item = Result<&'static str, std::convert::Infallible>;
 
     fn poll_next(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Option<Self::Item>> {
@@ -190,14 +196,14 @@ impl futures_core::Stream for Halves {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_slot_comes_back_when_the_body_has_been_sent() {
+async fn slot_is_released_when_body_is_sent() {
     let server = RedisServer::start().unwrap();
     let downloads = limit(&rules(&server, FailureMode::Closed).await, "downloads", "2 at once");
     let go_on = Arc::new(Notify::new());
     let told = go_on.clone();
     let download = get(async move || {
         let told = told.clone();
-        Body::from_stream(Halves(0, Box::pin(async move { told.notified().await })))
+        Body::from_stream(TwoPartStream(0, Box::pin(async move { told.notified().await })))
     });
     let address = serve(Router::new().route("/", download).layer(LimitLayer::new(downloads.clone()))).await;
     let client = reqwest::Client::builder().no_proxy().build().unwrap();
@@ -208,14 +214,14 @@ async fn a_slot_comes_back_when_the_body_has_been_sent() {
     go_on.notify_waiters();
     assert_eq!(first.text().await.unwrap(), "half");
     assert_eq!(second.text().await.unwrap(), "half");
-    until_left(&downloads, 2).await;
+    wait_for_remaining(&downloads, 2).await;
     // And when the client goes away in the middle of it.
     drop(visit().await);
-    until_left(&downloads, 2).await;
+    wait_for_remaining(&downloads, 2).await;
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_hundred_clients_of_two_servers_get_ten() {
+async fn two_servers_admit_ten_of_hundred_clients() {
     let redis = RedisServer::start().unwrap();
     let mut servers = Vec::new();
     for _ in 0..2 {

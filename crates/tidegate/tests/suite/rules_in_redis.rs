@@ -31,12 +31,12 @@ fn settings(server: &RedisServer) -> Settings {
 fn rules(server: &RedisServer) -> Rules {
     let rules = tidegate::rules();
     rules.apply(settings(server)).unwrap();
-    wait_for(&rules);
+    wait_for_store(&rules);
     rules
 }
 
 /// Waits until the store decides.
-fn wait_for(rules: &Rules) {
+fn wait_for_store(rules: &Rules) {
     let probe = rules.rule(Declaration::of("probe").quota("1000000 per 52w").unwrap()).unwrap();
     wait_until("the store decides", || probe.admit_blocking("", 1).map_err(|limited| limited.to_string()))
         .unwrap();
@@ -46,7 +46,7 @@ fn rule(rules: &Rules, name: &'static str, quota: &str) -> Rule {
     rules.rule(Declaration::of(name).quota(quota).unwrap()).unwrap()
 }
 
-const TEN: &str = "10 per 52w";
+const TEN_PER_YEAR: &str = "10 per 52w";
 
 fn one_thread() -> Runtime {
     Builder::new_current_thread().enable_all().build().unwrap()
@@ -57,11 +57,11 @@ fn many_threads() -> Runtime {
 }
 
 /// How many of so many calls are let through.
-fn admitted(rule: &Rule, calls: usize) -> usize {
+fn count_admitted(rule: &Rule, calls: usize) -> usize {
     (0..calls).filter(|_| rule.admit_blocking("all", 1).is_ok()).count()
 }
 
-async fn admitted_async(rule: &Rule, calls: usize) -> usize {
+async fn count_admitted_async(rule: &Rule, calls: usize) -> usize {
     let mut admitted = 0;
     for _ in 0..calls {
         admitted += usize::from(rule.admit("all", 1).await.is_ok());
@@ -70,14 +70,14 @@ async fn admitted_async(rule: &Rule, calls: usize) -> usize {
 }
 
 /// An executor that has never heard of tokio.
-fn drive<F: Future>(future: F) -> F::Output {
-    struct Unpark(Thread);
-    impl Wake for Unpark {
+fn block_on_thread<F: Future>(future: F) -> F::Output {
+    struct ThreadWaker(Thread);
+    impl Wake for ThreadWaker {
         fn wake(self: Arc<Self>) {
             self.0.unpark();
         }
     }
-    let waker = Waker::from(Arc::new(Unpark(thread::current())));
+    let waker = Waker::from(Arc::new(ThreadWaker(thread::current())));
     let (mut context, mut future) = (Context::from_waker(&waker), pin!(future));
     loop {
         match future.as_mut().poll(&mut context) {
@@ -88,26 +88,26 @@ fn drive<F: Future>(future: F) -> F::Output {
 }
 
 /// Calls a rule, and says how often it was let through.
-type Caller<'a> = dyn Fn(&Rule) -> usize + 'a;
+type RuleCaller<'a> = dyn Fn(&Rule) -> usize + 'a;
 
 #[test]
-fn from_wherever_it_is_called() {
+fn every_runtime_can_call_rule() {
     let server = RedisServer::start().unwrap();
     let rules = rules(&server);
-    let callers: [(&'static str, &Caller<'_>); 6] = [
-        ("a thread", &|rule| admitted(rule, 15)),
+    let callers: [(&'static str, &RuleCaller<'_>); 6] = [
+        ("a thread", &|rule| count_admitted(rule, 15)),
         ("a function within a runtime of one thread", &|rule| {
-            one_thread().block_on(async { admitted(rule, 15) })
+            one_thread().block_on(async { count_admitted(rule, 15) })
         }),
         ("a function within a runtime of many", &|rule| {
-            many_threads().block_on(async { admitted(rule, 15) })
+            many_threads().block_on(async { count_admitted(rule, 15) })
         }),
-        ("a task of one thread", &|rule| one_thread().block_on(admitted_async(rule, 15))),
-        ("a task of many", &|rule| many_threads().block_on(admitted_async(rule, 15))),
-        ("another executor", &|rule| drive(admitted_async(rule, 15))),
+        ("a task of one thread", &|rule| one_thread().block_on(count_admitted_async(rule, 15))),
+        ("a task of many", &|rule| many_threads().block_on(count_admitted_async(rule, 15))),
+        ("another executor", &|rule| block_on_thread(count_admitted_async(rule, 15))),
     ];
     for (name, call) in callers {
-        let rule = rule(&rules, name, TEN);
+        let rule = rule(&rules, name, TEN_PER_YEAR);
         assert_eq!(call(&rule), 10, "{name}");
         assert_eq!(rule.limiter().unwrap().degraded_count(), 0, "{name}");
     }
@@ -117,9 +117,9 @@ fn from_wherever_it_is_called() {
 }
 
 #[test]
-fn a_hundred_threads_get_ten() {
+fn ten_of_hundred_threads_are_admitted() {
     let server = RedisServer::start().unwrap();
-    let rule = rule(&rules(&server), "threads", TEN);
+    let rule = rule(&rules(&server), "threads", TEN_PER_YEAR);
     let (barrier, admitted) = (Barrier::new(100), AtomicUsize::new(0));
     thread::scope(|scope| {
         for _ in 0..100 {
@@ -133,10 +133,10 @@ fn a_hundred_threads_get_ten() {
 }
 
 #[test]
-fn a_hundred_tasks_get_ten_of_what_two_processes_share() {
+fn two_processes_admit_ten_of_hundred_tasks() {
     let server = RedisServer::start().unwrap();
     let processes = [rules(&server), rules(&server)];
-    let both = processes.each_ref().map(|rules| rule(rules, "tasks", TEN));
+    let both = processes.each_ref().map(|rules| rule(rules, "tasks", TEN_PER_YEAR));
     for runtime in [one_thread(), many_threads()] {
         let admitted = runtime.block_on(async {
             let calls = (0..100).map(|index| {
@@ -156,7 +156,7 @@ fn a_hundred_tasks_get_ten_of_what_two_processes_share() {
 
 /// A runtime whose only thread blocks cannot look after a connection. It does not have to.
 #[test]
-fn functions_that_block_do_not_keep_tasks_or_themselves_waiting() {
+fn blocking_calls_do_not_stall_runtime() {
     let server = RedisServer::start().unwrap();
     let rules = rules(&server);
     let (tasks, blocking) = (rule(&rules, "tasks", "1000 per 52w"), rule(&rules, "blocking", "1000 per 52w"));
@@ -183,21 +183,21 @@ fn functions_that_block_do_not_keep_tasks_or_themselves_waiting() {
 }
 
 #[test]
-fn without_the_server_the_settings_decide() {
+fn outage_settings_decide_without_server() {
     let server = RedisServer::start().unwrap();
     let rules = tidegate::rules();
     let of = |outage| settings(&server).deadline(Duration::from_millis(20)).on_outage(outage);
     rules.apply(of(FailureMode::Closed)).unwrap();
-    wait_for(&rules);
-    let rule = rule(&rules, "login", TEN);
+    wait_for_store(&rules);
+    let rule = rule(&rules, "login", TEN_PER_YEAR);
     server.kill();
     for (outage, expected) in
         [(FailureMode::Open, 15), (FailureMode::Local { nodes: 2 }, 5), (FailureMode::Closed, 0)]
     {
         let callers: [(&str, &dyn Fn() -> usize); 3] = [
-            ("a thread", &|| admitted(&rule, 15)),
-            ("within a runtime", &|| one_thread().block_on(async { admitted(&rule, 15) })),
-            ("another executor", &|| drive(admitted_async(&rule, 15))),
+            ("a thread", &|| count_admitted(&rule, 15)),
+            ("within a runtime", &|| one_thread().block_on(async { count_admitted(&rule, 15) })),
+            ("another executor", &|| block_on_thread(count_admitted_async(&rule, 15))),
         ];
         for (name, call) in callers {
             // Each caller finds a key that nobody has used without the server.
@@ -207,36 +207,36 @@ fn without_the_server_the_settings_decide() {
         }
     }
     server.restart().unwrap();
-    wait_for(&rules);
-    assert_eq!(admitted(&rule, 15), 10);
+    wait_for_store(&rules);
+    assert_eq!(count_admitted(&rule, 15), 10);
 
     // One that stands still keeps nobody for longer than it may take.
     server.pause().unwrap();
     rules.apply(of(FailureMode::Open)).unwrap();
-    assert_eq!(one_thread().block_on(async { admitted(&rule, 15) }), 15);
+    assert_eq!(one_thread().block_on(async { count_admitted(&rule, 15) }), 15);
     server.resume().unwrap();
 }
 
 #[test]
-fn a_bad_address_is_an_error_at_once_and_an_absent_server_is_none() {
+fn invalid_address_is_an_error_and_absent_server_is_not() {
     let server = RedisServer::start().unwrap();
     server.stop().unwrap();
     let rules = tidegate::rules();
-    let rule = rule(&rules, "login", TEN);
+    let rule = rule(&rules, "login", TEN_PER_YEAR);
     for bad in ["redis://:hunter2@", "http://:hunter2@db", "hunter2", "redis://a:hunter2@b,c"] {
         let error = rules.apply(Settings::new().store_at(bad)).unwrap_err();
-        let said = format!("{error} {error:?}");
-        assert!(said.starts_with("store: ") && !said.contains("hunter2"), "{said}");
+        let message = format!("{error} {error:?}");
+        assert!(message.starts_with("store: ") && !message.contains("hunter2"), "{message}");
     }
     rules.apply(settings(&server)).unwrap();
-    assert_eq!(admitted(&rule, 15), 0);
+    assert_eq!(count_admitted(&rule, 15), 0);
     server.restart().unwrap();
-    wait_for(&rules);
-    assert_eq!(admitted(&rule, 15), 10);
+    wait_for_store(&rules);
+    assert_eq!(count_admitted(&rule, 15), 10);
 }
 
 /// A slot, as soon as there is one: what is given back comes back in the background.
-async fn soon_held(rule: &Rule) -> tidegate::rule::Hold {
+async fn acquire_slot(rule: &Rule) -> tidegate::rule::Hold {
     loop {
         if let Ok(hold) = rule.hold("all").await {
             return hold;
@@ -245,13 +245,13 @@ async fn soon_held(rule: &Rule) -> tidegate::rule::Hold {
 }
 
 #[test]
-fn slots_come_back_from_wherever_they_are_dropped() {
+fn slots_are_released_from_any_thread() {
     let server = RedisServer::start().unwrap();
     let rules = rules(&server);
     let rule = rule(&rules, "jobs", "2 at once");
     let other = tidegate::rules();
     other.apply(settings(&server)).unwrap();
-    wait_for(&other);
+    wait_for_store(&other);
     let elsewhere = other.rule(Declaration::of("jobs").quota("2 at once").unwrap()).unwrap();
     // Another process has both as soon as they are back.
     let free = |what: &str| {
@@ -270,13 +270,13 @@ fn slots_come_back_from_wherever_they_are_dropped() {
     let held =
         [wait_until("a slot is free", || rule.hold_blocking("all").map_err(|limited| limited.to_string()))
             .unwrap()];
-    let held = (held, one_thread().block_on(soon_held(&rule)));
+    let held = (held, one_thread().block_on(acquire_slot(&rule)));
     assert!(elsewhere.hold_blocking("all").is_err());
     drop(held);
     free("dropped on a thread");
 
     let runtime = one_thread();
-    let held = runtime.block_on(async { [soon_held(&rule).await, soon_held(&rule).await] });
+    let held = runtime.block_on(async { [acquire_slot(&rule).await, acquire_slot(&rule).await] });
     drop(runtime);
     drop(held);
     free("dropped after the runtime that they were taken in");
@@ -285,7 +285,7 @@ fn slots_come_back_from_wherever_they_are_dropped() {
     let task_rule = rule.clone();
     let (has_slot, slot) = std::sync::mpsc::channel();
     let task = runtime.spawn(async move {
-        let _held = soon_held(&task_rule).await;
+        let _held = acquire_slot(&task_rule).await;
         has_slot.send(()).unwrap();
         std::future::pending::<()>().await;
     });
@@ -293,7 +293,7 @@ fn slots_come_back_from_wherever_they_are_dropped() {
     drop((task, runtime));
     free("dropped by a runtime that ends");
 
-    drive(async { drop(soon_held(&rule).await) });
+    block_on_thread(async { drop(acquire_slot(&rule).await) });
     free("dropped on another executor");
 
     // Asked for, and given up before the answer came.
@@ -311,7 +311,7 @@ fn slots_come_back_from_wherever_they_are_dropped() {
 }
 
 #[test]
-fn a_rule_that_moves_to_redis_while_it_is_hammered() {
+fn rule_moves_to_redis_under_load() {
     let server = RedisServer::start().unwrap();
     let rules = tidegate::rules();
     let rule = rule(&rules, "login", "100 per 52w");
@@ -337,26 +337,26 @@ fn a_rule_that_moves_to_redis_while_it_is_hammered() {
         // Twice the same, and another answer to outages: what Redis has counted stays counted.
         rules.apply(settings(&server)).unwrap();
         rules.apply(settings(&server).on_outage(FailureMode::Open)).unwrap();
-        wait_for(&rules);
+        wait_for_store(&rules);
         is_over.store(true, Ordering::Relaxed);
     });
     assert_eq!(admitted.into_inner(), 200);
 }
 
 #[test]
-fn other_numbers_keep_what_was_counted() {
+fn changed_quota_keeps_counters() {
     let server = RedisServer::start().unwrap();
     let rules = rules(&server);
-    let rule = rule(&rules, "login", TEN);
-    assert_eq!(admitted(&rule, 15), 10);
+    let rule = rule(&rules, "login", TEN_PER_YEAR);
+    assert_eq!(count_admitted(&rule, 15), 10);
     rules.apply(settings(&server).quota("login", "14 per 52w").unwrap()).unwrap();
-    assert_eq!(admitted(&rule, 15), 4);
+    assert_eq!(count_admitted(&rule, 15), 4);
     rules.apply(settings(&server).quota("login", "5 per 52w").unwrap()).unwrap();
-    assert_eq!(admitted(&rule, 15), 0);
+    assert_eq!(count_admitted(&rule, 15), 0);
     // In memory it starts anew, and so does what moves back only in name.
     rules.apply(Settings::new()).unwrap();
-    assert_eq!(admitted(&rule, 15), 10);
+    assert_eq!(count_admitted(&rule, 15), 10);
     rules.apply(settings(&server)).unwrap();
-    wait_for(&rules);
-    assert_eq!(admitted(&rule, 15), 0);
+    wait_for_store(&rules);
+    assert_eq!(count_admitted(&rule, 15), 0);
 }

@@ -1,19 +1,19 @@
 //! The client side: calls that keep a limit of their own, and do as servers say.
 //!
 //! ```text
-//!   call ──▶ told to wait? ──▶ rule ──▶ inner ──▶ answer
+//!   call ──▶ told request_to wait? ──▶ rule ──▶ inner ──▶ answer
 //!               ▲                                   │ 429, 503: Retry-After
-//!               └────────── until then ◀────────────┘ any: RateLimit with nothing left
+//!               └────────── blocked_until then ◀────────────┘ any: RateLimit with nothing left
 //! ```
 
-mod advice;
+mod backoffs;
 mod error;
-mod hosts;
 mod layer;
+mod message;
+mod retry_after;
 mod service;
-mod wire;
 
-pub use error::PoliteError;
-pub use layer::PoliteLayer;
-pub use service::{Polite, PoliteFuture};
-pub use wire::{Inbound, Outbound};
+pub use error::RetryAfterError;
+pub use layer::RetryAfterLayer;
+pub use message::{ClientRequest, ClientResponse};
+pub use service::{RetryAfterFuture, RetryAfterService};

@@ -1,9 +1,9 @@
 //! A client that is polite.
 
 use super::{
-    error::PoliteError,
-    layer::PoliteLayer,
-    wire::{Inbound, Outbound},
+    error::RetryAfterError,
+    layer::RetryAfterLayer,
+    message::{ClientRequest, ClientResponse},
 };
 use std::{
     fmt,
@@ -14,23 +14,23 @@ use std::{
 };
 use tower_service::Service;
 
-/// A client that keeps a limit of its own and does as servers say; see [`PoliteLayer`](super::PoliteLayer).
+/// A client that keeps a limit of its own and does as servers say; see [`RetryAfterLayer`](super::RetryAfterLayer).
 #[derive(Clone)]
-pub struct Polite<S> {
+pub struct RetryAfterService<S> {
     inner: S,
-    settings: Arc<PoliteLayer>,
+    settings: Arc<RetryAfterLayer>,
 }
 
-impl<S> Polite<S> {
-    pub(super) fn new(inner: S, settings: Arc<PoliteLayer>) -> Self {
+impl<S> RetryAfterService<S> {
+    pub(super) fn new(inner: S, settings: Arc<RetryAfterLayer>) -> Self {
         Self { inner, settings }
     }
 
     /// Sends one request: waits until the client is ready, until it may, and for the answer.
-    pub async fn send<Q>(&self, request: Q) -> Result<S::Response, PoliteError<S::Error>>
+    pub async fn send<Q>(&self, request: Q) -> Result<S::Response, RetryAfterError<S::Error>>
     where
-        S: Service<Q, Response: Inbound, Future: Send> + Clone + Send + 'static,
-        Q: Outbound + Send + 'static,
+        S: Service<Q, Response: ClientResponse, Future: Send> + Clone + Send + 'static,
+        Q: ClientRequest + Send + 'static,
     {
         let mut client = self.clone();
         poll_fn(|context| client.poll_ready(context)).await?;
@@ -43,17 +43,17 @@ impl<S> Polite<S> {
     }
 }
 
-impl<S, Q> Service<Q> for Polite<S>
+impl<S, Q> Service<Q> for RetryAfterService<S>
 where
-    S: Service<Q, Response: Inbound, Future: Send> + Clone + Send + 'static,
-    Q: Outbound + Send + 'static,
+    S: Service<Q, Response: ClientResponse, Future: Send> + Clone + Send + 'static,
+    Q: ClientRequest + Send + 'static,
 {
     type Response = S::Response;
-    type Error = PoliteError<S::Error>;
-    type Future = PoliteFuture<S::Response, S::Error>;
+    type Error = RetryAfterError<S::Error>;
+    type Future = RetryAfterFuture<S::Response, S::Error>;
 
     fn poll_ready(&mut self, context: &mut Context<'_>) -> Poll<Result<(), Self::Error>> {
-        self.inner.poll_ready(context).map_err(PoliteError::Failed)
+        self.inner.poll_ready(context).map_err(RetryAfterError::Failed)
     }
 
     fn call(&mut self, request: Q) -> Self::Future {
@@ -64,18 +64,18 @@ where
         let key = settings.server_key(&request);
         Box::pin(async move {
             settings.admit(&key).await?;
-            let answer = inner.call(request).await.map_err(PoliteError::Failed)?;
-            settings.learn(&key, &answer);
+            let answer = inner.call(request).await.map_err(RetryAfterError::Failed)?;
+            settings.record_response(&key, &answer);
             Ok(answer)
         })
     }
 }
 
 /// A call that waits until it may, is made, and hears what the server says. Dropping it gives up all of that.
-pub type PoliteFuture<T, E> = Pin<Box<dyn Future<Output = Result<T, PoliteError<E>>> + Send>>;
+pub type RetryAfterFuture<T, E> = Pin<Box<dyn Future<Output = Result<T, RetryAfterError<E>>> + Send>>;
 
-impl<S: fmt::Debug> fmt::Debug for Polite<S> {
+impl<S: fmt::Debug> fmt::Debug for RetryAfterService<S> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Polite").field("inner", &self.inner).finish_non_exhaustive()
+        f.debug_struct("RetryAfterService").field("inner", &self.inner).finish_non_exhaustive()
     }
 }

@@ -1,6 +1,6 @@
 //! A gate as an interceptor of tonic.
 
-use crate::{head::peer, held::Wire};
+use crate::{head::peer_address, permit::ResponseProtocol};
 use http::HeaderMap;
 use std::{
     any::Any,
@@ -23,7 +23,7 @@ use tonic::{Request, Status, service::Interceptor};
 ///
 /// let reports = RequestLimit::of(Declaration::of("reports").quota("10/min")?)?.key(key::peer());
 /// let interceptor = RuleInterceptor::new(reports)?;
-/// // ReportsServer::with_interceptor(reports, interceptor)
+/// // ReportsServer::serve_with_interceptor(reports, interceptor)
 /// # Ok::<(), tidegate_limiter::BuildError>(())
 /// ```
 ///
@@ -65,29 +65,29 @@ impl RuleInterceptor {
                 }
                 (None, None) => return Ok(Self { gate, is_store_reported: Arc::default() }),
             };
-        Err(SettingError::new(problem, FIX).into())
+        Err(SettingError::new(problem, BLOCKING_RULE_FIX).into())
     }
 
     /// What a refused call is answered with.
     #[cold]
-    fn refuse(&self, verdict: &Verdict) -> Status {
+    fn reject(&self, verdict: &Verdict) -> Status {
         let stored = self.gate.limits().iter().map(RequestLimit::rule).find(|rule| is_in_store(rule));
         if let Some(rule) = stored
             && !self.is_store_reported.swap(true, Ordering::Relaxed)
         {
             tracing::error!(
                 rule = rule.name(),
-                fix = FIX,
+                fix = BLOCKING_RULE_FIX,
                 "an interceptor cannot ask a store; calls are refused"
             );
         }
-        let answer = Wire::Grpc.answer(&self.gate, verdict);
+        let answer = ResponseProtocol::Grpc.reject(&self.gate, verdict);
         let unsaid = || Status::unavailable("the server cannot take this call now");
         Status::from_header_map(answer.headers()).unwrap_or_else(unsaid)
     }
 }
 
-const FIX: &str = "use `LimitLayer`, as in `Server::builder().layer(LimitLayer::new(gate))`";
+const BLOCKING_RULE_FIX: &str = "use `LimitLayer`, as in `Server::builder().layer(LimitLayer::new(gate))`";
 
 fn is_in_store(rule: &Rule) -> bool {
     rule.limiter().is_some_and(|limiter| !limiter.is_in_memory())
@@ -95,26 +95,26 @@ fn is_in_store(rule: &Rule) -> bool {
 
 impl Interceptor for RuleInterceptor {
     fn call(&mut self, request: Request<()>) -> Result<Request<()>, Status> {
-        let head = CallHead(&request);
+        let head = TonicRequestHead(&request);
         let mut verdict = Verdict::default();
         let pending = self.gate.evaluate(&head, Limits::Matching, Run::Immediate, &mut verdict);
         match pending.is_none() && verdict.is_admitted() {
             true => Ok(request),
-            false => Err(self.refuse(&verdict)),
+            false => Err(self.reject(&verdict)),
         }
     }
 }
 
 /// What an interceptor sees of a call.
-struct CallHead<'a>(&'a Request<()>);
+struct TonicRequestHead<'a>(&'a Request<()>);
 
-impl CallHead<'_> {
+impl TonicRequestHead<'_> {
     fn headers(&self) -> &HeaderMap {
         self.0.metadata().as_ref()
     }
 }
 
-impl Head for CallHead<'_> {
+impl Head for TonicRequestHead<'_> {
     fn method(&self) -> &str {
         "POST"
     }
@@ -133,7 +133,7 @@ impl Head for CallHead<'_> {
     }
 
     fn peer(&self) -> Option<IpAddr> {
-        peer(self.0.extensions())
+        peer_address(self.0.extensions())
     }
 
     fn peer_fix(&self) -> Option<&'static str> {

@@ -6,4 +6,4 @@ mod status;
 
 #[cfg(feature = "tonic")]
 pub use interceptor::RuleInterceptor;
-pub(crate) use status::{Code, STATUS, is_grpc, status_headers};
+pub(crate) use status::{GRPC_STATUS, GrpcCode, is_grpc, write_status_headers};

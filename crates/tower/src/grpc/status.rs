@@ -7,13 +7,13 @@ use std::{fmt::Write as _, time::Duration};
 
 /// A code of gRPC.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct Code(pub(crate) u8);
+pub(crate) struct GrpcCode(pub(crate) u8);
 
-const MESSAGE: HeaderName = HeaderName::from_static("grpc-message");
-pub(crate) const STATUS: HeaderName = HeaderName::from_static("grpc-status");
-const DETAILS: HeaderName = HeaderName::from_static("grpc-status-details-bin");
+const GRPC_MESSAGE: HeaderName = HeaderName::from_static("grpc-message");
+pub(crate) const GRPC_STATUS: HeaderName = HeaderName::from_static("grpc-status");
+const GRPC_STATUS_DETAILS: HeaderName = HeaderName::from_static("grpc-status-details-bin");
 
-impl Code {
+impl GrpcCode {
     const UNKNOWN: Self = Self(2);
     const INVALID_ARGUMENT: Self = Self(3);
     const PERMISSION_DENIED: Self = Self(7);
@@ -22,7 +22,7 @@ impl Code {
     const UNAUTHENTICATED: Self = Self(16);
 
     /// What stands for a status of HTTP with which somebody is refused.
-    pub(crate) fn of_http(status: u16) -> Self {
+    pub(crate) fn from_http_status(status: u16) -> Self {
         match status {
             400 => Self::INVALID_ARGUMENT,
             401 => Self::UNAUTHENTICATED,
@@ -42,21 +42,26 @@ pub(crate) fn is_grpc(headers: &HeaderMap) -> bool {
 }
 
 /// The headers of an answer that is nothing but a status; the status of HTTP beside it is 200.
-pub(crate) fn status_headers(headers: &mut HeaderMap, code: Code, message: &str, retry: Option<Duration>) {
+pub(crate) fn write_status_headers(
+    headers: &mut HeaderMap,
+    code: GrpcCode,
+    message: &str,
+    retry: Option<Duration>,
+) {
     headers.insert(header::CONTENT_TYPE, HeaderValue::from_static("application/grpc"));
-    headers.insert(STATUS, HeaderValue::from(u16::from(code.0)));
-    if let Ok(message) = HeaderValue::from_str(&escaped(message)) {
-        headers.insert(MESSAGE, message);
+    headers.insert(GRPC_STATUS, HeaderValue::from(u16::from(code.0)));
+    if let Ok(message) = HeaderValue::from_str(&percent_encode(message)) {
+        headers.insert(GRPC_MESSAGE, message);
     }
     if let Some(retry) = retry
-        && let Ok(details) = HeaderValue::from_str(&base64(&details(code, message, retry)))
+        && let Ok(details) = HeaderValue::from_str(&encode_base64(&encode_details(code, message, retry)))
     {
-        headers.insert(DETAILS, details);
+        headers.insert(GRPC_STATUS_DETAILS, details);
     }
 }
 
 /// A message may be any text; a header may not.
-fn escaped(message: &str) -> String {
+fn percent_encode(message: &str) -> String {
     let mut escaped = String::with_capacity(message.len());
     for byte in message.bytes() {
         match byte {
@@ -68,37 +73,37 @@ fn escaped(message: &str) -> String {
     escaped
 }
 
-/// `google.rpc.Status` with a `google.rpc.RetryInfo`, as protobuf.
-fn details(code: Code, message: &str, retry: Duration) -> Vec<u8> {
+/// `google.rpc.TestStatus` with a `google.rpc.RetryInfo`, as protobuf.
+fn encode_details(code: GrpcCode, message: &str, retry: Duration) -> Vec<u8> {
     let mut delay = Vec::new();
-    number(&mut delay, 1, retry.as_secs());
-    number(&mut delay, 2, retry.subsec_nanos().into());
+    encode_varint_field(&mut delay, 1, retry.as_secs());
+    encode_varint_field(&mut delay, 2, retry.subsec_nanos().into());
     let mut info = Vec::new();
-    bytes(&mut info, 1, &delay);
+    encode_bytes_field(&mut info, 1, &delay);
     let mut any = Vec::new();
-    bytes(&mut any, 1, b"type.googleapis.com/google.rpc.RetryInfo");
-    bytes(&mut any, 2, &info);
+    encode_bytes_field(&mut any, 1, b"type.googleapis.com/google.rpc.RetryInfo");
+    encode_bytes_field(&mut any, 2, &info);
     let mut status = Vec::new();
-    number(&mut status, 1, code.0.into());
-    bytes(&mut status, 2, message.as_bytes());
-    bytes(&mut status, 3, &any);
+    encode_varint_field(&mut status, 1, code.0.into());
+    encode_bytes_field(&mut status, 2, message.as_bytes());
+    encode_bytes_field(&mut status, 3, &any);
     status
 }
 
-fn number(out: &mut Vec<u8>, field: u8, value: u64) {
+fn encode_varint_field(out: &mut Vec<u8>, field: u8, value: u64) {
     if value != 0 {
         out.push(field << 3);
-        varint(out, value);
+        encode_varint(out, value);
     }
 }
 
-fn bytes(out: &mut Vec<u8>, field: u8, value: &[u8]) {
+fn encode_bytes_field(out: &mut Vec<u8>, field: u8, value: &[u8]) {
     out.push(field << 3 | 2);
-    varint(out, value.len() as u64);
+    encode_varint(out, value.len() as u64);
     out.extend_from_slice(value);
 }
 
-fn varint(out: &mut Vec<u8>, mut value: u64) {
+fn encode_varint(out: &mut Vec<u8>, mut value: u64) {
     while value >= 0x80 {
         out.push(value as u8 | 0x80);
         value >>= 7;
@@ -107,14 +112,14 @@ fn varint(out: &mut Vec<u8>, mut value: u64) {
 }
 
 /// Base64 without padding, as gRPC wants it.
-fn base64(bytes: &[u8]) -> String {
-    const LETTERS: &[u8; 64] = b"ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789+/";
+fn encode_base64(bytes: &[u8]) -> String {
+    const ALPHABET: &[u8; 64] = b"ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789+/";
     let mut text = String::with_capacity(bytes.len().div_ceil(3) * 4);
     for three in bytes.chunks(3) {
         let at = |place: usize| u32::from(three.get(place).copied().unwrap_or(0));
         let bits = at(0) << 16 | at(1) << 8 | at(2);
         for place in 0..=three.len() {
-            text.push(LETTERS[(bits >> (18 - 6 * place) & 63) as usize].into());
+            text.push(ALPHABET[(bits >> (18 - 6 * place) & 63) as usize].into());
         }
     }
     text
@@ -125,22 +130,22 @@ mod tests {
     use super::*;
 
     #[test]
-    fn base64_is_that_of_everybody() {
+    fn base64_matches_rfc_4648() {
         for (bytes, text) in [("", ""), ("f", "Zg"), ("fo", "Zm8"), ("foo", "Zm9v"), ("foob", "Zm9vYg")] {
-            assert_eq!(base64(bytes.as_bytes()), text);
+            assert_eq!(encode_base64(bytes.as_bytes()), text);
         }
     }
 
     #[test]
-    fn a_request_says_that_it_is_grpc() {
-        let said = |kind: &'static str| {
+    fn grpc_content_type_is_detected() {
+        let is_grpc_type = |kind: &'static str| {
             is_grpc(&HeaderMap::from_iter([(header::CONTENT_TYPE, HeaderValue::from_static(kind))]))
         };
         for kind in ["application/grpc", "application/grpc+proto", "application/grpc;charset=utf-8"] {
-            assert!(said(kind), "{kind}");
+            assert!(is_grpc_type(kind), "{kind}");
         }
         for kind in ["application/grpc-web", "application/json", "", "text/application/grpc"] {
-            assert!(!said(kind), "{kind}");
+            assert!(!is_grpc_type(kind), "{kind}");
         }
         assert!(!is_grpc(&HeaderMap::new()));
     }
@@ -148,12 +153,12 @@ mod tests {
     /// tonic reads what we wrote.
     #[cfg(feature = "tonic")]
     #[test]
-    fn tonic_reads_the_code_the_message_and_the_delay() {
+    fn tonic_decodes_status_headers() {
         use tonic_types::StatusExt as _;
         let mut headers = HeaderMap::new();
         let retry = Duration::new(300, 5_000);
         let message = "100 % zu viel: später, \u{1F600}\n";
-        status_headers(&mut headers, Code::RESOURCE_EXHAUSTED, message, Some(retry));
+        write_status_headers(&mut headers, GrpcCode::RESOURCE_EXHAUSTED, message, Some(retry));
         let status = tonic::Status::from_header_map(&headers).unwrap();
         assert_eq!((status.code(), status.message()), (tonic::Code::ResourceExhausted, message));
         assert_eq!(status.get_details_retry_info().unwrap().retry_delay, Some(retry));

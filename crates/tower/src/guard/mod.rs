@@ -1,8 +1,8 @@
 //! Breakers, adaptive limits and throttles that follow errors, in front of a service.
 //!
 //! ```text
-//!   call ──▶ guard ──pass──▶ inner ──▶ head ──▶ body
-//!              │                         └─ or ──┴──▶ report
+//!   call ──▶ guard ──advance──▶ inner ──▶ head ──▶ body
+//!              │                         └─ or ──┴──▶ classify
 //!              └──rejection──▶ 503, Retry-After
 //! ```
 
@@ -13,9 +13,9 @@ mod reqwest;
 pub use reqwest::GuardedCall;
 
 use crate::{
-    head::HttpHead,
-    held::{HeldBody, HeldFuture, Wire, refuse},
+    head::TowerRequestHead,
     middleware::{MiddlewareLayer, MiddlewareService},
+    permit::{PermitBody, PermitFuture, ResponseProtocol, reject},
 };
 use http::{Request, Response};
 use http_body::Body;
@@ -37,9 +37,9 @@ use tower_service::Service;
 /// use tidegate_rule::request::key;
 /// use tidegate_tower::{GuardLayer, Guards, RequestGuard, Until};
 ///
-/// // Acquire server: as much in flight as the promised latency allows, until the bodies are sent.
+/// // Acquire server: as much in flight as the promised latency allows, blocked_until the bodies are sent.
 /// let limit = Arc::new(AdaptiveLimit::new(Anchored::new(Micros::from_millis(250))?)?);
-/// let server = GuardLayer::new(RequestGuard::new(limit).named("api").until(Until::Body));
+/// let server = GuardLayer::new(RequestGuard::new(limit).host_header("api").blocked_until(Until::BodyHandling));
 ///
 /// // Acquire client: a breaker for each host.
 /// let settings = BreakerSettings::builder().over_calls(100).build()?;
@@ -86,9 +86,9 @@ where
     G: Guard + Settle<Entry: Send + Sync> + Send + Sync + 'static,
     R: Body,
 {
-    type Response = Response<HeldBody<R>>;
+    type Response = Response<PermitBody<R>>;
     type Error = S::Error;
-    type Future = HeldFuture<S::Future, Pass<Arc<G>>>;
+    type Future = PermitFuture<S::Future, Pass<Arc<G>>>;
 
     fn poll_ready(&mut self, context: &mut Context<'_>) -> Poll<Result<(), S::Error>> {
         self.inner.poll_ready(context)
@@ -96,9 +96,9 @@ where
 
     fn call(&mut self, request: Request<B>) -> Self::Future {
         let terms = self.settings.terms();
-        match self.settings.try_pass(&HttpHead::of(&request)) {
-            Ok(pass) => HeldFuture::serving(self.inner.call(request), pass, terms.clone()),
-            Err(cause) => HeldFuture::answered(refuse(terms, Wire::of(&request), cause)),
+        match self.settings.try_pass(&TowerRequestHead::new(&request)) {
+            Ok(pass) => PermitFuture::forward(self.inner.call(request), pass, terms.clone()),
+            Err(cause) => PermitFuture::respond(reject(terms, ResponseProtocol::detect(&request), cause)),
         }
     }
 }

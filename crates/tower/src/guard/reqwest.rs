@@ -1,8 +1,8 @@
 //! A guard in front of reqwest.
 
 use crate::{
-    held::{Held, HeldBody, Wire, refuse},
     middleware::MiddlewareService,
+    permit::{PermitBody, RequestPermit, ResponseProtocol, reject},
 };
 use pin_project_lite::pin_project;
 use reqwest::{Body, Request, Response, ResponseBuilderExt as _, Url};
@@ -39,15 +39,17 @@ where
 
     fn call(&mut self, request: Request) -> Self::Future {
         let terms = self.settings.terms();
-        match self.settings.try_pass(&CallHead(&request)) {
+        match self.settings.try_pass(&ReqwestRequestHead(&request)) {
             Ok(pass) => {
-                let (held, terms) = (Some(pass), terms.clone());
-                GuardedCall { state: State::Made { call: self.inner.call(request), held, terms } }
+                let (permit, terms) = (Some(pass), terms.clone());
+                GuardedCall {
+                    state: GuardedCallState::Call { call: self.inner.call(request), permit, terms },
+                }
             }
             Err(cause) => {
-                let mut refusal = refuse(terms, Wire::Http, cause);
+                let mut refusal = reject(terms, ResponseProtocol::Http, cause);
                 refusal.extensions_mut().extend(url_extension(request.url().clone()));
-                GuardedCall { state: State::Refused { response: Some(refusal.into()) } }
+                GuardedCall { state: GuardedCallState::Rejected { response: Some(refusal.into()) } }
             }
         }
     }
@@ -70,44 +72,44 @@ pin_project! {
     /// A call of reqwest that was let through, or was not. Dropping it gives back what it holds.
     pub struct GuardedCall<F, H> {
         #[pin]
-        state: State<F, H>,
+        state: GuardedCallState<F, H>,
     }
 }
 
 pin_project! {
-    #[project = StateProjection]
-    enum State<F, H> {
-        Made { #[pin] call: F, held: Option<H>, terms: Arc<Terms> },
-        Refused { response: Option<Response> },
+    #[project = GuardedCallStateProjection]
+    enum GuardedCallState<F, H> {
+        Call { #[pin] call: F, permit: Option<H>, terms: Arc<Terms> },
+        Rejected { response: Option<Response> },
     }
 }
 
 impl<F, H, E> Future for GuardedCall<F, H>
 where
     F: Future<Output = Result<Response, E>>,
-    H: Held,
+    H: RequestPermit,
 {
     type Output = Result<Response, E>;
 
     fn poll(self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Self::Output> {
-        let (call, held, terms) = match self.project().state.project() {
-            StateProjection::Made { call, held, terms } => (call, held, terms),
+        let (call, permit, terms) = match self.project().state.project() {
+            GuardedCallStateProjection::Call { call, permit, terms } => (call, permit, terms),
             // Polled again after it was done: there is nothing to say.
-            StateProjection::Refused { response } => {
+            GuardedCallStateProjection::Rejected { response } => {
                 return response.take().map_or(Poll::Pending, |response| Poll::Ready(Ok(response)));
             }
         };
         let result = ready!(call.poll(context));
         let report = match &result {
-            Ok(response) => (terms.classify)(Some(&Said(response))),
+            Ok(response) => (terms.classify)(Some(&ReqwestResponseHead(response))),
             Err(_) => (terms.classify)(None),
         };
-        Poll::Ready(match (result, held.take(), terms.until) {
-            (Ok(response), Some(held), Until::Body) => {
-                Ok(with_body(response, |body| HeldBody::holding(body, held, report, terms)))
+        Poll::Ready(match (result, permit.take(), terms.until) {
+            (Ok(response), Some(permit), Until::Body) => {
+                Ok(with_body(response, |body| PermitBody::with_permit(body, permit, report, terms)))
             }
-            (result, held, _) => {
-                held.into_iter().for_each(|held| held.end(report));
+            (result, permit, _) => {
+                permit.into_iter().for_each(|permit| permit.release(report));
                 result
             }
         })
@@ -121,7 +123,7 @@ impl<F, H> fmt::Debug for GuardedCall<F, H> {
 }
 
 /// The same response, with its body in another. It keeps its address, which a response of `http` does not know.
-fn with_body(response: Response, wrap: impl FnOnce(Body) -> HeldBody<Body>) -> Response {
+fn with_body(response: Response, wrap: impl FnOnce(Body) -> PermitBody<Body>) -> Response {
     let url = response.url().clone();
     let mut response = http::Response::<Body>::from(response);
     response.extensions_mut().extend(url_extension(url));
@@ -135,9 +137,9 @@ fn url_extension(url: Url) -> http::Extensions {
 }
 
 /// A request of reqwest as guards see it.
-struct CallHead<'a>(&'a Request);
+struct ReqwestRequestHead<'a>(&'a Request);
 
-impl Head for CallHead<'_> {
+impl Head for ReqwestRequestHead<'_> {
     fn method(&self) -> &str {
         self.0.method().as_str()
     }
@@ -172,9 +174,9 @@ impl Head for CallHead<'_> {
 }
 
 /// A response of reqwest as guards see it.
-struct Said<'a>(&'a Response);
+struct ReqwestResponseHead<'a>(&'a Response);
 
-impl Reply for Said<'_> {
+impl Reply for ReqwestResponseHead<'_> {
     fn status(&self) -> u16 {
         self.0.status().as_u16()
     }

@@ -1,10 +1,10 @@
 //! The answer of a service behind a gate.
 
 use super::{
-    answer::{Refusal, Wire},
-    headers::{RateLimitHeaders, enforced},
+    headers::{RateLimitHeaders, enforced_decision},
+    rejection::{BoxedRejection, ResponseProtocol},
 };
-use crate::{GateBody, HttpReply};
+use crate::{GateBody, TowerResponseHead};
 use http::{Request, Response};
 use pin_project_lite::pin_project;
 use std::{
@@ -31,22 +31,22 @@ pin_project! {
         // needed before and after the call is given away as a whole.
         #[pin]
         call: Option<S::Future>,
-        before: Before<S, B>,
-        after: After,
+        check: LimitCheckState<S, B>,
+        on_response: LimitResponseAction,
     }
 }
 
 /// What there is to be done before the service is called.
-enum Before<S, B> {
-    Nothing,
+enum LimitCheckState<S, B> {
+    Done,
     /// Its rules are still evaluated.
-    Pending(Box<Waiting<S, B>>),
+    Pending(Box<PendingLimitCheck<S, B>>),
     /// It will not be called.
-    Refused(Refusal),
+    Rejected(BoxedRejection),
 }
 
 /// A request whose rules are still evaluated, and the service that was found ready for it.
-struct Waiting<S, B> {
+struct PendingLimitCheck<S, B> {
     verdict: Pending<Verdict>,
     gate: Gate,
     service: S,
@@ -55,33 +55,33 @@ struct Waiting<S, B> {
 
 /// What is to be done with the response: most requests have nothing to settle, and where headers are off none to write.
 #[derive(Debug)]
-pub(super) struct After {
+pub(super) struct LimitResponseAction {
     headers: RateLimitHeaders,
-    held: Option<Box<(Gate, Verdict)>>,
+    reserved: Option<Box<(Gate, Verdict)>>,
 }
 
 /// What a gate decided on a request. Two words on purpose, since most requests return it: they fit into registers.
-pub(super) enum Checked {
+pub(super) enum LimitCheckResult {
     /// With nothing to settle.
     Admitted(RateLimitHeaders),
-    Holding(Box<After>),
+    Reserved(Box<LimitResponseAction>),
     Denied(Box<Verdict>),
     Pending(Box<Pending<Verdict>>),
 }
 
-impl Checked {
+impl LimitCheckResult {
     #[inline]
-    pub(super) fn of(gate: &Gate, evaluation: Evaluation<Verdict>) -> Self {
+    pub(super) fn from_evaluation(gate: &Gate, evaluation: Evaluation<Verdict>) -> Self {
         match evaluation {
             Evaluation::Ready(verdict) => {
-                if let Some((limit, decision)) = verdict.only().and_then(enforced)
+                if let Some((limit, decision)) = verdict.only().and_then(enforced_decision)
                     && decision.is_granted()
                     && !verdict.holds_anything()
-                    && let Some(headers) = RateLimitHeaders::of_one(gate, limit, decision)
+                    && let Some(headers) = RateLimitHeaders::from_decision(gate, limit, decision)
                 {
                     return Self::Admitted(headers);
                 }
-                Self::of_verdict(gate, verdict)
+                Self::from_verdict(gate, verdict)
             }
             Evaluation::Pending(verdict) => Self::Pending(Box::new(verdict)),
         }
@@ -89,44 +89,46 @@ impl Checked {
 
     /// By the decision of the only limit of a gate that reads only the address of the peer.
     #[inline]
-    pub(super) fn of_peer(gate: &Gate, decision: Decision) -> Self {
+    pub(super) fn from_peer_decision(gate: &Gate, decision: Decision) -> Self {
         if decision.is_granted()
-            && let Some(headers) = RateLimitHeaders::of_one(gate, 0, &decision)
+            && let Some(headers) = RateLimitHeaders::from_decision(gate, 0, &decision)
         {
             return Self::Admitted(headers);
         }
-        Self::of_verdict(gate, LimitDecision::enforced(0, decision).into())
+        Self::from_verdict(gate, LimitDecision::enforced(0, decision).into())
     }
 
     /// Kept apart, so that a verdict of one decision need not be written to memory.
     #[inline(never)]
-    fn of_verdict(gate: &Gate, verdict: Verdict) -> Self {
+    fn from_verdict(gate: &Gate, verdict: Verdict) -> Self {
         match verdict.is_admitted() {
-            true => Self::Holding(Box::new(After::of(gate, verdict))),
+            true => Self::Reserved(Box::new(LimitResponseAction::from_verdict(gate, verdict))),
             false => Self::Denied(Box::new(verdict)),
         }
     }
 }
 
-impl After {
-    const NOTHING: Self = Self::writing(RateLimitHeaders::NONE);
+impl LimitResponseAction {
+    const NONE: Self = Self::from_headers(RateLimitHeaders::EMPTY);
 
     /// Only writes these headers.
     #[inline]
-    pub(super) const fn writing(headers: RateLimitHeaders) -> Self {
-        Self { headers, held: None }
+    pub(super) const fn from_headers(headers: RateLimitHeaders) -> Self {
+        Self { headers, reserved: None }
     }
 
-    fn of(gate: &Gate, verdict: Verdict) -> Self {
-        let headers = RateLimitHeaders::of(gate, &verdict);
+    fn from_verdict(gate: &Gate, verdict: Verdict) -> Self {
+        let headers = RateLimitHeaders::from_verdict(gate, &verdict);
         let held = verdict.holds_anything().then(|| Box::new((gate.clone(), verdict)));
-        Self { headers, held }
+        Self { headers, reserved: held }
     }
 
     #[inline]
-    fn happen<R>(self, response: Response<R>) -> Response<GateBody<R>> {
+    fn apply<R>(self, response: Response<R>) -> Response<GateBody<R>> {
         match self {
-            Self { headers, held: None } if headers.is_none() => response.map(|body| GateBody::own(body)),
+            Self { headers, reserved: None } if headers.is_empty() => {
+                response.map(|body| GateBody::from_inner(body))
+            }
             some => some.settle(response),
         }
     }
@@ -134,15 +136,15 @@ impl After {
     /// Settles what was reserved, and writes what is left. The body holds the slots of the request.
     #[inline(never)]
     fn settle<R>(self, mut response: Response<R>) -> Response<GateBody<R>> {
-        let slots = self.held.map(|held| settle(*held, &response)).unwrap_or_default();
+        let slots = self.reserved.map(|held| settle(*held, &response)).unwrap_or_default();
         self.headers.write(response.headers_mut());
-        response.map(|body| GateBody::holding(body, slots))
+        response.map(|body| GateBody::with_slots(body, slots))
     }
 }
 
 #[inline(never)]
 fn settle<R>((gate, verdict): (Gate, Verdict), response: &Response<R>) -> HeldSlots {
-    verdict.settle(&gate, &HttpReply::of(response))
+    verdict.settle(&gate, &TowerResponseHead::new(response))
 }
 
 impl<S, B> LimitFuture<S, B>
@@ -150,17 +152,17 @@ where
     S: Service<Request<B>>,
 {
     pub(super) fn pending(verdict: Pending<Verdict>, gate: Gate, service: S, request: Request<B>) -> Self {
-        let before = Before::Pending(Box::new(Waiting { verdict, gate, service, request }));
-        Self { call: None, before, after: After::NOTHING }
+        let check = LimitCheckState::Pending(Box::new(PendingLimitCheck { verdict, gate, service, request }));
+        Self { call: None, check, on_response: LimitResponseAction::NONE }
     }
 
     #[inline]
-    pub(super) fn calling(call: S::Future, after: After) -> Self {
-        Self { call: Some(call), before: Before::Nothing, after }
+    pub(super) fn from_call(call: S::Future, on_response: LimitResponseAction) -> Self {
+        Self { call: Some(call), check: LimitCheckState::Done, on_response }
     }
 
-    pub(super) fn refused(refusal: Refusal) -> Self {
-        Self { call: None, before: Before::Refused(refusal), after: After::NOTHING }
+    pub(super) fn from_rejection(refusal: BoxedRejection) -> Self {
+        Self { call: None, check: LimitCheckState::Rejected(refusal), on_response: LimitResponseAction::NONE }
     }
 }
 
@@ -176,23 +178,25 @@ where
         loop {
             if let Some(call) = this.call.as_mut().as_pin_mut() {
                 let response = ready!(call.poll(context))?;
-                let after = mem::replace(this.after, After::NOTHING);
-                return Poll::Ready(Ok(after.happen(response)));
+                let on_response = mem::replace(this.on_response, LimitResponseAction::NONE);
+                return Poll::Ready(Ok(on_response.apply(response)));
             }
-            match mem::replace(this.before, Before::Nothing) {
+            match mem::replace(this.check, LimitCheckState::Done) {
                 // Polled after it was ready, which no caller may do.
-                Before::Nothing => return Poll::Pending,
-                Before::Refused(refusal) => return Poll::Ready(Ok(refusal.map(GateBody::text))),
-                Before::Pending(waiting) => match waiting.poll(context) {
-                    Turn::NotYet(waiting) => {
-                        *this.before = Before::Pending(waiting);
+                LimitCheckState::Done => return Poll::Pending,
+                LimitCheckState::Rejected(refusal) => {
+                    return Poll::Ready(Ok(refusal.map(GateBody::from_text)));
+                }
+                LimitCheckState::Pending(waiting) => match waiting.poll(context) {
+                    LimitCheckPoll::Pending(waiting) => {
+                        *this.check = LimitCheckState::Pending(waiting);
                         return Poll::Pending;
                     }
-                    Turn::Call(call, after) => {
+                    LimitCheckPoll::Call(call, on_response) => {
                         this.call.set(Some(call));
-                        *this.after = after;
+                        *this.on_response = on_response;
                     }
-                    Turn::Refuse(refusal) => *this.before = Before::Refused(refusal),
+                    LimitCheckPoll::Reject(refusal) => *this.check = LimitCheckState::Rejected(refusal),
                 },
             }
         }
@@ -200,25 +204,27 @@ where
 }
 
 /// What has become of a request that waits.
-enum Turn<S, B, F> {
-    NotYet(Box<Waiting<S, B>>),
-    Call(F, After),
-    Refuse(Refusal),
+enum LimitCheckPoll<S, B, F> {
+    Pending(Box<PendingLimitCheck<S, B>>),
+    Call(F, LimitResponseAction),
+    Reject(BoxedRejection),
 }
 
-impl<S, B> Waiting<S, B>
+impl<S, B> PendingLimitCheck<S, B>
 where
     S: Service<Request<B>>,
 {
     #[inline(never)]
-    fn poll(mut self: Box<Self>, context: &mut Context<'_>) -> Turn<S, B, S::Future> {
-        let Poll::Ready(verdict) = self.verdict.as_mut().poll(context) else { return Turn::NotYet(self) };
+    fn poll(mut self: Box<Self>, context: &mut Context<'_>) -> LimitCheckPoll<S, B, S::Future> {
+        let Poll::Ready(verdict) = self.verdict.as_mut().poll(context) else {
+            return LimitCheckPoll::Pending(self);
+        };
         let Self { gate, mut service, request, .. } = *self;
         if !verdict.is_admitted() {
-            return Turn::Refuse(Wire::of(&request).answer(&gate, &verdict));
+            return LimitCheckPoll::Reject(ResponseProtocol::detect(&request).reject(&gate, &verdict));
         }
-        let after = After::of(&gate, verdict);
-        Turn::Call(service.call(request), after)
+        let on_response = LimitResponseAction::from_verdict(&gate, verdict);
+        LimitCheckPoll::Call(service.call(request), on_response)
     }
 }
 
@@ -227,10 +233,10 @@ where
     S: Service<Request<B>>,
 {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(match &self.before {
-            Before::Nothing => "LimitFuture(calling)",
-            Before::Pending(_) => "LimitFuture(pending)",
-            Before::Refused(_) => "LimitFuture(refused)",
+        f.write_str(match &self.check {
+            LimitCheckState::Done => "LimitFuture(calling)",
+            LimitCheckState::Pending(_) => "LimitFuture(pending)",
+            LimitCheckState::Rejected(_) => "LimitFuture(refused)",
         })
     }
 }

@@ -13,25 +13,25 @@ use tidegate_rule::{Fields, Gate, Labels, LimitDecision, Mode, Verdict};
 #[derive(Debug)]
 pub(crate) struct RateLimitHeaders(Option<Arc<HeaderMap>>);
 
-const POLICY: HeaderName = HeaderName::from_static("ratelimit-policy");
-const LEFT: HeaderName = HeaderName::from_static("ratelimit");
+const RATELIMIT_POLICY: HeaderName = HeaderName::from_static("ratelimit-policy");
+const RATELIMIT: HeaderName = HeaderName::from_static("ratelimit");
 
 impl RateLimitHeaders {
-    pub(super) const NONE: Self = Self(None);
+    pub(super) const EMPTY: Self = Self(None);
 
     #[inline]
-    pub(crate) fn of(gate: &Gate, verdict: &Verdict) -> Self {
-        let one = verdict.only().and_then(enforced);
-        let one = one.and_then(|(limit, decision)| Self::of_one(gate, limit, decision));
-        one.unwrap_or_else(|| Self::of_several(gate, verdict))
+    pub(crate) fn from_verdict(gate: &Gate, verdict: &Verdict) -> Self {
+        let one = verdict.only().and_then(enforced_decision);
+        let one = one.and_then(|(limit, decision)| Self::from_decision(gate, limit, decision));
+        one.unwrap_or_else(|| Self::from_all_decisions(gate, verdict))
     }
 
     /// Those of the decision of this limit, which most requests need: the policy is written already, and what is left often too. `None` if
     /// there is more to write.
     #[inline]
-    pub(super) fn of_one(gate: &Gate, limit: usize, decision: &Decision) -> Option<Self> {
+    pub(super) fn from_decision(gate: &Gate, limit: usize, decision: &Decision) -> Option<Self> {
         match gate.told() {
-            Fields::None => return Some(Self::NONE),
+            Fields::None => return Some(Self::EMPTY),
             Fields::Ietf => {}
             _ => return None,
         }
@@ -40,18 +40,18 @@ impl RateLimitHeaders {
             return None;
         }
         let left = labels.get(quota)?.remaining(decision);
-        let headers = match labels.keep(Sent::nothing) {
-            Some(sent) => sent.again(&labels, quota, left),
+        let headers = match labels.keep(HeaderCache::empty) {
+            Some(sent) => sent.get_or_encode(&labels, quota, left),
             // A surface of another kind was first to keep something.
-            None => of_draft(&labels, quota, left),
+            None => encode_ietf_headers(&labels, quota, left),
         };
         headers.map(|headers| Self(Some(headers)))
     }
 
     #[cold]
-    fn of_several(gate: &Gate, verdict: &Verdict) -> Self {
+    fn from_all_decisions(gate: &Gate, verdict: &Verdict) -> Self {
         if gate.told() == Fields::None {
-            return Self::NONE;
+            return Self::EMPTY;
         }
         let mut headers = HeaderMap::new();
         verdict.write_fields(gate, |name, value| {
@@ -63,7 +63,7 @@ impl RateLimitHeaders {
     }
 
     #[inline]
-    pub(super) fn is_none(&self) -> bool {
+    pub(super) fn is_empty(&self) -> bool {
         self.0.is_none()
     }
 
@@ -73,22 +73,22 @@ impl RateLimitHeaders {
             None => {}
             // A whole map is copied sooner than two headers are added.
             Some(fields) if headers.is_empty() => headers.clone_from(fields),
-            Some(fields) => add(fields, headers),
+            Some(fields) => merge_headers(fields, headers),
         }
     }
 }
 
 /// A limit that is enforced, and what its quotas decided.
 #[inline]
-pub(super) fn enforced(one: &LimitDecision) -> Option<(usize, &Decision)> {
+pub(super) fn enforced_decision(one: &LimitDecision) -> Option<(usize, &Decision)> {
     one.decision().filter(|_| one.mode == Mode::Enforce).map(|decision| (one.limit, decision))
 }
 
 #[inline(never)]
-fn add(fields: &HeaderMap, headers: &mut HeaderMap) {
+fn merge_headers(fields: &HeaderMap, headers: &mut HeaderMap) {
     for (name, value) in fields {
         // Lists, to which another layer behind this one may have added its own.
-        if *name == POLICY || *name == LEFT {
+        if *name == RATELIMIT_POLICY || *name == RATELIMIT {
             headers.append(name, value.clone());
         } else {
             headers.insert(name, value.clone());
@@ -98,36 +98,36 @@ fn add(fields: &HeaderMap, headers: &mut HeaderMap) {
 
 /// The two headers of the current draft.
 #[inline(never)]
-fn of_draft(labels: &Labels, quota: usize, left: Remaining) -> Option<Arc<HeaderMap>> {
+fn encode_ietf_headers(labels: &Labels, quota: usize, left: Remaining) -> Option<Arc<HeaderMap>> {
     let mut text = SmallString::default();
     labels.get(quota)?.write_item(&mut text, left).ok()?;
     let mut headers = HeaderMap::new();
-    headers.insert(POLICY, HeaderValue::from_maybe_shared(labels.policy().clone()).ok()?);
-    headers.insert(LEFT, HeaderValue::from_str(text.as_str()).ok()?);
+    headers.insert(RATELIMIT_POLICY, HeaderValue::from_maybe_shared(labels.policy().clone()).ok()?);
+    headers.insert(RATELIMIT, HeaderValue::from_str(text.as_str()).ok()?);
     Some(Arc::new(headers))
 }
 
 /// Headers that were sent before: most clients are far from their limit, and have as much left again and again.
-struct Sent([OnceLock<(usize, Remaining, Arc<HeaderMap>)>; KEPT]);
+struct HeaderCache([OnceLock<(usize, Remaining, Arc<HeaderMap>)>; CACHED_HEADERS]);
 
-const KEPT: usize = 64;
+const CACHED_HEADERS: usize = 64;
 
-impl Sent {
-    fn nothing(_: &Labels) -> Self {
-        Self([const { OnceLock::new() }; KEPT])
+impl HeaderCache {
+    fn empty(_: &Labels) -> Self {
+        Self([const { OnceLock::new() }; CACHED_HEADERS])
     }
 
     #[inline]
-    fn again(&self, labels: &Labels, quota: usize, left: Remaining) -> Option<Arc<HeaderMap>> {
-        let kept = self.0.get(left.remaining as usize % KEPT)?;
-        if let Some((its, same, headers)) = kept.get()
+    fn get_or_encode(&self, labels: &Labels, quota: usize, left: Remaining) -> Option<Arc<HeaderMap>> {
+        let slot = self.0.get(left.remaining as usize % CACHED_HEADERS)?;
+        if let Some((its, same, headers)) = slot.get()
             && *its == quota
             && *same == left
         {
             return Some(headers.clone());
         }
-        let headers = of_draft(labels, quota, left)?;
-        kept.get_or_init(|| (quota, left, headers.clone()));
+        let headers = encode_ietf_headers(labels, quota, left)?;
+        slot.get_or_init(|| (quota, left, headers.clone()));
         Some(headers)
     }
 }

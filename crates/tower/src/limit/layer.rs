@@ -1,6 +1,6 @@
 //! Puts a gate in front of services.
 
-use super::Limit;
+use super::LimitService;
 use tidegate_core::Quota;
 use tidegate_limiter::BuildError;
 use tidegate_rule::{Declaration, Gate, RequestLimit, Rules, request::key};
@@ -49,7 +49,7 @@ impl LimitLayer {
     /// A layer that limits each client by the address of its connection, with counters of its own. Headers call its rule
     /// `per-ip`.
     ///
-    /// All clients behind one proxy share its address: behind proxies that set `X-Forwarded-For`, use
+    /// All clients behind one proxy share its address: behind proxies that set `X-ForwardedFor-For`, use
     /// [`key::client`](tidegate_rule::request::key::client), or a policy file with `trusted-proxies`.
     pub fn per_ip<Q>(quota: Q) -> Result<Self, BuildError>
     where
@@ -78,14 +78,14 @@ impl LimitLayer {
         path: impl Into<std::path::PathBuf>,
     ) -> Result<crate::PolicyLayer, tidegate_policy::Problems> {
         let compiler = tidegate_policy::compile::Compiler::new(Rules::global().sibling());
-        tidegate_policy::compile::LivePolicy::from_file(path, compiler).map(crate::PolicyLayer::of)
+        tidegate_policy::compile::LivePolicy::from_file(path, compiler).map(crate::PolicyLayer::from_checked)
     }
 }
 
 impl<S> Layer<S> for LimitLayer {
-    type Service = Limit<S>;
+    type Service = LimitService<S>;
 
-    fn layer(&self, inner: S) -> Limit<S> {
-        Limit::new(self.gate.clone(), inner)
+    fn layer(&self, inner: S) -> LimitService<S> {
+        LimitService::new(self.gate.clone(), inner)
     }
 }

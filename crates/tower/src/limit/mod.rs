@@ -1,13 +1,13 @@
 //! A gate in front of a service.
 
-mod answer;
 mod future;
 mod headers;
 mod layer;
+mod rejection;
 mod service;
 
 pub use future::LimitFuture;
 #[cfg(feature = "policy")]
 pub(crate) use headers::RateLimitHeaders;
 pub use layer::LimitLayer;
-pub use service::Limit;
+pub use service::LimitService;

@@ -1,10 +1,10 @@
 //! A service behind a gate.
 
 use super::{
-    answer::Wire,
-    future::{After, Checked, LimitFuture},
+    future::{LimitCheckResult, LimitFuture, LimitResponseAction},
+    rejection::ResponseProtocol,
 };
-use crate::{GateBody, HttpHead, head};
+use crate::{GateBody, TowerRequestHead, head};
 use http::{Request, Response};
 use std::{
     mem,
@@ -15,12 +15,12 @@ use tower_service::Service;
 
 /// A service behind a gate; see [`LimitLayer`](super::LimitLayer).
 #[derive(Clone, Debug)]
-pub struct Limit<S> {
+pub struct LimitService<S> {
     gate: Gate,
     inner: S,
 }
 
-impl<S> Limit<S> {
+impl<S> LimitService<S> {
     /// This service behind this gate.
     pub fn new(gate: impl Into<Gate>, inner: S) -> Self {
         Self { gate: gate.into(), inner }
@@ -32,7 +32,7 @@ impl<S> Limit<S> {
     }
 }
 
-impl<S, B, R> Service<Request<B>> for Limit<S>
+impl<S, B, R> Service<Request<B>> for LimitService<S>
 where
     S: Service<Request<B>, Response = Response<R>> + Clone,
 {
@@ -48,10 +48,10 @@ where
     #[inline]
     fn call(&mut self, request: Request<B>) -> Self::Future {
         // A request is large. It is moved once as long as nobody else sees it, and so whoever else wants it is given it.
-        let peer = self.gate.peer_key(|| head::peer(request.extensions()));
+        let peer = self.gate.peer_key(|| head::peer_address(request.extensions()));
         match peer.and_then(|peer| check_peer(&self.gate, peer)) {
-            Some(Checked::Admitted(headers)) => {
-                LimitFuture::calling(self.inner.call(request), After::writing(headers))
+            Some(LimitCheckResult::Admitted(headers)) => {
+                LimitFuture::from_call(self.inner.call(request), LimitResponseAction::from_headers(headers))
             }
             Some(checked) => self.proceed(checked, request),
             None => self.call_by_head(request),
@@ -61,32 +61,33 @@ where
 
 /// Kept apart, so that the numbers stay in its registers, and little comes back.
 #[inline(never)]
-fn check_peer(gate: &Gate, peer: Address) -> Option<Checked> {
-    gate.check_peer(peer).map(|decision| Checked::of_peer(gate, decision))
+fn check_peer(gate: &Gate, peer: Address) -> Option<LimitCheckResult> {
+    gate.check_peer(peer).map(|decision| LimitCheckResult::from_peer_decision(gate, decision))
 }
 
-impl<S> Limit<S> {
+impl<S> LimitService<S> {
     #[inline(never)]
     fn call_by_head<B>(&mut self, request: Request<B>) -> LimitFuture<S, B>
     where
         S: Service<Request<B>> + Clone,
     {
-        let checked = Checked::of(&self.gate, self.gate.check(&HttpHead::of(&request)));
+        let checked =
+            LimitCheckResult::from_evaluation(&self.gate, self.gate.check(&TowerRequestHead::new(&request)));
         self.proceed(checked, request)
     }
 
     #[inline(never)]
-    fn proceed<B>(&mut self, checked: Checked, request: Request<B>) -> LimitFuture<S, B>
+    fn proceed<B>(&mut self, checked: LimitCheckResult, request: Request<B>) -> LimitFuture<S, B>
     where
         S: Service<Request<B>> + Clone,
     {
         match checked {
-            Checked::Admitted(headers) => {
-                LimitFuture::calling(self.inner.call(request), After::writing(headers))
+            LimitCheckResult::Admitted(headers) => {
+                LimitFuture::from_call(self.inner.call(request), LimitResponseAction::from_headers(headers))
             }
-            Checked::Holding(after) => LimitFuture::calling(self.inner.call(request), *after),
-            Checked::Denied(verdict) => self.deny(&verdict, request),
-            Checked::Pending(verdict) => self.wait(*verdict, request),
+            LimitCheckResult::Reserved(after) => LimitFuture::from_call(self.inner.call(request), *after),
+            LimitCheckResult::Denied(verdict) => self.deny(&verdict, request),
+            LimitCheckResult::Pending(verdict) => self.wait(*verdict, request),
         }
     }
 
@@ -95,9 +96,9 @@ impl<S> Limit<S> {
     where
         S: Service<Request<B>>,
     {
-        let wire = Wire::of(&request);
+        let wire = ResponseProtocol::detect(&request);
         drop(request);
-        LimitFuture::refused(wire.answer(&self.gate, verdict))
+        LimitFuture::from_rejection(wire.reject(&self.gate, verdict))
     }
 
     #[inline(never)]

@@ -11,31 +11,31 @@ use tidegate_bandwidth::{Bandwidth, ShapedStream};
 
 pin_project! {
     /// A body that moves no faster than all of some bandwidths allow; most have none.
-    pub struct Paced<B> {
+    pub struct BandwidthBody<B> {
         #[pin]
-        content: Content<B>,
+        content: BandwidthBodyContent<B>,
     }
 }
 
 pin_project! {
-    #[project = ContentProjection]
-    enum Content<B> {
+    #[project = BandwidthBodyContentProjection]
+    enum BandwidthBodyContent<B> {
         Plain { #[pin] body: B },
         // One around the other, as many as there are.
-        Shaped { body: Pin<Box<ShapedStream<Paced<B>>>> },
+        Shaped { body: Pin<Box<ShapedStream<BandwidthBody<B>>>> },
     }
 }
 
-impl<B> Paced<B> {
+impl<B> BandwidthBody<B> {
     pub(super) fn new(body: B, bandwidths: &[Bandwidth]) -> Self {
-        let plain = Self { content: Content::Plain { body } };
+        let plain = Self { content: BandwidthBodyContent::Plain { body } };
         bandwidths.iter().fold(plain, |paced, bandwidth| Self {
-            content: Content::Shaped { body: Box::pin(bandwidth.limit_reads(paced)) },
+            content: BandwidthBodyContent::Shaped { body: Box::pin(bandwidth.limit_reads(paced)) },
         })
     }
 }
 
-impl<B: Body> Body for Paced<B> {
+impl<B: Body> Body for BandwidthBody<B> {
     type Data = B::Data;
     type Error = B::Error;
 
@@ -44,38 +44,38 @@ impl<B: Body> Body for Paced<B> {
         context: &mut Context<'_>,
     ) -> Poll<Option<Result<Frame<B::Data>, B::Error>>> {
         match self.project().content.project() {
-            ContentProjection::Plain { body } => body.poll_frame(context),
-            ContentProjection::Shaped { body } => body.as_mut().poll_frame(context),
+            BandwidthBodyContentProjection::Plain { body } => body.poll_frame(context),
+            BandwidthBodyContentProjection::Shaped { body } => body.as_mut().poll_frame(context),
         }
     }
 
     fn is_end_stream(&self) -> bool {
         match &self.content {
-            Content::Plain { body } => body.is_end_stream(),
-            Content::Shaped { body } => body.is_end_stream(),
+            BandwidthBodyContent::Plain { body } => body.is_end_stream(),
+            BandwidthBodyContent::Shaped { body } => body.is_end_stream(),
         }
     }
 
     fn size_hint(&self) -> SizeHint {
         match &self.content {
-            Content::Plain { body } => body.size_hint(),
-            Content::Shaped { body } => body.size_hint(),
+            BandwidthBodyContent::Plain { body } => body.size_hint(),
+            BandwidthBodyContent::Shaped { body } => body.size_hint(),
         }
     }
 }
 
 /// A body without a limit.
-impl<B: Default> Default for Paced<B> {
+impl<B: Default> Default for BandwidthBody<B> {
     fn default() -> Self {
         Self::new(B::default(), &[])
     }
 }
 
-impl<B> fmt::Debug for Paced<B> {
+impl<B> fmt::Debug for BandwidthBody<B> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(match &self.content {
-            Content::Plain { .. } => "Paced(as it comes)",
-            Content::Shaped { .. } => "Paced(shaped)",
+            BandwidthBodyContent::Plain { .. } => "BandwidthBody(plain)",
+            BandwidthBodyContent::Shaped { .. } => "BandwidthBody(shaped)",
         })
     }
 }

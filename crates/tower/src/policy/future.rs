@@ -1,7 +1,7 @@
 //! The answer of a service behind a policy.
 
-use super::{body::Paced, refusal::Origin};
-use crate::{GateBody, HttpReply, limit::RateLimitHeaders};
+use super::{body::BandwidthBody, rejection::RequestProtocol};
+use crate::{GateBody, TowerResponseHead, limit::RateLimitHeaders};
 use bytes::Bytes;
 use http::{Request, Response};
 use pin_project_lite::pin_project;
@@ -23,45 +23,45 @@ pin_project! {
     /// slots are given back, and its tokens are not.
     pub struct PolicyFuture<S, B>
     where
-        S: Service<Request<Paced<B>>>,
+        S: Service<Request<BandwidthBody<B>>>,
     {
         #[pin]
         call: Option<S::Future>,
-        before: Before<S, B>,
-        after: Option<After>,
+        check: PolicyCheckState<S, B>,
+        on_response: Option<PolicyResponseAction>,
     }
 }
 
 /// What there is to be done before the service is called.
-enum Before<S, B> {
-    Nothing,
+enum PolicyCheckState<S, B> {
+    Done,
     /// Its rules are still evaluated.
-    Pending(Box<Waiting<S, B>>),
+    Pending(Box<PendingPolicyCheck<S, B>>),
     /// It will not be called.
-    Refused(Box<Response<Bytes>>),
+    Rejected(Box<Response<Bytes>>),
 }
 
 /// A request whose rules are still evaluated, and the service that was found ready for it.
-struct Waiting<S, B> {
+struct PendingPolicyCheck<S, B> {
     result: Pending<PolicyResult>,
     service: S,
     request: Request<B>,
 }
 
 /// What is to be done with the answer.
-pub(super) struct After {
+pub(super) struct PolicyResponseAction {
     headers: RateLimitHeaders,
     admission: Box<PolicyAdmission>,
 }
 
-impl After {
-    pub(super) fn of(admission: PolicyAdmission) -> Self {
-        let headers = RateLimitHeaders::of(admission.gate(), admission.verdict());
+impl PolicyResponseAction {
+    pub(super) fn from_admission(admission: PolicyAdmission) -> Self {
+        let headers = RateLimitHeaders::from_verdict(admission.gate(), admission.verdict());
         Self { headers, admission: Box::new(admission) }
     }
 
     /// Settles what was taken, and tells what is left. The body holds the slots of the request, and moves as it may.
-    fn happen<R, E>(self, result: Result<Response<R>, E>) -> Result<Response<GateBody<Paced<R>>>, E> {
+    fn apply<R, E>(self, result: Result<Response<R>, E>) -> Result<Response<GateBody<BandwidthBody<R>>>, E> {
         let mut response = match result {
             Ok(response) => response,
             Err(error) => {
@@ -70,35 +70,35 @@ impl After {
             }
         };
         let down = self.admission.response_rates().to_vec();
-        let held = self.admission.settle(&HttpReply::of(&response));
+        let slots = self.admission.settle(&TowerResponseHead::new(&response));
         self.headers.write(response.headers_mut());
-        Ok(response.map(|body| GateBody::holding(Paced::new(body, &down), held)))
+        Ok(response.map(|body| GateBody::with_slots(BandwidthBody::new(body, &down), slots)))
     }
 }
 
 impl<S, B> PolicyFuture<S, B>
 where
-    S: Service<Request<Paced<B>>>,
+    S: Service<Request<BandwidthBody<B>>>,
 {
     pub(super) fn pending(result: Pending<PolicyResult>, service: S, request: Request<B>) -> Self {
-        let before = Before::Pending(Box::new(Waiting { result, service, request }));
-        Self { call: None, before, after: None }
+        let check = PolicyCheckState::Pending(Box::new(PendingPolicyCheck { result, service, request }));
+        Self { call: None, check, on_response: None }
     }
 
-    pub(super) fn calling(call: S::Future, after: After) -> Self {
-        Self { call: Some(call), before: Before::Nothing, after: Some(after) }
+    pub(super) fn from_call(call: S::Future, on_response: PolicyResponseAction) -> Self {
+        Self { call: Some(call), check: PolicyCheckState::Done, on_response: Some(on_response) }
     }
 
-    pub(super) fn refused(answer: Box<Response<Bytes>>) -> Self {
-        Self { call: None, before: Before::Refused(answer), after: None }
+    pub(super) fn from_rejection(answer: Box<Response<Bytes>>) -> Self {
+        Self { call: None, check: PolicyCheckState::Rejected(answer), on_response: None }
     }
 }
 
 impl<S, B, R> Future for PolicyFuture<S, B>
 where
-    S: Service<Request<Paced<B>>, Response = Response<R>>,
+    S: Service<Request<BandwidthBody<B>>, Response = Response<R>>,
 {
-    type Output = Result<Response<GateBody<Paced<R>>>, S::Error>;
+    type Output = Result<Response<GateBody<BandwidthBody<R>>>, S::Error>;
 
     fn poll(self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Self::Output> {
         let mut this = self.project();
@@ -106,26 +106,31 @@ where
             if let Some(call) = this.call.as_mut().as_pin_mut() {
                 let result = ready!(call.poll(context));
                 // Polled after it was ready, which no caller may do.
-                let Some(after) = this.after.take() else { return Poll::Pending };
-                return Poll::Ready(after.happen(result));
+                let Some(on_response) = this.on_response.take() else { return Poll::Pending };
+                return Poll::Ready(on_response.apply(result));
             }
-            match mem::replace(this.before, Before::Nothing) {
-                Before::Nothing => return Poll::Pending,
-                Before::Refused(answer) => return Poll::Ready(Ok(answer.map(GateBody::text))),
-                Before::Pending(mut waiting) => {
+            match mem::replace(this.check, PolicyCheckState::Done) {
+                PolicyCheckState::Done => return Poll::Pending,
+                PolicyCheckState::Rejected(answer) => {
+                    return Poll::Ready(Ok(answer.map(GateBody::from_text)));
+                }
+                PolicyCheckState::Pending(mut waiting) => {
                     let Poll::Ready(result) = waiting.result.as_mut().poll(context) else {
-                        *this.before = Before::Pending(waiting);
+                        *this.check = PolicyCheckState::Pending(waiting);
                         return Poll::Pending;
                     };
-                    let Waiting { mut service, request, .. } = *waiting;
+                    let PendingPolicyCheck { mut service, request, .. } = *waiting;
                     match result {
                         PolicyResult::Admitted(admission) => {
-                            let request = request.map(|body| Paced::new(body, admission.request_rates()));
+                            let request =
+                                request.map(|body| BandwidthBody::new(body, admission.request_rates()));
                             this.call.set(Some(service.call(request)));
-                            *this.after = Some(After::of(admission));
+                            *this.on_response = Some(PolicyResponseAction::from_admission(admission));
                         }
                         PolicyResult::Refused(refusal) => {
-                            *this.before = Before::Refused(Origin::of(&request).answer(*refusal));
+                            *this.check = PolicyCheckState::Rejected(
+                                RequestProtocol::detect(&request).reject(*refusal),
+                            );
                         }
                     }
                 }
@@ -136,13 +141,13 @@ where
 
 impl<S, B> fmt::Debug for PolicyFuture<S, B>
 where
-    S: Service<Request<Paced<B>>>,
+    S: Service<Request<BandwidthBody<B>>>,
 {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(match &self.before {
-            Before::Nothing => "PolicyFuture(calling)",
-            Before::Pending(_) => "PolicyFuture(pending)",
-            Before::Refused(_) => "PolicyFuture(refused)",
+        f.write_str(match &self.check {
+            PolicyCheckState::Done => "PolicyFuture(calling)",
+            PolicyCheckState::Pending(_) => "PolicyFuture(pending)",
+            PolicyCheckState::Rejected(_) => "PolicyFuture(refused)",
         })
     }
 }

@@ -1,6 +1,6 @@
 //! Puts a policy in front of services.
 
-use super::Governed;
+use super::PolicyService;
 use std::sync::Arc;
 use tidegate_policy::compile::{LivePolicy, PolicyError};
 use tower_layer::Layer;
@@ -31,7 +31,7 @@ use tower_layer::Layer;
 /// not into a part that is nested in another.
 #[derive(Clone, Debug)]
 pub struct PolicyLayer {
-    live: Arc<LivePolicy>,
+    policy: Arc<LivePolicy>,
 }
 
 impl PolicyLayer {
@@ -39,19 +39,19 @@ impl PolicyLayer {
     /// what is to replace it: there is none here.
     pub fn new(live: Arc<LivePolicy>) -> Result<Self, PolicyError> {
         live.forbid_upstream_fallbacks()?;
-        Ok(Self { live })
+        Ok(Self { policy: live })
     }
 
     /// A layer with a policy that was checked to need no upstreams.
-    pub(crate) fn of(live: Arc<LivePolicy>) -> Self {
-        Self { live }
+    pub(crate) fn from_checked(live: Arc<LivePolicy>) -> Self {
+        Self { policy: live }
     }
 }
 
 impl<S> Layer<S> for PolicyLayer {
-    type Service = Governed<S>;
+    type Service = PolicyService<S>;
 
-    fn layer(&self, inner: S) -> Governed<S> {
-        Governed::new(self.live.clone(), inner)
+    fn layer(&self, inner: S) -> PolicyService<S> {
+        PolicyService::new(self.policy.clone(), inner)
     }
 }

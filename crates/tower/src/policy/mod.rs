@@ -3,10 +3,10 @@
 mod body;
 mod future;
 mod layer;
-mod refusal;
+mod rejection;
 mod service;
 
-pub use body::Paced;
+pub use body::BandwidthBody;
 pub use future::PolicyFuture;
 pub use layer::PolicyLayer;
-pub use service::Governed;
+pub use service::PolicyService;

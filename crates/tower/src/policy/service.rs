@@ -1,11 +1,11 @@
 //! A service behind a policy.
 
 use super::{
-    body::Paced,
-    future::{After, PolicyFuture},
-    refusal::Origin,
+    body::BandwidthBody,
+    future::{PolicyFuture, PolicyResponseAction},
+    rejection::RequestProtocol,
 };
-use crate::{GateBody, HttpHead};
+use crate::{GateBody, TowerRequestHead};
 use http::{Request, Response};
 use std::{
     mem,
@@ -18,14 +18,14 @@ use tower_service::Service;
 
 /// A service behind a policy; see [`PolicyLayer`](super::PolicyLayer).
 #[derive(Clone, Debug)]
-pub struct Governed<S> {
-    live: Arc<LivePolicy>,
+pub struct PolicyService<S> {
+    policy: Arc<LivePolicy>,
     inner: S,
 }
 
-impl<S> Governed<S> {
+impl<S> PolicyService<S> {
     pub(super) fn new(live: Arc<LivePolicy>, inner: S) -> Self {
-        Self { live, inner }
+        Self { policy: live, inner }
     }
 
     /// The service.
@@ -34,11 +34,11 @@ impl<S> Governed<S> {
     }
 }
 
-impl<S, B, R> Service<Request<B>> for Governed<S>
+impl<S, B, R> Service<Request<B>> for PolicyService<S>
 where
-    S: Service<Request<Paced<B>>, Response = Response<R>> + Clone,
+    S: Service<Request<BandwidthBody<B>>, Response = Response<R>> + Clone,
 {
-    type Response = Response<GateBody<Paced<R>>>;
+    type Response = Response<GateBody<BandwidthBody<R>>>;
     type Error = S::Error;
     type Future = PolicyFuture<S, B>;
 
@@ -47,13 +47,14 @@ where
     }
 
     fn call(&mut self, request: Request<B>) -> Self::Future {
-        match self.live.check(&HttpHead::of(&request)) {
+        match self.policy.check(&TowerRequestHead::new(&request)) {
             Evaluation::Ready(PolicyResult::Admitted(admission)) => {
-                let call = self.inner.call(request.map(|body| Paced::new(body, admission.request_rates())));
-                PolicyFuture::calling(call, After::of(admission))
+                let call =
+                    self.inner.call(request.map(|body| BandwidthBody::new(body, admission.request_rates())));
+                PolicyFuture::from_call(call, PolicyResponseAction::from_admission(admission))
             }
             Evaluation::Ready(PolicyResult::Refused(refusal)) => {
-                PolicyFuture::refused(Origin::of(&request).answer(*refusal))
+                PolicyFuture::from_rejection(RequestProtocol::detect(&request).reject(*refusal))
             }
             Evaluation::Pending(result) => {
                 // Only the service that was found ready may be called, however much later.

@@ -2,7 +2,7 @@
 
 #![allow(clippy::unwrap_used, clippy::panic, reason = "this is how a test fails")]
 
-use crate::stage::{Player, ask, header, request};
+use crate::support::{TestService, header, request, send_request};
 use http::Request;
 use std::{
     net::{IpAddr, SocketAddr},
@@ -24,7 +24,7 @@ fn control(list: &str) -> (Arc<AccessControl>, ManualClock) {
     (Arc::new(AccessControl::new(list.parse().unwrap(), bans)), hand)
 }
 
-fn from(peer: &str) -> Request<()> {
+fn request_from(peer: &str) -> Request<()> {
     let mut request = request();
     request.extensions_mut().insert(SocketAddr::new(peer.parse().unwrap(), 4_321));
     request
@@ -32,15 +32,15 @@ fn from(peer: &str) -> Request<()> {
 
 async fn status<S, R>(service: &S, request: Request<()>) -> u16
 where
-    S: Service<Request<()>, Response = http::Response<R>, Error = crate::stage::Broken> + Clone,
+    S: Service<Request<()>, Response = http::Response<R>, Error = crate::support::TestServiceError> + Clone,
 {
-    ask(service, request).await.unwrap().status().as_u16()
+    send_request(service, request).await.unwrap().status().as_u16()
 }
 
 #[tokio::test]
-async fn the_list_says_who() {
+async fn access_list_selects_clients() {
     let (control, _hand) = control("deny 192.0.2.0/24\nallow 192.0.2.7\ndeny 2001:db8::/32");
-    let player = Player::new();
+    let player = TestService::new();
     let service = AccessLayer::new(control).layer(player.clone());
     let table = [
         ("192.0.2.1", 403),
@@ -51,17 +51,17 @@ async fn the_list_says_who() {
         ("2001:db9::1", 200),
     ];
     for (peer, expected) in table {
-        assert_eq!(status(&service, from(peer)).await, expected, "{peer}");
+        assert_eq!(status(&service, request_from(peer)).await, expected, "{peer}");
     }
     assert_eq!(player.calls(), 3);
 }
 
 /// A client that writes the header itself changes nothing.
 #[tokio::test]
-async fn a_made_up_address_is_not_believed() {
+async fn forged_forwarded_address_is_ignored() {
     let (control, _hand) = control("deny 192.0.2.0/24");
     let proxies = TrustedProxies::new(["10.0.0.0/8"]).unwrap();
-    let service = AccessLayer::new(RequestAccess::new(control).behind(proxies)).layer(Player::new());
+    let service = AccessLayer::new(RequestAccess::new(control).behind(proxies)).layer(TestService::new());
     let table = [
         ("10.0.0.1", Some("192.0.2.1"), 403),
         ("10.0.0.1", Some("198.51.100.1"), 200),
@@ -72,7 +72,7 @@ async fn a_made_up_address_is_not_believed() {
         ("198.51.100.1", Some("192.0.2.1"), 200),
     ];
     for (peer, forwarded, expected) in table {
-        let mut request = from(peer);
+        let mut request = request_from(peer);
         if let Some(forwarded) = forwarded {
             request.headers_mut().insert("x-forwarded-for", forwarded.parse().unwrap());
         }
@@ -81,56 +81,64 @@ async fn a_made_up_address_is_not_believed() {
 }
 
 #[tokio::test]
-async fn whoever_is_limited_too_often_is_banned() {
+async fn repeatedly_limited_client_is_banned() {
     let (control, hand) = control("allow 192.0.2.7");
-    let player = Player::new();
+    let player = TestService::new();
     let service = AccessLayer::new(RequestAccess::new(control.clone()).ban_on(|reply| reply.status() == 429))
         .layer(player.clone());
-    player.say(429);
+    player.set_status(429);
     for peer in ["198.51.100.1", "192.0.2.7"] {
         for _ in 0..3 {
-            assert_eq!(status(&service, from(peer)).await, 429);
+            assert_eq!(status(&service, request_from(peer)).await, 429);
         }
     }
-    player.say(200);
-    let banned = ask(&service, from("198.51.100.1")).await.unwrap();
+    player.set_status(200);
+    let banned = send_request(&service, request_from("198.51.100.1")).await.unwrap();
     assert_eq!((banned.status().as_u16(), header(&banned, "retry-after")), (403, Some("3600")));
-    assert_eq!(status(&service, from("198.51.100.2")).await, 200, "another");
-    assert_eq!(status(&service, from("192.0.2.7")).await, 200, "whoever is on the list is never banned");
+    assert_eq!(status(&service, request_from("198.51.100.2")).await, 200, "another");
+    assert_eq!(
+        status(&service, request_from("192.0.2.7")).await,
+        200,
+        "whoever is on the list is never banned"
+    );
     hand.advance(Duration::from_secs(3_600));
-    assert_eq!(status(&service, from("198.51.100.1")).await, 200);
+    assert_eq!(status(&service, request_from("198.51.100.1")).await, 200);
 }
 
 #[tokio::test]
-async fn a_network_of_ipv6_is_one_client() {
+async fn ipv6_network_is_one_client() {
     let (control, _hand) = control("");
-    let player = Player::new();
-    player.say(429);
+    let player = TestService::new();
+    player.set_status(429);
     let service = AccessLayer::new(RequestAccess::new(control.clone()).ban_on(|reply| reply.status() == 429))
         .layer(player.clone());
     for host in 1..=3 {
-        assert_eq!(status(&service, from(&format!("2001:db8:0:7::{host}"))).await, 429);
+        assert_eq!(status(&service, request_from(&format!("2001:db8:0:7::{host}"))).await, 429);
     }
-    assert_eq!(status(&service, from("2001:db8:0:7:ffff::9")).await, 403);
-    assert_eq!(status(&service, from("2001:db8:0:8::1")).await, 429);
+    assert_eq!(status(&service, request_from("2001:db8:0:7:ffff::9")).await, 403);
+    assert_eq!(status(&service, request_from("2001:db8:0:8::1")).await, 429);
     let one: IpAddr = "2001:db8:0:9::1".parse().unwrap();
     control.bans().ban(&one, Duration::from_secs(1));
-    assert_eq!(status(&service, from("2001:db8:0:9::1")).await, 403, "a ban by hand of one address holds");
+    assert_eq!(
+        status(&service, request_from("2001:db8:0:9::1")).await,
+        403,
+        "a ban by hand of one address holds"
+    );
 }
 
 #[tokio::test]
-async fn who_is_unknown_is_kept_out_unless_told_otherwise() {
+async fn unknown_client_is_rejected_by_default() {
     let (control, _hand) = control("");
     let access = RequestAccess::new(control);
-    assert_eq!(status(&AccessLayer::new(access.clone()).layer(Player::new()), request()).await, 403);
+    assert_eq!(status(&AccessLayer::new(access.clone()).layer(TestService::new()), request()).await, 403);
     let open = AccessLayer::new(access.unknown(ListAction::Allow));
-    assert_eq!(status(&open.layer(Player::new()), request()).await, 200);
+    assert_eq!(status(&open.layer(TestService::new()), request()).await, 200);
 }
 
 #[tokio::test]
-async fn keys_have_a_list_and_bans_too() {
+async fn keys_support_lists_and_bans() {
     let (control, _hand) = control("deny key mallory");
-    let player = Player::new();
+    let player = TestService::new();
     let access = RequestAccess::new(control)
         .key(key::header("x-user").unwrap())
         .unknown(ListAction::Allow)
@@ -142,7 +150,7 @@ async fn keys_have_a_list_and_bans_too() {
     };
     assert_eq!(status(&service, by(b"mallory")).await, 403);
     assert_eq!(status(&service, by(b"\xff\xfe")).await, 200, "any bytes are a key");
-    player.say(401);
+    player.set_status(401);
     for _ in 0..3 {
         assert_eq!(status(&service, by(b"alice")).await, 401);
         assert_eq!(status(&service, request()).await, 401, "nobody is banned for being unknown");
@@ -152,13 +160,14 @@ async fn keys_have_a_list_and_bans_too() {
 }
 
 #[tokio::test]
-async fn the_answer_is_of_your_choice_and_in_grpc_where_that_is_spoken() {
+async fn rejection_is_configurable_and_supports_grpc() {
     let (control, _hand) = control("deny 192.0.2.0/24");
     let access = RequestAccess::new(control);
-    let mut call = from("192.0.2.1");
+    let mut call = request_from("192.0.2.1");
     call.headers_mut().insert("content-type", "application/grpc+proto".parse().unwrap());
-    let refused = ask(&AccessLayer::new(access.clone()).layer(Player::new()), call).await.unwrap();
+    let refused =
+        send_request(&AccessLayer::new(access.clone()).layer(TestService::new()), call).await.unwrap();
     assert_eq!((refused.status().as_u16(), header(&refused, "grpc-status")), (200, Some("7")));
-    let hidden = AccessLayer::new(access.answer(|_| Answer::new(404))).layer(Player::new());
-    assert_eq!(status(&hidden, from("192.0.2.1")).await, 404);
+    let hidden = AccessLayer::new(access.answer(|_| Answer::new(404))).layer(TestService::new());
+    assert_eq!(status(&hidden, request_from("192.0.2.1")).await, 404);
 }

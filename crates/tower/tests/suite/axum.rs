@@ -2,9 +2,10 @@
 
 #![allow(clippy::unwrap_used, clippy::panic, reason = "this is how a test fails")]
 
-use crate::stage::{
-    header, left, log, program,
-    wire::{BOTH, Speaks, client, send, serve, status},
+use crate::support::{
+    header,
+    http_server::{ClientProtocol, PROTOCOLS, client, send, serve, status},
+    log, quota_remaining, test_rules,
 };
 use axum::{
     Extension, Router,
@@ -34,7 +35,11 @@ async fn hello() -> &'static str {
 }
 
 /// How often each status was answered to so many GETs at the same time, each on a connection of its own.
-async fn at_once(speaks: Speaks, server: std::net::SocketAddr, clients: usize) -> BTreeMap<u16, usize> {
+async fn count_statuses(
+    speaks: ClientProtocol,
+    server: std::net::SocketAddr,
+    clients: usize,
+) -> BTreeMap<u16, usize> {
     let calls: Vec<_> = (0..clients).map(|_| tokio::spawn(status(speaks, server, "/"))).collect();
     let mut counts = BTreeMap::new();
     for call in calls {
@@ -44,12 +49,16 @@ async fn at_once(speaks: Speaks, server: std::net::SocketAddr, clients: usize) -
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 4)]
-async fn a_hundred_clients_against_a_limit_of_ten_admit_exactly_ten() {
-    for speaks in BOTH {
-        let program = program();
+async fn limit_of_ten_admits_ten_of_hundred_clients() {
+    for speaks in PROTOCOLS {
+        let program = test_rules();
         let app = Router::new().route("/", get(hello));
         let server = serve(app.layer(LimitLayer::new(program.per_peer("ten", "10/min")))).await;
-        assert_eq!(at_once(speaks, server, 100).await, BTreeMap::from([(200, 10), (429, 90)]), "{speaks:?}");
+        assert_eq!(
+            count_statuses(speaks, server, 100).await,
+            BTreeMap::from([(200, 10), (429, 90)]),
+            "{speaks:?}"
+        );
     }
 }
 
@@ -57,7 +66,7 @@ async fn a_hundred_clients_against_a_limit_of_ten_admit_exactly_ten() {
 #[tokio::test]
 async fn server_without_connect_info_is_reported_once_per_layer() {
     let log = log::capture();
-    let program = program();
+    let program = test_rules();
     let shared = program.per_peer("shared", "2/min");
     let client = key::client(TrustedProxies::private());
     let refused = program.limit("refused", "9/min").key(client).missing(Missing::Refuse);
@@ -68,14 +77,14 @@ async fn server_without_connect_info_is_reported_once_per_layer() {
     let server = listener.local_addr().unwrap();
     tokio::spawn(async move { axum::serve(listener, app).await });
     for expected in [200, 200, 429] {
-        assert_eq!(status(Speaks::Http1, server, "/shared").await, expected);
+        assert_eq!(status(ClientProtocol::Http1, server, "/shared").await, expected);
     }
     let lines = log.lines();
     assert_eq!(lines.len(), 1, "{lines:?}");
     assert!(lines[0].starts_with("ERROR"), "{lines:?}");
     assert!(lines[0].contains("into_make_service_with_connect_info::<SocketAddr>()"), "{lines:?}");
     for _ in 0..3 {
-        assert_eq!(status(Speaks::Http1, server, "/refused").await, 400);
+        assert_eq!(status(ClientProtocol::Http1, server, "/refused").await, 400);
     }
     assert_eq!(log.lines().len(), 2, "each layer reports: {:?}", log.lines());
 }
@@ -83,10 +92,11 @@ async fn server_without_connect_info_is_reported_once_per_layer() {
 #[tokio::test]
 async fn server_with_connect_info_logs_nothing() {
     let log = log::capture();
-    let app = Router::new().route("/", get(hello)).layer(LimitLayer::new(program().per_peer("one", "1/min")));
+    let app =
+        Router::new().route("/", get(hello)).layer(LimitLayer::new(test_rules().per_peer("one", "1/min")));
     let server = serve(app).await;
     assert_eq!(
-        [status(Speaks::Http1, server, "/").await, status(Speaks::Http1, server, "/").await],
+        [status(ClientProtocol::Http1, server, "/").await, status(ClientProtocol::Http1, server, "/").await],
         [200, 429]
     );
     assert!(log.lines().is_empty(), "{:?}", log.lines());
@@ -95,13 +105,13 @@ async fn server_with_connect_info_logs_nothing() {
 /// tower's own `RateLimitLayer::new(5, …)` keeps its state in each service, and axum makes one for each connection: 50
 /// connections get 50 times 5 requests through it.
 #[tokio::test(flavor = "multi_thread", worker_threads = 4)]
-async fn connections_do_not_multiply_a_limit() {
-    let program = program();
+async fn connections_share_limit() {
+    let program = test_rules();
     let app = Router::new().route("/", get(hello)).layer(LimitLayer::new(program.limit("five", "5/min")));
     let server = serve(app).await;
     let mut admitted = 0;
     for _ in 0..50 {
-        let client = client(Speaks::Http1);
+        let client = client(ClientProtocol::Http1);
         for _ in 0..5 {
             let uri = format!("http://{server}/").parse().unwrap();
             let response = client.get(uri).await.unwrap();
@@ -113,17 +123,17 @@ async fn connections_do_not_multiply_a_limit() {
 }
 
 #[tokio::test]
-async fn a_quota_is_chosen_by_the_tier_of_the_request() {
-    let program = program();
+async fn request_tier_selects_quota() {
+    let program = test_rules();
     let tiers = ["1/min".parse().unwrap(), "3/min".parse().unwrap()];
     let api = program
-        .declared(Declaration::of("api").tiers(tiers))
+        .add_rule(Declaration::of("api").tiers(tiers))
         .key(key::header("x-user").unwrap())
         .tier(|head: &dyn Head| usize::from(head.header("x-plan") == Some(b"pro")));
     let server = serve(Router::new().route("/", get(hello)).layer(LimitLayer::new(api))).await;
     let ask = async |user: &'static [u8], plan: &'static [u8]| {
         let headers = [("x-user", user), ("x-plan", plan)];
-        let response = send(Speaks::Http1, server, Method::GET, "/", &headers).await;
+        let response = send(ClientProtocol::Http1, server, Method::GET, "/", &headers).await;
         (response.status().as_u16(), header(&response, "ratelimit-policy").unwrap().to_owned())
     };
     let free = r#""api";q=1;w=60"#.to_owned();
@@ -137,8 +147,8 @@ async fn a_quota_is_chosen_by_the_tier_of_the_request() {
 }
 
 #[tokio::test]
-async fn rules_are_about_methods_and_routes() {
-    let program = program();
+async fn rules_match_methods_and_routes() {
+    let program = test_rules();
     let gate = Gate::new([
         program.limit("writes", "1/min").methods(["POST", "PUT"]),
         program.limit("users", "2/min").routes(["/users/{id}"]),
@@ -166,26 +176,30 @@ async fn rules_are_about_methods_and_routes() {
         (Method::GET, "/", debug, 429),
     ];
     for (place, (method, path, headers, expected)) in story.into_iter().enumerate() {
-        let response = send(Speaks::Http1, server, method, path, headers).await;
+        let response = send(ClientProtocol::Http1, server, method, path, headers).await;
         assert_eq!(response.status().as_u16(), expected, "line {place}: {path}");
     }
 }
 
 #[tokio::test]
-async fn stacked_limits_are_charged_together_or_not_at_all() {
-    let program = program();
+async fn stacked_limits_are_charged_atomically() {
+    let program = test_rules();
     let (minute, hour) = (program.limit("minute", "2/min"), program.limit("hour", "5/h"));
     let held = program.limit("held", "1 at once");
     let gate = Gate::new([hour.clone(), minute.clone(), held.clone()]);
     let server = serve(Router::new().route("/", get(hello)).layer(LimitLayer::new(gate))).await;
     let mut statuses = Vec::new();
     for _ in 0..4 {
-        statuses.push(status(Speaks::Http1, server, "/").await);
+        statuses.push(status(ClientProtocol::Http1, server, "/").await);
     }
     assert_eq!(statuses, [200, 200, 429, 429]);
-    assert_eq!((left(&minute), left(&hour), left(&held)), (0, 3, 1), "who was refused paid nothing");
+    assert_eq!(
+        (quota_remaining(&minute), quota_remaining(&hour), quota_remaining(&held)),
+        (0, 3, 1),
+        "who was refused paid nothing"
+    );
 
-    let refused = send(Speaks::Http1, server, Method::GET, "/", &[]).await;
+    let refused = send(ClientProtocol::Http1, server, Method::GET, "/", &[]).await;
     assert_eq!(header(&refused, "retry-after"), Some("30"));
     let policies = r#""hour";q=5;w=3600, "minute";q=2;w=60, "held";q=1;qu="concurrent-requests""#;
     assert_eq!(header(&refused, "ratelimit-policy"), Some(policies));
@@ -194,22 +208,22 @@ async fn stacked_limits_are_charged_together_or_not_at_all() {
 }
 
 #[tokio::test]
-async fn a_cost_is_what_a_function_says() {
-    let program = program();
+async fn cost_comes_from_function() {
+    let program = test_rules();
     let limit =
         program.limit("costs", "10/min").cost(|head: &dyn Head| if head.path() == "/deep" { 8 } else { 1 });
     let app = Router::new().route("/deep", get(hello)).route("/", get(hello));
     let server = serve(app.layer(LimitLayer::new(limit.clone()))).await;
-    assert_eq!(status(Speaks::Http1, server, "/deep").await, 200);
-    assert_eq!(status(Speaks::Http1, server, "/deep").await, 429);
-    assert_eq!(status(Speaks::Http1, server, "/").await, 200);
-    assert_eq!(left(&limit), 1);
+    assert_eq!(status(ClientProtocol::Http1, server, "/deep").await, 200);
+    assert_eq!(status(ClientProtocol::Http1, server, "/deep").await, 429);
+    assert_eq!(status(ClientProtocol::Http1, server, "/").await, 200);
+    assert_eq!(quota_remaining(&limit), 1);
 }
 
 /// The answer that a request asks for.
-async fn as_told(headers: HeaderMap) -> Response<Body> {
-    let told = headers.get("x-answer").map_or(200, |status| status.to_str().unwrap().parse().unwrap());
-    let mut response = StatusCode::from_u16(told).unwrap().into_response();
+async fn respond_as_requested(headers: HeaderMap) -> Response<Body> {
+    let status = headers.get("x-answer").map_or(200, |status| status.to_str().unwrap().parse().unwrap());
+    let mut response = StatusCode::from_u16(status).unwrap().into_response();
     if let Some(cost) = headers.get("x-cost") {
         response.headers_mut().insert("x-cost", cost.clone());
     }
@@ -217,8 +231,8 @@ async fn as_told(headers: HeaderMap) -> Response<Body> {
 }
 
 #[tokio::test]
-async fn what_is_paid_depends_on_the_answer() {
-    let program = program();
+async fn charge_depends_on_response() {
+    let program = test_rules();
     let failed = program
         .limit("failed logins", "2/min")
         .charge(Charge::only_if(|reply: &dyn Reply| reply.status() == 401));
@@ -229,9 +243,10 @@ async fn what_is_paid_depends_on_the_answer() {
         std::str::from_utf8(reply.header("x-cost")?).ok()?.parse().ok()
     }));
     let gate = Gate::new([failed.clone(), ours.clone(), actual.clone()]);
-    let server = serve(Router::new().route("/", post(as_told)).layer(LimitLayer::new(gate))).await;
-    type Line = (&'static [(&'static str, &'static [u8])], u16, [u64; 3]);
-    let story: [Line; 6] = [
+    let server =
+        serve(Router::new().route("/", post(respond_as_requested)).layer(LimitLayer::new(gate))).await;
+    type ChargeCase = (&'static [(&'static str, &'static [u8])], u16, [u64; 3]);
+    let story: [ChargeCase; 6] = [
         (&[], 200, [2, 8, 98]),
         (&[("x-answer", b"401")], 401, [1, 7, 97]),
         (&[("x-answer", b"503")], 503, [1, 7, 96]),
@@ -240,19 +255,23 @@ async fn what_is_paid_depends_on_the_answer() {
         (&[], 429, [0, 5, 56]),
     ];
     for (place, (headers, expected, remaining)) in story.into_iter().enumerate() {
-        let response = send(Speaks::Http1, server, Method::POST, "/", headers).await;
+        let response = send(ClientProtocol::Http1, server, Method::POST, "/", headers).await;
         assert_eq!(response.status().as_u16(), expected, "line {place}");
-        assert_eq!([left(&failed), left(&ours), left(&actual)], remaining, "line {place}");
+        assert_eq!(
+            [quota_remaining(&failed), quota_remaining(&ours), quota_remaining(&actual)],
+            remaining,
+            "line {place}"
+        );
     }
 }
 
 #[tokio::test]
-async fn a_rule_may_wait_instead_of_refusing() {
-    let program = program();
+async fn rule_can_wait_instead_of_denying() {
+    let program = test_rules();
     let waits = Declaration::of("waits").quota("10/s burst 1").unwrap().wait(Duration::from_millis(250));
-    let app: Router = Router::new().route("/", get(hello)).layer(LimitLayer::new(program.declared(waits)));
+    let app: Router = Router::new().route("/", get(hello)).layer(LimitLayer::new(program.add_rule(waits)));
     let call = || {
-        let request = crate::stage::get("/").map(|()| Body::empty());
+        let request = crate::support::get("/").map(|()| Body::empty());
         Some(Box::pin(tower::ServiceExt::oneshot(app.clone(), request)))
     };
     let mut calls = [call(), call(), call(), call()];
@@ -265,15 +284,15 @@ async fn a_rule_may_wait_instead_of_refusing() {
                 *waiting = None;
             }
         }
-        program.pass(Duration::from_millis(100));
+        program.advance(Duration::from_millis(100));
     }
     assert_eq!(answered, [(0, 0, 200), (0, 3, 429), (100, 1, 200), (200, 2, 200)]);
 }
 
 #[tokio::test]
-async fn a_rule_in_shadow_mode_counts_and_refuses_nothing() {
-    let program = program();
-    let shadow = program.declared(Declaration::of("shadow").quota("1/min").unwrap().mode(Mode::Shadow));
+async fn shadow_rule_counts_without_denying() {
+    let program = test_rules();
+    let shadow = program.add_rule(Declaration::of("shadow").quota("1/min").unwrap().mode(Mode::Shadow));
     let real = program.limit("real", "3/min");
     let seen = Arc::new(Mutex::new(Vec::new()));
     let told = seen.clone();
@@ -284,12 +303,12 @@ async fn a_rule_in_shadow_mode_counts_and_refuses_nothing() {
         verdict.answer(gate)
     });
     let server = serve(Router::new().route("/", get(hello)).layer(LimitLayer::new(gate))).await;
-    let first = send(Speaks::Http1, server, Method::GET, "/", &[]).await;
+    let first = send(ClientProtocol::Http1, server, Method::GET, "/", &[]).await;
     assert_eq!(header(&first, "ratelimit-policy"), Some(r#""real";q=3;w=60"#), "clients are not told");
-    assert_eq!(left(&shadow), 0);
+    assert_eq!(quota_remaining(&shadow), 0);
     let mut statuses = Vec::new();
     for _ in 0..3 {
-        statuses.push(status(Speaks::Http1, server, "/").await);
+        statuses.push(status(ClientProtocol::Http1, server, "/").await);
     }
     assert_eq!(statuses, [200, 200, 429]);
     assert_eq!(
@@ -300,15 +319,15 @@ async fn a_rule_in_shadow_mode_counts_and_refuses_nothing() {
 }
 
 #[tokio::test]
-async fn what_is_answered_is_a_function_of_the_verdict() {
-    let program = program();
+async fn response_is_function_of_verdict() {
+    let program = test_rules();
     let gate =
         Gate::from(program.limit("pages", "1/min")).answer(|gate, verdict| match verdict.limited(gate) {
             Some(limited) => Answer::redirect(format!("/later?rule={}", limited.rule())),
             None => Answer::missing_key(),
         });
     let server = serve(Router::new().route("/", get(hello)).layer(LimitLayer::new(gate))).await;
-    for speaks in BOTH {
+    for speaks in PROTOCOLS {
         let response = send(speaks, server, Method::GET, "/", &[]).await;
         if response.status() == 200 {
             continue;
@@ -321,9 +340,9 @@ async fn what_is_answered_is_a_function_of_the_verdict() {
 }
 
 #[tokio::test]
-async fn headers_tell_what_is_left_in_the_words_that_were_chosen() {
-    type Told = &'static [(&'static str, &'static str)];
-    let table: [(Fields, Told, Told); 4] = [
+async fn headers_follow_configured_style() {
+    type ExpectedHeaders = &'static [(&'static str, &'static str)];
+    let table: [(Fields, ExpectedHeaders, ExpectedHeaders); 4] = [
         (
             Fields::Ietf,
             &[("ratelimit-policy", r#""api";q=2;w=60"#), ("ratelimit", r#""api";r=1;t=30"#)],
@@ -346,11 +365,11 @@ async fn headers_tell_what_is_left_in_the_words_that_were_chosen() {
         (Fields::None, &[], &[("retry-after", "30")]),
     ];
     for (fields, on_success, on_refusal) in table {
-        let program = program();
+        let program = test_rules();
         let gate = Gate::from(program.limit("api", "2/min")).fields(fields);
         let server = serve(Router::new().route("/", get(hello)).layer(LimitLayer::new(gate))).await;
         for told in [on_success, &[], on_refusal] {
-            let response = send(Speaks::Http1, server, Method::GET, "/", &[]).await;
+            let response = send(ClientProtocol::Http1, server, Method::GET, "/", &[]).await;
             for (name, value) in told {
                 assert_eq!(header(&response, name), Some(*value), "{fields:?}: {name}");
             }
@@ -358,16 +377,16 @@ async fn headers_tell_what_is_left_in_the_words_that_were_chosen() {
             assert_eq!(others == 0, fields == Fields::None, "{fields:?}");
         }
         // A microsecond before it is due, a client is told to wait for a second, and not for none.
-        program.pass(Duration::from_micros(29_999_999));
-        let response = send(Speaks::Http1, server, Method::GET, "/", &[]).await;
+        program.advance(Duration::from_micros(29_999_999));
+        let response = send(ClientProtocol::Http1, server, Method::GET, "/", &[]).await;
         assert_eq!((response.status().as_u16(), header(&response, "retry-after")), (429, Some("1")));
     }
 }
 
 #[tokio::test]
-async fn a_download_holds_its_slot_until_its_end() {
-    for speaks in BOTH {
-        let program = program();
+async fn download_holds_slot_until_end() {
+    for speaks in PROTOCOLS {
+        let program = test_rules();
         let slots = program.limit("downloads", "1 at once");
         let (mut sender, body) = Channel::<Bytes, std::io::Error>::new(4);
         let body = Arc::new(Mutex::new(Some(body)));
@@ -391,8 +410,8 @@ async fn a_download_holds_its_slot_until_its_end() {
 
 /// What a request can do wrong, and the answer that is documented for it.
 #[tokio::test]
-async fn nothing_that_a_client_sends_is_an_error_of_the_server() {
-    let program = program();
+async fn malformed_requests_never_return_500() {
+    let program = test_rules();
     let megabyte = vec![b'k'; 1 << 20];
     let proxies = TrustedProxies::new(["127.0.0.0/8"]).unwrap();
     let token = || key::header("x-token").unwrap();
@@ -416,7 +435,7 @@ async fn nothing_that_a_client_sends_is_an_error_of_the_server() {
         );
     let server = serve(app).await;
     let ask = async |path: &str, headers: &[(&str, &[u8])]| {
-        send(Speaks::Http2, server, Method::GET, path, headers).await.status().as_u16()
+        send(ClientProtocol::Http2, server, Method::GET, path, headers).await.status().as_u16()
     };
     // Bytes that are no text are a key like any other.
     assert_eq!(ask("/shared", &[("x-token", b"\xff\xfe")]).await, 200);
@@ -440,7 +459,7 @@ async fn nothing_that_a_client_sends_is_an_error_of_the_server() {
         assert_eq!(ask("/wanted", headers).await, 400);
     }
     // A server turns a megabyte of headers away by itself, before any layer sees it.
-    let huge = send(Speaks::Http1, server, Method::GET, "/shared", &[("x-token", &megabyte)]).await;
+    let huge = send(ClientProtocol::Http1, server, Method::GET, "/shared", &[("x-token", &megabyte)]).await;
     assert_eq!(huge.status().as_u16(), 431);
     let malformed: [(&str, &[u8]); 6] = [
         ("x-forwarded-for", b"not an address"),
@@ -456,21 +475,21 @@ async fn nothing_that_a_client_sends_is_an_error_of_the_server() {
 }
 
 #[derive(Clone)]
-struct Claims {
+struct JwtClaims {
     subject: &'static str,
 }
 
 #[tokio::test]
-async fn a_key_may_be_what_the_application_has_decoded() {
-    let program = program();
+async fn key_can_be_application_extension() {
+    let program = test_rules();
     let limit =
-        program.limit("by subject", "1/min").key(extension(|claims: &Claims| Some(claims.subject.into())));
+        program.limit("by subject", "1/min").key(extension(|claims: &JwtClaims| Some(claims.subject.into())));
     let layer = LimitLayer::new(limit);
     let app = |subject: &'static str| {
-        Router::new().route("/", get(hello)).layer(layer.clone()).layer(Extension(Claims { subject }))
+        Router::new().route("/", get(hello)).layer(layer.clone()).layer(Extension(JwtClaims { subject }))
     };
     let (alice, bob) = (serve(app("alice")).await, serve(app("bob")).await);
-    assert_eq!(status(Speaks::Http1, alice, "/").await, 200);
-    assert_eq!(status(Speaks::Http1, bob, "/").await, 200);
-    assert_eq!(status(Speaks::Http1, alice, "/").await, 429);
+    assert_eq!(status(ClientProtocol::Http1, alice, "/").await, 200);
+    assert_eq!(status(ClientProtocol::Http1, bob, "/").await, 200);
+    assert_eq!(status(ClientProtocol::Http1, alice, "/").await, 429);
 }

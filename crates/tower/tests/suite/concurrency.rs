@@ -2,7 +2,7 @@
 
 #![allow(clippy::unwrap_used, clippy::panic, reason = "this is how a test fails")]
 
-use crate::stage::{Player, ask, header, is_pending, request, start, status};
+use crate::support::{TestService, header, is_pending, request, send_request, start, status};
 use http::Request;
 use http_body_util::BodyExt as _;
 use std::{sync::atomic::Ordering, time::Duration};
@@ -14,9 +14,9 @@ use tower::Layer as _;
 const SECOND: Duration = Duration::from_secs(1);
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn of_a_hundred_at_once_ten_get_in() {
-    let player = Player::new();
-    player.hold();
+async fn ten_slots_admit_ten_of_hundred_requests() {
+    let player = TestService::new();
+    player.block();
     let service = ConcurrencyLayer::new(Semaphore::new(10).unwrap()).layer(player.clone());
     let mut guests = JoinSet::new();
     for _ in 0..100 {
@@ -36,8 +36,8 @@ async fn of_a_hundred_at_once_ten_get_in() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_hundred_that_wait_are_served_ten_at_a_time() {
-    let player = Player::new();
+async fn waiting_requests_run_ten_at_a_time() {
+    let player = TestService::new();
     let slots = Semaphore::new(10).unwrap();
     let service =
         ConcurrencyLayer::new(RequestSlots::new(slots.clone()).wait(SECOND * 60)).layer(player.clone());
@@ -45,7 +45,7 @@ async fn a_hundred_that_wait_are_served_ten_at_a_time() {
     for _ in 0..100 {
         let service = service.clone();
         guests.spawn(async move {
-            let answer = ask(&service, request()).await.unwrap();
+            let answer = send_request(&service, request()).await.unwrap();
             tokio::task::yield_now().await;
             (answer.status().as_u16(), answer.into_body().collect().await.unwrap().to_bytes())
         });
@@ -54,17 +54,17 @@ async fn a_hundred_that_wait_are_served_ten_at_a_time() {
         assert_eq!(answer.unwrap(), (200, "hello".into()));
     }
     assert_eq!(player.calls(), 100);
-    assert!(player.most_inside.load(Ordering::SeqCst) <= 10);
+    assert!(player.max_in_flight.load(Ordering::SeqCst) <= 10);
     assert_eq!((slots.in_flight(), slots.waiters()), (0, 0));
 }
 
 #[tokio::test]
-async fn a_slot_is_held_until_the_body_is_gone() {
+async fn slot_is_held_until_body_ends() {
     for (until, held) in [(Until::Body, 1), (Until::Head, 0)] {
         let slots = Semaphore::new(1).unwrap();
         let service =
-            ConcurrencyLayer::new(RequestSlots::new(slots.clone()).until(until)).layer(Player::new());
-        let answer = ask(&service, request()).await.unwrap();
+            ConcurrencyLayer::new(RequestSlots::new(slots.clone()).until(until)).layer(TestService::new());
+        let answer = send_request(&service, request()).await.unwrap();
         assert_eq!(slots.in_flight(), held);
         drop(answer);
         assert_eq!(slots.in_flight(), 0);
@@ -72,9 +72,9 @@ async fn a_slot_is_held_until_the_body_is_gone() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn who_waits_too_long_is_told_so() {
-    let player = Player::new();
-    player.hold();
+async fn wait_timeout_is_rejected() {
+    let player = TestService::new();
+    player.block();
     let clock = Clock::tokio();
     let slots = Semaphore::builder().clock(clock.clone()).max_waiters(1).build(1).unwrap();
     let service = ConcurrencyLayer::new(RequestSlots::new(slots.clone()).wait(SECOND * 3).named("narrow"))
@@ -85,7 +85,7 @@ async fn who_waits_too_long_is_told_so() {
     let began = clock.now();
     let mut waiting = start(&service, request()).await;
     assert!(is_pending(&mut waiting).await);
-    let no_place = ask(&service, request()).await.unwrap();
+    let no_place = send_request(&service, request()).await.unwrap();
     assert_eq!((no_place.status().as_u16(), clock.now()), (503, began), "the line is full");
 
     let late = waiting.await.unwrap();
@@ -96,9 +96,9 @@ async fn who_waits_too_long_is_told_so() {
 }
 
 #[tokio::test]
-async fn who_gives_up_leaves_the_line() {
-    let player = Player::new();
-    player.hold();
+async fn cancelled_request_leaves_queue() {
+    let player = TestService::new();
+    player.block();
     let slots = Semaphore::new(1).unwrap();
     let service =
         ConcurrencyLayer::new(RequestSlots::new(slots.clone()).wait(SECOND * 3)).layer(player.clone());
@@ -115,9 +115,9 @@ async fn who_gives_up_leaves_the_line() {
 }
 
 #[tokio::test]
-async fn of_those_who_wait_the_important_go_first() {
-    let player = Player::new();
-    player.hold();
+async fn waiting_requests_run_by_priority() {
+    let player = TestService::new();
+    player.block();
     let slots = Semaphore::new(1).unwrap();
     let slots = RequestSlots::new(slots)
         .wait(SECOND * 3)

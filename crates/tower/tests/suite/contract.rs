@@ -2,7 +2,7 @@
 
 #![allow(clippy::unwrap_used, clippy::panic, reason = "this is how a test fails")]
 
-use crate::stage::{closed_program, get, get_from, header, left, program};
+use crate::support::{get, get_from, header, quota_remaining, test_rules, test_rules_without_store};
 use bytes::Bytes;
 use http::{Request, Response};
 use http_body::Body as _;
@@ -21,12 +21,12 @@ use tidegate_rule::{
     Charge, Declaration, Gate,
     request::{Key, KeyValue, Missing, Reply, TrustedProxies, key},
 };
-use tidegate_tower::{Limit, LimitLayer};
+use tidegate_tower::{LimitLayer, LimitService};
 use tower::{Layer as _, Service, ServiceExt as _, service_fn};
 
-type Answer = Response<Full<Bytes>>;
+type FullResponse = Response<Full<Bytes>>;
 
-fn ok(_: Request<()>) -> Ready<Result<Answer, Infallible>> {
+fn ok(_: Request<()>) -> Ready<Result<FullResponse, Infallible>> {
     ready(Ok(Response::new(Full::from("hello"))))
 }
 
@@ -35,8 +35,8 @@ fn context() -> Context<'static> {
 }
 
 #[tokio::test]
-async fn the_decision_is_made_in_call_and_never_in_poll_ready() {
-    let program = program();
+async fn decision_is_made_in_call() {
+    let program = test_rules();
     let limit = program.limit("one", "1/min");
     let service = LimitLayer::new(limit.clone()).layer(service_fn(ok));
     for _ in 0..100 {
@@ -46,27 +46,27 @@ async fn the_decision_is_made_in_call_and_never_in_poll_ready() {
             Poll::Ready(Ok(()))
         ));
     }
-    assert_eq!(left(&limit), 1);
+    assert_eq!(quota_remaining(&limit), 1);
     let statuses = [service.clone().oneshot(get("/")).await, service.oneshot(get("/")).await];
     assert_eq!(statuses.map(|response| response.unwrap().status().as_u16()), [200, 429]);
 }
 
 /// A service that panics unless the very clone that is called was found ready.
-struct Strict {
+struct ReadyCheckedService {
     is_ready: bool,
     calls: Arc<AtomicU64>,
 }
 
-impl Clone for Strict {
+impl Clone for ReadyCheckedService {
     fn clone(&self) -> Self {
         Self { is_ready: false, calls: self.calls.clone() }
     }
 }
 
-impl Service<Request<()>> for Strict {
-    type Response = Answer;
+impl Service<Request<()>> for ReadyCheckedService {
+    type Response = FullResponse;
     type Error = Infallible;
-    type Future = Ready<Result<Answer, Infallible>>;
+    type Future = Ready<Result<FullResponse, Infallible>>;
 
     fn poll_ready(&mut self, _: &mut Context<'_>) -> Poll<Result<(), Infallible>> {
         self.is_ready = true;
@@ -81,18 +81,18 @@ impl Service<Request<()>> for Strict {
 }
 
 #[tokio::test]
-async fn the_clone_that_was_ready_is_the_one_that_is_called() {
-    let program = program();
+async fn ready_clone_is_called() {
+    let program = test_rules();
     let at_once = program.limit("at once", "10/s burst 1");
     let waits = Declaration::of("waits").quota("10/s burst 1").unwrap().wait(Duration::from_secs(1));
-    for limit in [at_once, program.declared(waits)] {
+    for limit in [at_once, program.add_rule(waits)] {
         let calls = Arc::new(AtomicU64::new(0));
-        let strict = Strict { is_ready: false, calls: calls.clone() };
-        let mut service = Limit::new(limit, strict);
+        let strict = ReadyCheckedService { is_ready: false, calls: calls.clone() };
+        let mut service = LimitService::new(limit, strict);
         let first = service.ready().await.unwrap().call(get("/"));
         let second = service.ready().await.unwrap().call(get("/"));
         let third = service.ready().await.unwrap().call(get("/"));
-        program.pass(Duration::from_secs(1));
+        program.advance(Duration::from_secs(1));
         let answers = [first.await.unwrap(), second.await.unwrap(), third.await.unwrap()];
         let passed = answers.iter().filter(|answer| answer.status() == 200).count() as u64;
         assert_eq!(calls.load(Ordering::Relaxed), passed);
@@ -102,12 +102,12 @@ async fn the_clone_that_was_ready_is_the_one_that_is_called() {
 
 /// A service that is never ready, or that has failed.
 #[derive(Clone)]
-struct Unready(Result<(), &'static str>);
+struct UnreadyService(Result<(), &'static str>);
 
-impl Service<Request<()>> for Unready {
-    type Response = Answer;
+impl Service<Request<()>> for UnreadyService {
+    type Response = FullResponse;
     type Error = &'static str;
-    type Future = Pending<Result<Answer, &'static str>>;
+    type Future = Pending<Result<FullResponse, &'static str>>;
 
     fn poll_ready(&mut self, _: &mut Context<'_>) -> Poll<Result<(), &'static str>> {
         match self.0 {
@@ -122,33 +122,33 @@ impl Service<Request<()>> for Unready {
 }
 
 #[test]
-fn readiness_is_that_of_the_service() {
-    let program = program();
+fn poll_ready_forwards_to_service() {
+    let program = test_rules();
     let limit = program.limit("any", "1/min");
-    let mut pending = Limit::new(limit.clone(), Unready(Ok(())));
+    let mut pending = LimitService::new(limit.clone(), UnreadyService(Ok(())));
     assert!(pending.poll_ready(&mut context()).is_pending());
-    let mut failed = Limit::new(limit.clone(), Unready(Err("broken")));
+    let mut failed = LimitService::new(limit.clone(), UnreadyService(Err("broken")));
     assert!(matches!(failed.poll_ready(&mut context()), Poll::Ready(Err("broken"))));
-    assert_eq!(left(&limit), 1);
+    assert_eq!(quota_remaining(&limit), 1);
 }
 
 #[tokio::test]
-async fn an_error_of_the_service_passes_through_and_its_request_pays() {
-    let program = program();
+async fn service_error_passes_through_and_is_charged() {
+    let program = test_rules();
     let counted =
         program.limit("counted", "5/min").charge(Charge::only_if(|reply: &dyn Reply| reply.status() == 401));
     let held = program.limit("held", "1 at once");
     let gate = Gate::new([counted.clone(), held.clone()]);
-    let broken = service_fn(|_: Request<()>| ready(Err::<Answer, _>("broken")));
-    let service = Limit::new(gate, broken);
+    let broken = service_fn(|_: Request<()>| ready(Err::<FullResponse, _>("broken")));
+    let service = LimitService::new(gate, broken);
     assert_eq!(service.clone().oneshot(get("/")).await.unwrap_err(), "broken");
-    assert_eq!((left(&counted), left(&held)), (4, 1));
+    assert_eq!((quota_remaining(&counted), quota_remaining(&held)), (4, 1));
     assert_eq!(service.oneshot(get("/")).await.unwrap_err(), "broken", "the slot came back");
 }
 
 #[tokio::test]
-async fn a_call_that_is_cancelled_gives_back_its_slots_and_pays_its_tokens() {
-    let program = program();
+async fn cancelled_call_releases_slots_and_keeps_charge() {
+    let program = test_rules();
     let charges = [
         ("ahead", Charge::ahead()),
         ("only failures", Charge::only_if(|reply: &dyn Reply| reply.status() == 401)),
@@ -159,39 +159,39 @@ async fn a_call_that_is_cancelled_gives_back_its_slots_and_pays_its_tokens() {
         let tokens = program.limit(name, "5/min").charge(charge);
         let slots = program.limit("slots", "1 at once");
         let gate = Gate::new([tokens.clone(), slots.clone()]);
-        let never = service_fn(|_: Request<()>| pending::<Result<Answer, Infallible>>());
-        let mut service = Limit::new(gate, never);
+        let never = service_fn(|_: Request<()>| pending::<Result<FullResponse, Infallible>>());
+        let mut service = LimitService::new(gate, never);
         let mut call = Box::pin(service.ready().await.unwrap().call(get("/")));
         assert!(call.as_mut().poll(&mut context()).is_pending());
-        assert_eq!((left(&tokens), left(&slots)), (4, 0), "{name}");
+        assert_eq!((quota_remaining(&tokens), quota_remaining(&slots)), (4, 0), "{name}");
         drop(call);
-        assert_eq!((left(&tokens), left(&slots)), (4, 1), "{name}");
+        assert_eq!((quota_remaining(&tokens), quota_remaining(&slots)), (4, 1), "{name}");
     }
 }
 
 #[tokio::test]
-async fn who_hangs_up_while_waiting_pays_nothing() {
-    let program = program();
+async fn cancelled_wait_is_not_charged() {
+    let program = test_rules();
     let waits = Declaration::of("waits").quota("1/s burst 1").unwrap().wait(Duration::from_secs(5));
-    let waits = program.declared(waits);
+    let waits = program.add_rule(waits);
     let beside = program.limit("beside", "10/min");
-    let mut service = Limit::new(Gate::new([waits.clone(), beside.clone()]), service_fn(ok));
+    let mut service = LimitService::new(Gate::new([waits.clone(), beside.clone()]), service_fn(ok));
     assert_eq!(service.ready().await.unwrap().call(get("/")).await.unwrap().status(), 200);
     let mut second = Box::pin(service.ready().await.unwrap().call(get("/")));
     assert!(second.as_mut().poll(&mut context()).is_pending());
-    assert_eq!(left(&beside), 8);
+    assert_eq!(quota_remaining(&beside), 8);
     drop(second);
-    assert_eq!(left(&beside), 9);
+    assert_eq!(quota_remaining(&beside), 9);
     // Had the one that hung up paid, this one would have to wait for two seconds.
     let mut third = Box::pin(service.ready().await.unwrap().call(get("/")));
-    program.pass(Duration::from_secs(1));
+    program.advance(Duration::from_secs(1));
     let Poll::Ready(third) = third.as_mut().poll(&mut context()) else { panic!("a second has passed") };
     assert_eq!(third.unwrap().status(), 200);
 }
 
 #[tokio::test]
 async fn clones_share_one_gate() {
-    let program = program();
+    let program = test_rules();
     let layer = LimitLayer::new(program.per_peer("per peer", "2/min"));
     let services = [layer.layer(service_fn(ok)), layer.clone().layer(service_fn(ok))];
     let mut statuses = Vec::new();
@@ -205,26 +205,26 @@ async fn clones_share_one_gate() {
 }
 
 /// Neither read nor needed to be a body: the gate has no way to touch it.
-struct Untouchable;
+struct OpaqueBody;
 
 #[tokio::test]
-async fn the_body_of_a_request_is_not_touched() {
-    let program = program();
-    let inner = service_fn(|request: Request<Untouchable>| {
-        let Untouchable = request.into_body();
+async fn request_body_is_not_read() {
+    let program = test_rules();
+    let inner = service_fn(|request: Request<OpaqueBody>| {
+        let OpaqueBody = request.into_body();
         ready(Ok::<_, Infallible>(Response::new(())))
     });
-    let service = Limit::new(program.limit("any", "1/min"), inner);
+    let service = LimitService::new(program.limit("any", "1/min"), inner);
     let statuses = [
-        service.clone().oneshot(Request::new(Untouchable)).await.unwrap().status(),
-        service.oneshot(Request::new(Untouchable)).await.unwrap().status(),
+        service.clone().oneshot(Request::new(OpaqueBody)).await.unwrap().status(),
+        service.oneshot(Request::new(OpaqueBody)).await.unwrap().status(),
     ];
     assert_eq!(statuses.map(|status| status.as_u16()), [200, 429]);
 }
 
 #[tokio::test]
-async fn a_body_holds_the_slot_of_its_request_until_its_end() {
-    let program = program();
+async fn response_body_holds_slot_until_end() {
+    let program = test_rules();
     let slots = program.limit("downloads", "1 at once");
     for ending in ["end", "error", "drop"] {
         let (mut sender, body) = Channel::<Bytes, &str>::new(4);
@@ -233,7 +233,7 @@ async fn a_body_holds_the_slot_of_its_request_until_its_end() {
             let body = body.lock().unwrap().take().unwrap();
             ready(Ok::<_, Infallible>(Response::new(body)))
         });
-        let service = Limit::new(slots.clone(), inner);
+        let service = LimitService::new(slots.clone(), inner);
         let mut body = service.clone().oneshot(get("/")).await.unwrap().into_body();
         let refused = service.oneshot(get("/")).await.unwrap();
         assert_eq!(
@@ -244,7 +244,7 @@ async fn a_body_holds_the_slot_of_its_request_until_its_end() {
 
         sender.send_data(Bytes::from_static(b"part")).await.unwrap();
         assert!(body.frame().await.unwrap().is_ok());
-        assert_eq!(left(&slots), 0, "there is more to come");
+        assert_eq!(quota_remaining(&slots), 0, "there is more to come");
         match ending {
             "end" => {
                 drop(sender);
@@ -256,14 +256,14 @@ async fn a_body_holds_the_slot_of_its_request_until_its_end() {
             }
             _ => drop(body),
         }
-        assert_eq!(left(&slots), 1, "{ending}");
+        assert_eq!(quota_remaining(&slots), 1, "{ending}");
     }
 }
 
 #[tokio::test]
-async fn the_size_of_a_body_is_known() {
-    let program = program();
-    let service = Limit::new(program.limit("one", "1/min"), service_fn(ok));
+async fn body_size_hint_is_forwarded() {
+    let program = test_rules();
+    let service = LimitService::new(program.limit("one", "1/min"), service_fn(ok));
     let hello = service.clone().oneshot(get("/")).await.unwrap().into_body();
     assert_eq!((hello.size_hint().exact(), hello.is_end_stream()), (Some(5), false));
     let refusal = service.oneshot(get("/")).await.unwrap().into_body();
@@ -273,11 +273,11 @@ async fn the_size_of_a_body_is_known() {
 
 /// Whatever layer refuses, its answer is sent in the same words.
 #[tokio::test]
-async fn an_answer_is_sent_as_it_stands() {
-    let program = program();
+async fn configured_response_is_sent_unchanged() {
+    let program = test_rules();
     let gate = Gate::from(program.limit("none", "1/min"))
         .answer(|_, _| tidegate_rule::Answer::new(503).header("x-note", "später"));
-    let service = Limit::new(gate, service_fn(ok));
+    let service = LimitService::new(gate, service_fn(ok));
     let _ = service.clone().oneshot(get("/")).await.unwrap();
     let refused = service.oneshot(get("/")).await.unwrap();
     assert_eq!(refused.headers()["x-note"].as_bytes(), "später".as_bytes());
@@ -285,8 +285,8 @@ async fn an_answer_is_sent_as_it_stands() {
 
 /// Nobody did too much, so it is not 429.
 #[tokio::test]
-async fn a_rule_that_is_closed_without_its_store_is_unavailable() {
-    let program = closed_program();
+async fn closed_rule_without_store_returns_503() {
+    let program = test_rules_without_store();
     let service = LimitLayer::new(program.limit("calls", "5/min")).layer(service_fn(ok));
     let refused = service.clone().oneshot(get("/")).await.unwrap();
     assert_eq!((refused.status().as_u16(), header(&refused, "retry-after")), (503, Some("1")));
@@ -301,15 +301,15 @@ async fn a_rule_that_is_closed_without_its_store_is_unavailable() {
 
 /// A layer waits by the clock of its rules.
 #[tokio::test]
-async fn a_hand_moves_those_who_wait() {
-    let program = program();
+async fn manual_clock_wakes_waiters() {
+    let program = test_rules();
     let patient = Declaration::of("patient").quota("1/s").unwrap().quota("1 at once").unwrap();
-    let limit = program.declared(patient.wait(Duration::from_secs(5)));
+    let limit = program.add_rule(patient.wait(Duration::from_secs(5)));
     let mut service = LimitLayer::new(limit).layer(service_fn(ok));
     let first = service.call(get("/")).await.unwrap();
     let mut second = Box::pin(service.call(get("/")));
     assert!(second.as_mut().poll(&mut context()).is_pending());
-    program.pass(Duration::from_secs(1));
+    program.advance(Duration::from_secs(1));
     assert!(second.as_mut().poll(&mut context()).is_pending(), "there is a token, and no slot");
     drop(first);
     let Poll::Ready(second) = second.as_mut().poll(&mut context()) else { panic!("there are both") };
@@ -318,7 +318,7 @@ async fn a_hand_moves_those_who_wait() {
 
 /// What a server would have turned away, and what no server sees.
 #[tokio::test]
-async fn whatever_a_key_is_it_is_no_error_of_the_server() {
+async fn unusual_keys_never_return_500() {
     let long = || KeyValue::from("k".repeat(1 << 20));
     let with = |name: &'static str, value: &[u8]| {
         let mut request = get_from("/", [10, 0, 0, 1]);
@@ -331,8 +331,8 @@ async fn whatever_a_key_is_it_is_no_error_of_the_server() {
     let forwarded = || key::client(proxies.clone().forwarded());
     let megabyte = || with("x-token", &vec![b'k'; 1 << 20]);
     let nobody = || get("/");
-    type Ask<'a> = &'a dyn Fn() -> Request<()>;
-    let table: [(&str, Key, Ask<'_>, Ask<'_>, [u16; 2]); 8] = [
+    type MakeRequest<'a> = &'a dyn Fn() -> Request<()>;
+    let table: [(&str, Key, MakeRequest<'_>, MakeRequest<'_>, [u16; 2]); 8] = [
         ("a key of a megabyte counts by a hash", token(), &megabyte, &megabyte, [200, 429]),
         ("so does one that a function made", key::by(move |_| Some(long())), &nobody, &nobody, [200, 429]),
         ("bytes", token(), &|| with("x-token", b"\xff"), &|| with("x-token", b"\xfe"), [200, 200]),
@@ -368,7 +368,7 @@ async fn whatever_a_key_is_it_is_no_error_of_the_server() {
         // Where it need not be there, requests without a key share one.
         let shared = if refused == [400, 400] { [200, 429] } else { refused };
         for (missing, expected) in [(Missing::Refuse, refused), (Missing::Share, shared)] {
-            let program = program();
+            let program = test_rules();
             let limit = program.limit("key", "1/h").key(key.clone()).missing(missing);
             let service = LimitLayer::new(limit).layer(service_fn(ok));
             let answers = [service.clone().oneshot(first()).await, service.oneshot(second()).await];

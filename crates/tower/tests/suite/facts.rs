@@ -2,7 +2,7 @@
 
 #![allow(clippy::unwrap_used, clippy::panic, reason = "this is how a test fails")]
 
-use crate::stage::ask;
+use crate::support::send_request;
 use http::{Request, Response};
 use std::{
     net::SocketAddr,
@@ -24,17 +24,17 @@ static RULE: LazyLock<Rule> = LazyLock::new(|| {
 });
 
 /// What an attribute with `key = ip` amounts to, two calls below the handler.
-async fn deep_inside() -> Result<(), Limited> {
+async fn check_nested() -> Result<(), Limited> {
     tokio::task::yield_now().await;
     RULE.admit(&site::ip(), 1).await
 }
 
 async fn handler(_: Request<()>) -> Result<Response<String>, Limited> {
-    deep_inside().await?;
+    check_nested().await?;
     Ok(Response::new(site::user().to_string()))
 }
 
-fn from(peer: [u8; 4], forwarded: &str) -> Request<()> {
+fn request_from(peer: [u8; 4], forwarded: &str) -> Request<()> {
     let mut request = Request::builder().uri("/").header("x-user", "alice");
     if !forwarded.is_empty() {
         request = request.header("x-forwarded-for", forwarded);
@@ -45,41 +45,47 @@ fn from(peer: [u8; 4], forwarded: &str) -> Request<()> {
 }
 
 #[tokio::test]
-async fn a_function_deep_inside_knows_whom_it_serves() {
+async fn nested_function_sees_facts() {
     let facts = RequestFacts::new()
         .behind(TrustedProxies::new(["10.0.0.0/8"]).unwrap())
         .user(|head| head.header("x-user").and_then(|user| str::from_utf8(user).ok()).map(Into::into));
     let service = FactsLayer::new(facts).layer(service_fn(handler));
     for _ in 0..2 {
-        let answer = ask(&service, from([10, 0, 0, 1], "203.0.113.7")).await.unwrap();
+        let answer = send_request(&service, request_from([10, 0, 0, 1], "203.0.113.7")).await.unwrap();
         assert_eq!(answer.body(), "alice");
     }
-    let limited = ask(&service, from([10, 0, 0, 2], "203.0.113.7")).await.unwrap_err();
+    let limited = send_request(&service, request_from([10, 0, 0, 2], "203.0.113.7")).await.unwrap_err();
     assert_eq!(limited.rule(), "deep");
-    assert!(ask(&service, from([10, 0, 0, 1], "203.0.113.8")).await.is_ok(), "another client");
-    assert!(ask(&service, from([198, 51, 100, 1], "203.0.113.7")).await.is_ok(), "a header that is made up");
+    assert!(
+        send_request(&service, request_from([10, 0, 0, 1], "203.0.113.8")).await.is_ok(),
+        "another client"
+    );
+    assert!(
+        send_request(&service, request_from([198, 51, 100, 1], "203.0.113.7")).await.is_ok(),
+        "a header that is made up"
+    );
     assert!(Facts::current().is_none(), "and nothing is left behind");
 }
 
 #[tokio::test]
-async fn a_layer_further_inside_knows_it_too() {
+async fn inner_layer_sees_facts() {
     let guards = Arc::new(Guards::builder().build(|| {
         tidegate_overload::AdaptiveLimit::new(tidegate_overload::adaptive::Aimd::new(Default::default()))
             .unwrap()
     }));
     let facts = RequestFacts::new().and(|_, facts| facts.with_user("from-a-token").with("tenant", "acme"));
     let facts = FactsLayer::new(facts);
-    let inner =
-        GuardLayer::new(RequestGuard::by_key(guards.clone(), key::user())).layer(crate::stage::Player::new());
+    let inner = GuardLayer::new(RequestGuard::by_key(guards.clone(), key::user()))
+        .layer(crate::support::TestService::new());
     let service = facts.layer(inner);
-    assert_eq!(crate::stage::status(&service).await, 200);
+    assert_eq!(crate::support::status(&service).await, 200);
     assert_eq!(guards.kept(), 1);
 
     let seen = service_fn(|request: Request<()>| async move {
         let beside = request.extensions().get::<Facts>().cloned();
-        Ok::<_, crate::stage::Broken>((beside, Facts::current()))
+        Ok::<_, crate::support::TestServiceError>((beside, Facts::current()))
     });
-    let (beside, around) = ask(&facts.layer(seen), from([192, 0, 2, 1], "")).await.unwrap();
+    let (beside, around) = send_request(&facts.layer(seen), request_from([192, 0, 2, 1], "")).await.unwrap();
     assert_eq!(beside.as_ref(), around.as_deref());
     assert_eq!(beside.unwrap().get("tenant"), Some("acme"));
 }

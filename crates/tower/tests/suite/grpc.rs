@@ -38,11 +38,11 @@ fn channel(address: SocketAddr) -> Channel {
     Endpoint::from_shared(format!("http://{address}")).unwrap().connect_lazy()
 }
 
-async fn with_interceptor(rule: Rule, key: Key) -> SocketAddr {
-    with_gate(RequestLimit::new(rule).key(key)).await
+async fn serve_with_interceptor(rule: Rule, key: Key) -> SocketAddr {
+    serve_with_gate(RequestLimit::new(rule).key(key)).await
 }
 
-async fn with_gate(gate: impl Into<Gate>) -> SocketAddr {
+async fn serve_with_gate(gate: impl Into<Gate>) -> SocketAddr {
     let (incoming, address) = listen().await;
     let (_reporter, health) = tonic_health::server::health_reporter();
     let service = InterceptedService::new(health, RuleInterceptor::new(gate).unwrap());
@@ -50,7 +50,7 @@ async fn with_gate(gate: impl Into<Gate>) -> SocketAddr {
     address
 }
 
-fn check(user: Option<&'static str>) -> Request<HealthCheckRequest> {
+fn health_request(user: Option<&'static str>) -> Request<HealthCheckRequest> {
     let mut request = Request::new(HealthCheckRequest::default());
     if let Some(user) = user {
         request.metadata_mut().insert("x-user", user.parse().unwrap());
@@ -59,48 +59,48 @@ fn check(user: Option<&'static str>) -> Request<HealthCheckRequest> {
 }
 
 #[tokio::test]
-async fn an_interceptor_refuses_with_the_time_to_come_back() {
-    let address = with_interceptor(rule("2/min"), key::peer()).await;
+async fn interceptor_denies_with_retry_info() {
+    let address = serve_with_interceptor(rule("2/min"), key::peer()).await;
     let mut client = HealthClient::new(channel(address));
     for _ in 0..2 {
-        client.check(check(None)).await.unwrap();
+        client.check(health_request(None)).await.unwrap();
     }
-    let status = client.check(check(None)).await.unwrap_err();
+    let status = client.check(health_request(None)).await.unwrap_err();
     assert_eq!(status.code(), Code::ResourceExhausted, "{status:?}");
     assert_eq!(status.get_details_retry_info().unwrap().retry_delay, Some(SECOND * 30));
     let mut other = HealthClient::new(channel(address));
-    assert!(other.check(check(None)).await.is_err(), "another connection of the same client");
+    assert!(other.check(health_request(None)).await.is_err(), "another connection of the same client");
 }
 
 #[tokio::test]
-async fn an_interceptor_counts_by_metadata_too() {
-    let address = with_interceptor(rule("1/min"), key::header("x-user").unwrap()).await;
+async fn interceptor_keys_by_metadata() {
+    let address = serve_with_interceptor(rule("1/min"), key::header("x-user").unwrap()).await;
     let mut client = HealthClient::new(channel(address));
     for user in [Some("alice"), Some("bob"), None] {
-        client.check(check(user)).await.unwrap();
-        let status = client.check(check(user)).await.unwrap_err();
+        client.check(health_request(user)).await.unwrap();
+        let status = client.check(health_request(user)).await.unwrap_err();
         assert_eq!(status.code(), Code::ResourceExhausted, "{user:?}");
     }
 }
 
 /// Several rules, a cost, an answer of its own, and what a request lacks.
 #[tokio::test]
-async fn an_interceptor_asks_a_whole_gate() {
-    let program = crate::stage::program();
+async fn interceptor_checks_all_rules_of_gate() {
+    let program = crate::support::test_rules();
     let user = || key::header("x-user").unwrap();
     let all = program.limit("all", "5/min").cost(|head: &dyn Head| match head.header("x-user") {
         Some(b"bob") => 2,
         _ => 1,
     });
     let gate = Gate::new([all.clone(), program.limit("each", "2/min").key(user()).missing(Missing::Refuse)]);
-    let mut client = HealthClient::new(channel(with_gate(gate).await));
-    let status = client.check(check(None)).await.unwrap_err();
+    let mut client = HealthClient::new(channel(serve_with_gate(gate).await));
+    let status = client.check(health_request(None)).await.unwrap_err();
     assert_eq!(status.code(), Code::InvalidArgument);
-    assert_eq!(crate::stage::left(&all), 5, "all of them, or none");
+    assert_eq!(crate::support::quota_remaining(&all), 5, "all of them, or none");
     let story =
         [("alice", Ok(())), ("alice", Ok(())), ("alice", Err("each")), ("bob", Ok(())), ("eve", Ok(()))];
     for (user, expected) in story.into_iter().chain([("eve", Err("all"))]) {
-        match (client.check(check(Some(user))).await, expected) {
+        match (client.check(health_request(Some(user))).await, expected) {
             (Ok(_), Ok(())) => {}
             (Err(status), Err(rule)) => {
                 assert_eq!(status.code(), Code::ResourceExhausted);
@@ -113,19 +113,19 @@ async fn an_interceptor_asks_a_whole_gate() {
     }
 
     let moved = Gate::from(program.limit("moved", "1/min")).answer(|_, _| Answer::new(503));
-    let mut client = HealthClient::new(channel(with_gate(moved).await));
-    client.check(check(None)).await.unwrap();
-    assert_eq!(client.check(check(None)).await.unwrap_err().code(), Code::Unavailable);
+    let mut client = HealthClient::new(channel(serve_with_gate(moved).await));
+    client.check(health_request(None)).await.unwrap();
+    assert_eq!(client.check(health_request(None)).await.unwrap_err().code(), Code::Unavailable);
 }
 
 #[test]
-fn interceptor_refuses_rules_that_would_block_its_thread() {
-    let program = crate::stage::program();
-    let waits = program.declared(Declaration::of("waits").quota("5/min").unwrap().wait(SECOND));
+fn interceptor_rejects_blocking_rules() {
+    let program = crate::support::test_rules();
+    let waits = program.add_rule(Declaration::of("waits").quota("5/min").unwrap().wait(SECOND));
     let error = RuleInterceptor::new(Gate::new([program.limit("calls", "5/min"), waits])).unwrap_err();
     assert!(error.to_string().contains("rule `waits` waits"), "{error}");
     assert!(error.to_string().contains("use `LimitLayer`"), "{error}");
-    let stored = crate::stage::closed_program().limit("stored", "5/min");
+    let stored = crate::support::test_rules_without_store().limit("stored", "5/min");
     let error = RuleInterceptor::new(stored).unwrap_err();
     assert!(error.to_string().contains("rule `stored` is counted in a store"), "{error}");
 }
@@ -134,29 +134,29 @@ fn interceptor_refuses_rules_that_would_block_its_thread() {
 /// never be answered.
 #[tokio::test]
 async fn interceptor_decides_without_waiting() {
-    let program = crate::stage::program();
+    let program = crate::support::test_rules();
     let limit = program.limit("calls", "2/min");
-    let mut client = HealthClient::new(channel(with_gate(limit).await));
+    let mut client = HealthClient::new(channel(serve_with_gate(limit).await));
     let waits = RuleSettings::new().wait(SECOND * 3_600);
     program.rules.apply(Settings::new().rule("calls", waits)).unwrap();
     for _ in 0..2 {
-        client.check(check(None)).await.unwrap();
+        client.check(health_request(None)).await.unwrap();
     }
-    let status = client.check(check(None)).await.unwrap_err();
+    let status = client.check(health_request(None)).await.unwrap_err();
     assert_eq!(status.code(), Code::ResourceExhausted, "{status:?}");
     assert_eq!(status.get_details_retry_info().unwrap().retry_delay, Some(SECOND * 30));
 }
 
 #[tokio::test]
 async fn interceptor_whose_rule_moved_to_a_store_is_unavailable_and_reported_once() {
-    let log = crate::stage::log::capture();
-    let program = crate::stage::program();
+    let log = crate::support::log::capture();
+    let program = crate::support::test_rules();
     let limit = program.limit("calls", "5/min");
-    let mut client = HealthClient::new(channel(with_gate(limit).await));
-    client.check(check(None)).await.unwrap();
-    program.rules.apply(Settings::new().store(Arc::new(crate::stage::Away))).unwrap();
+    let mut client = HealthClient::new(channel(serve_with_gate(limit).await));
+    client.check(health_request(None)).await.unwrap();
+    program.rules.apply(Settings::new().store(Arc::new(crate::support::NoReplyStore))).unwrap();
     for _ in 0..3 {
-        let status = client.check(check(None)).await.unwrap_err();
+        let status = client.check(health_request(None)).await.unwrap_err();
         assert_eq!(
             (status.code(), status.message()),
             (Code::Unavailable, "the server cannot take this call now")
@@ -168,16 +168,16 @@ async fn interceptor_whose_rule_moved_to_a_store_is_unavailable_and_reported_onc
 }
 
 #[tokio::test]
-async fn an_interceptor_of_a_client_spares_the_network() {
+async fn client_interceptor_denies_before_sending() {
     let interceptor = RuleInterceptor::new(RequestLimit::new(rule("1/min"))).unwrap();
     let nobody = listen().await.1;
     let mut client = HealthClient::with_interceptor(channel(nobody), interceptor);
-    assert_eq!(client.check(check(None)).await.unwrap_err().code(), Code::Unavailable);
-    assert_eq!(client.check(check(None)).await.unwrap_err().code(), Code::ResourceExhausted);
+    assert_eq!(client.check(health_request(None)).await.unwrap_err().code(), Code::Unavailable);
+    assert_eq!(client.check(health_request(None)).await.unwrap_err().code(), Code::ResourceExhausted);
 }
 
 #[tokio::test]
-async fn a_guard_around_a_server_speaks_grpc() {
+async fn server_guard_returns_grpc_status() {
     let settings = BreakerSettings::builder().over_calls(10).build().unwrap();
     let breaker = Arc::new(Breaker::with_clock(settings, Clock::manual().0));
     let (incoming, address) = listen().await;
@@ -186,16 +186,16 @@ async fn a_guard_around_a_server_speaks_grpc() {
     tokio::spawn(server.serve_with_incoming(incoming));
 
     let mut client = HealthClient::new(channel(address));
-    client.check(check(None)).await.unwrap();
+    client.check(health_request(None)).await.unwrap();
     breaker.open_for(SECOND * 9);
-    let status = client.check(check(None)).await.unwrap_err();
+    let status = client.check(health_request(None)).await.unwrap_err();
     assert_eq!(status.code(), Code::Unavailable);
     assert_eq!(status.get_details_retry_info().unwrap().retry_delay, Some(SECOND * 9));
 }
 
 /// A status that only the trailers tell, and an unknown service, which is the client's own mistake.
 #[tokio::test]
-async fn a_guard_around_a_channel_counts_statuses() {
+async fn channel_guard_counts_statuses() {
     let settings = BreakerSettings::builder().over_calls(2).min_calls(2).build().unwrap();
     let breaker = Arc::new(Breaker::with_clock(settings, Clock::manual().0));
     let (incoming, address) = listen().await;
@@ -204,7 +204,7 @@ async fn a_guard_around_a_channel_counts_statuses() {
 
     let guarded = GuardLayer::new(RequestGuard::new(breaker.clone()).for_calls()).layer(channel(address));
     let mut client = HealthClient::new(guarded);
-    client.check(check(None)).await.unwrap();
+    client.check(health_request(None)).await.unwrap();
     let unknown = Request::new(HealthCheckRequest { service: "nobody".to_owned() });
     assert_eq!(client.check(unknown).await.unwrap_err().code(), Code::NotFound);
     assert_eq!(breaker.state(), BreakerState::Closed);
@@ -215,9 +215,9 @@ async fn a_guard_around_a_channel_counts_statuses() {
         GuardLayer::new(RequestGuard::new(breaker.clone()).for_calls()).layer(channel(nowhere)),
     );
     while breaker.state() == BreakerState::Closed {
-        assert_eq!(client.check(check(None)).await.unwrap_err().code(), Code::Unavailable);
+        assert_eq!(client.check(health_request(None)).await.unwrap_err().code(), Code::Unavailable);
     }
-    let status = client.check(check(None)).await.unwrap_err();
+    let status = client.check(health_request(None)).await.unwrap_err();
     assert_eq!(status.code(), Code::Unavailable);
     assert!(status.get_details_retry_info().is_some(), "refused by the breaker: {status:?}");
 }

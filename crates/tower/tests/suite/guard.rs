@@ -2,7 +2,9 @@
 
 #![allow(clippy::unwrap_used, clippy::panic, reason = "this is how a test fails")]
 
-use crate::stage::{Broken, Piecemeal, Player, ask, header, is_pending, request, start, status};
+use crate::support::{
+    ChannelBody, TestService, TestServiceError, header, is_pending, request, send_request, start, status,
+};
 use bytes::Bytes;
 use http::{HeaderMap, Request, Response};
 use http_body::Frame;
@@ -35,45 +37,45 @@ fn limit(of: u32) -> Arc<AdaptiveLimit> {
 }
 
 #[tokio::test]
-async fn what_fails_is_left_alone_until_a_probe_goes_well() {
+async fn open_breaker_rejects_until_probe_succeeds() {
     let (breaker, hand) = breaker();
-    let player = Player::new();
+    let player = TestService::new();
     let service = GuardLayer::new(RequestGuard::new(breaker.clone()).named("orders")).layer(player.clone());
 
-    player.say(500);
+    player.set_status(500);
     assert_eq!([status(&service).await, status(&service).await], [500, 500]);
-    let refused = ask(&service, request()).await.unwrap();
+    let refused = send_request(&service, request()).await.unwrap();
     assert_eq!((refused.status().as_u16(), header(&refused, "retry-after")), (503, Some("5")));
     assert_eq!(header(&refused, "content-type"), Some("application/problem+json"));
     let body = refused.into_body().collect().await.unwrap().to_bytes();
     assert!(!body.is_empty());
     assert_eq!(player.calls(), 2, "a refused call is not made");
 
-    player.say(404);
+    player.set_status(404);
     hand.advance(SECOND * 5);
     assert_eq!(status(&service).await, 404, "the client's own mistake shows that somebody is there");
     assert_eq!(breaker.state(), BreakerState::Closed);
 }
 
 #[tokio::test]
-async fn clones_and_siblings_share_the_guard() {
+async fn clones_share_guard() {
     let (breaker, _hand) = breaker();
     let layer = GuardLayer::new(breaker);
-    let (one, other) = (Player::new(), Player::new());
-    one.say(0);
+    let (one, other) = (TestService::new(), TestService::new());
+    one.set_status(0);
     let (failing, sibling) = (layer.layer(one), layer.clone().layer(other));
     for service in [failing.clone(), failing] {
-        assert_eq!(ask(&service, request()).await.unwrap_err(), Broken);
+        assert_eq!(send_request(&service, request()).await.unwrap_err(), TestServiceError);
     }
     assert_eq!(status(&sibling).await, 503);
 }
 
 #[tokio::test]
-async fn a_call_that_is_given_up_says_nothing() {
+async fn cancelled_call_is_not_recorded() {
     let (breaker, _hand) = breaker();
-    let player = Player::new();
+    let player = TestService::new();
     let service = GuardLayer::new(breaker.clone()).layer(player.clone());
-    player.hold();
+    player.block();
     for _ in 0..10 {
         let mut answer = start(&service, request()).await;
         assert!(is_pending(&mut answer).await);
@@ -82,9 +84,9 @@ async fn a_call_that_is_given_up_says_nothing() {
     assert_eq!(breaker.state(), BreakerState::Closed);
 }
 
-struct Said(u16, Option<&'static [u8]>);
+struct StatusReply(u16, Option<&'static [u8]>);
 
-impl Reply for Said {
+impl Reply for StatusReply {
     fn status(&self) -> u16 {
         self.0
     }
@@ -95,7 +97,7 @@ impl Reply for Said {
 }
 
 #[test]
-fn how_answers_count() {
+fn responses_are_classified() {
     use Report::{Failure, Ignored, Success};
     let table: &[(u16, Option<&[u8]>, Report, Report)] = &[
         (200, None, Success, Success),
@@ -114,75 +116,79 @@ fn how_answers_count() {
         (200, Some(b"999"), Success, Success),
     ];
     for (status, code, on_server, on_client) in table {
-        let said = Said(*status, *code);
-        assert_eq!((served(Some(&said)), called(Some(&said))), (*on_server, *on_client), "{status} {code:?}");
+        let reply = StatusReply(*status, *code);
+        assert_eq!(
+            (served(Some(&reply)), called(Some(&reply))),
+            (*on_server, *on_client),
+            "{status} {code:?}"
+        );
     }
     assert_eq!((served(None), called(None)), (Failure, Failure));
 }
 
 #[tokio::test]
-async fn a_server_that_has_had_enough_is_spared_by_its_clients() {
+async fn client_guard_counts_429_as_failure() {
     for (is_client, after) in [(true, 503), (false, 429)] {
         let (breaker, _hand) = breaker();
-        let player = Player::new();
-        player.say(429);
+        let player = TestService::new();
+        player.set_status(429);
         let guard = RequestGuard::new(breaker);
         let guard = if is_client { guard.for_calls() } else { guard };
         let service = GuardLayer::new(guard).layer(player);
-        let said = [status(&service).await, status(&service).await, status(&service).await];
-        assert_eq!(said, [429, 429, after]);
+        let statuses = [status(&service).await, status(&service).await, status(&service).await];
+        assert_eq!(statuses, [429, 429, after]);
     }
 }
 
 #[tokio::test]
-async fn each_host_has_a_breaker_of_its_own() {
+async fn each_host_has_own_breaker() {
     let settings = BreakerSettings::builder().over_calls(1).build().unwrap();
     let breakers = Guards::builder().at_most(10).build(move || Breaker::new(settings.clone()));
     let breakers = Arc::new(breakers);
-    let player = Player::new();
+    let player = TestService::new();
     let service = GuardLayer::new(RequestGuard::by_key(breakers.clone(), key::host())).layer(player.clone());
     let to = |host: usize| Request::builder().uri(format!("http://h{host}.test/")).body(()).unwrap();
 
-    player.say(500);
-    ask(&service, to(0)).await.unwrap();
-    player.say(200);
-    assert_eq!(ask(&service, to(0)).await.unwrap().status(), 503);
-    assert_eq!(ask(&service, to(1)).await.unwrap().status(), 200);
+    player.set_status(500);
+    send_request(&service, to(0)).await.unwrap();
+    player.set_status(200);
+    assert_eq!(send_request(&service, to(0)).await.unwrap().status(), 503);
+    assert_eq!(send_request(&service, to(1)).await.unwrap().status(), 200);
     for host in 0..1_000 {
-        ask(&service, to(host)).await.unwrap();
+        send_request(&service, to(host)).await.unwrap();
     }
     assert_eq!(breakers.kept(), 10, "a flood of hosts makes no more");
-    assert_eq!(ask(&service, to(0)).await.unwrap().status(), 503, "and takes none away");
+    assert_eq!(send_request(&service, to(0)).await.unwrap().status(), 503, "and takes none away");
 }
 
 #[tokio::test]
-async fn what_is_answered_can_be_anything() {
+async fn rejection_is_configurable() {
     let (breaker, _hand) = breaker();
     breaker.force_open();
     let guard = RequestGuard::new(breaker).named("orders").answer(|limited| {
         Answer::new(200).header("x-from", "cache").text(format!("stale, since {} is away", limited.rule()))
     });
-    let answer = ask(&GuardLayer::new(guard).layer(Player::new()), request()).await.unwrap();
+    let answer = send_request(&GuardLayer::new(guard).layer(TestService::new()), request()).await.unwrap();
     assert_eq!((answer.status().as_u16(), header(&answer, "x-from")), (200, Some("cache")));
     let body = answer.into_body().collect().await.unwrap().to_bytes();
     assert_eq!(body, "stale, since orders is away");
 }
 
 #[tokio::test]
-async fn a_forced_open_breaker_says_come_back_in_a_second() {
+async fn forced_open_breaker_sends_retry_after_one_second() {
     let (breaker, _hand) = breaker();
     breaker.force_open();
-    let refused = ask(&GuardLayer::new(breaker).layer(Player::new()), request()).await.unwrap();
+    let refused = send_request(&GuardLayer::new(breaker).layer(TestService::new()), request()).await.unwrap();
     assert_eq!(header(&refused, "retry-after"), Some("1"));
 }
 
 #[tokio::test]
-async fn an_error_throttle_is_a_guard_too() {
+async fn error_throttle_works_as_guard() {
     let (clock, _hand) = Clock::manual();
     let settings = ErrorRateSettings::builder().requests_over(2).build().unwrap();
     let throttle = Arc::new(ErrorThrottle::with_clock(settings, "1/min", clock).unwrap());
-    let player = Player::new();
-    player.say(500);
+    let player = TestService::new();
+    player.set_status(500);
     let service = GuardLayer::new(throttle.clone()).layer(player.clone());
     for _ in 0..10 {
         status(&service).await;
@@ -192,12 +198,12 @@ async fn an_error_throttle_is_a_guard_too() {
 }
 
 #[tokio::test]
-async fn grpc_is_told_in_grpc() {
+async fn grpc_rejection_uses_grpc_status() {
     let (breaker, _hand) = breaker();
     breaker.open_for(SECOND * 7);
     let mut call = request();
     call.headers_mut().insert("content-type", "application/grpc".parse().unwrap());
-    let refused = ask(&GuardLayer::new(breaker).layer(Player::new()), call).await.unwrap();
+    let refused = send_request(&GuardLayer::new(breaker).layer(TestService::new()), call).await.unwrap();
     assert_eq!((refused.status().as_u16(), header(&refused, "grpc-status")), (200, Some("14")));
     assert_eq!(header(&refused, "content-type"), Some("application/grpc"));
     assert!(refused.headers().contains_key("grpc-status-details-bin"));
@@ -205,24 +211,24 @@ async fn grpc_is_told_in_grpc() {
 }
 
 /// A service that answers with a body that comes piece by piece.
-fn slowly(
-    body: Piecemeal,
+fn respond_with_body(
+    body: ChannelBody,
 ) -> impl tower::Service<
     Request<()>,
-    Response = Response<Piecemeal>,
-    Error = Broken,
-    Future = std::future::Ready<Result<Response<Piecemeal>, Broken>>,
+    Response = Response<ChannelBody>,
+    Error = TestServiceError,
+    Future = std::future::Ready<Result<Response<ChannelBody>, TestServiceError>>,
 > {
     let mut body = Some(body);
     tower::service_fn(move |_: Request<()>| std::future::ready(Ok(Response::new(body.take().unwrap()))))
 }
 
 #[tokio::test]
-async fn a_call_is_in_flight_until_its_body_has_ended() {
+async fn call_is_in_flight_until_body_ends() {
     let limit = limit(4);
-    let (pieces, body) = Piecemeal::new();
+    let (pieces, body) = ChannelBody::new();
     let mut service =
-        GuardLayer::new(RequestGuard::new(limit.clone()).until(Until::Body)).layer(slowly(body));
+        GuardLayer::new(RequestGuard::new(limit.clone()).until(Until::Body)).layer(respond_with_body(body));
     let mut body = service.call(request()).await.unwrap().into_body();
     assert_eq!(limit.in_flight(), 1);
     pieces.send(Ok(Frame::data(Bytes::from("half")))).unwrap();
@@ -233,33 +239,34 @@ async fn a_call_is_in_flight_until_its_body_has_ended() {
     assert_eq!(limit.in_flight(), 0, "ended, though nobody dropped it");
     drop(body);
 
-    let (_pieces, body) = Piecemeal::new();
+    let (_pieces, body) = ChannelBody::new();
     let mut service =
-        GuardLayer::new(RequestGuard::new(limit.clone()).until(Until::Body)).layer(slowly(body));
+        GuardLayer::new(RequestGuard::new(limit.clone()).until(Until::Body)).layer(respond_with_body(body));
     let answer = service.call(request()).await.unwrap();
     assert_eq!(limit.in_flight(), 1);
     drop(answer);
     assert_eq!(limit.in_flight(), 0, "given up");
 
-    let (_pieces, body) = Piecemeal::new();
-    let mut service = GuardLayer::new(limit.clone()).layer(slowly(body));
+    let (_pieces, body) = ChannelBody::new();
+    let mut service = GuardLayer::new(limit.clone()).layer(respond_with_body(body));
     let _answer = service.call(request()).await.unwrap();
     assert_eq!(limit.in_flight(), 0, "only until the head, unless told otherwise");
 }
 
 /// A server that knows the length stops there, and never asks for the end.
 #[tokio::test]
-async fn a_body_of_known_length_ends_with_its_last_byte() {
+async fn sized_body_ends_with_last_byte() {
     let limit = limit(4);
-    let service = GuardLayer::new(RequestGuard::new(limit.clone()).until(Until::Body)).layer(Player::new());
-    let mut body = ask(&service, request()).await.unwrap().into_body();
+    let service =
+        GuardLayer::new(RequestGuard::new(limit.clone()).until(Until::Body)).layer(TestService::new());
+    let mut body = send_request(&service, request()).await.unwrap().into_body();
     assert_eq!(limit.in_flight(), 1);
     assert_eq!(body.frame().await.unwrap().unwrap().into_data().unwrap(), "hello");
     assert_eq!(limit.in_flight(), 0);
 }
 
 #[tokio::test]
-async fn a_body_tells_how_it_went() {
+async fn body_result_is_recorded() {
     let trailers = |code: &str| {
         let mut trailers = HeaderMap::new();
         trailers.insert("grpc-status", code.parse().unwrap());
@@ -267,7 +274,7 @@ async fn a_body_tells_how_it_went() {
     };
     let endings = [
         (Ok(Frame::data(Bytes::from("all"))), 0),
-        (Err(Broken), 1),
+        (Err(TestServiceError), 1),
         (trailers("0"), 0),
         (trailers("5"), 0),
         (trailers("8"), 1),
@@ -275,9 +282,9 @@ async fn a_body_tells_how_it_went() {
     ];
     for (last, failures) in endings {
         let (breaker, _hand) = breaker();
-        let (pieces, body) = Piecemeal::new();
+        let (pieces, body) = ChannelBody::new();
         let mut service = GuardLayer::new(RequestGuard::new(breaker.clone()).for_calls().until(Until::Body))
-            .layer(slowly(body));
+            .layer(respond_with_body(body));
         let mut body = service.call(request()).await.unwrap().into_body();
         pieces.send(last).unwrap();
         drop(pieces);

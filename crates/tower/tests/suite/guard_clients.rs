@@ -19,7 +19,7 @@ use tidegate_overload::{
     adaptive::{Aimd, Bounds},
 };
 use tidegate_rule::{Limited, request::key};
-use tidegate_tower::{GuardLayer, Guards, PoliteLayer, RequestGuard, Until};
+use tidegate_tower::{GuardLayer, Guards, RequestGuard, RetryAfterLayer, Until};
 use tokio::net::TcpListener;
 use tower::{Layer as _, ServiceExt as _};
 
@@ -27,13 +27,13 @@ const SECOND: Duration = Duration::from_secs(1);
 
 /// A server that answers as it is told to, and counts who asked.
 #[derive(Clone, Default)]
-struct Moody {
+struct StatusServer {
     status: Arc<AtomicU16>,
     calls: Arc<AtomicUsize>,
 }
 
-impl Moody {
-    fn say(&self, status: u16) {
+impl StatusServer {
+    fn set_status(&self, status: u16) {
         self.status.store(status, Ordering::SeqCst);
     }
 
@@ -42,10 +42,10 @@ impl Moody {
     }
 }
 
-async fn serve() -> (SocketAddr, Moody) {
-    let moody = Moody::default();
-    moody.say(200);
-    let answer = async |State(moody): State<Moody>| {
+async fn serve() -> (SocketAddr, StatusServer) {
+    let moody = StatusServer::default();
+    moody.set_status(200);
+    let answer = async |State(moody): State<StatusServer>| {
         moody.calls.fetch_add(1, Ordering::SeqCst);
         (StatusCode::from_u16(moody.status.load(Ordering::SeqCst)).unwrap(), "said")
     };
@@ -60,7 +60,7 @@ async fn serve() -> (SocketAddr, Moody) {
 }
 
 /// Where nobody listens.
-async fn nowhere() -> SocketAddr {
+async fn closed_address() -> SocketAddr {
     TcpListener::bind("127.0.0.1:0").await.unwrap().local_addr().unwrap()
 }
 
@@ -73,7 +73,7 @@ fn breaker() -> (Arc<Breaker>, ManualClock) {
 }
 
 #[tokio::test]
-async fn reqwest_leaves_a_failing_server_alone() {
+async fn breaker_stops_reqwest_calls_to_failing_server() {
     let (address, server) = serve().await;
     let (breaker, hand) = breaker();
     let http = reqwest::Client::new();
@@ -81,12 +81,12 @@ async fn reqwest_leaves_a_failing_server_alone() {
         GuardLayer::new(RequestGuard::new(breaker.clone()).named("orders").for_calls()).layer(http.clone());
     let ask = || guarded.send(http.get(format!("http://{address}/")).build().unwrap());
 
-    for (said, expected) in [(500, BreakerState::Closed), (429, BreakerState::Open)] {
-        server.say(said);
+    for (status, expected) in [(500, BreakerState::Closed), (429, BreakerState::Open)] {
+        server.set_status(status);
         let answer = ask().await.unwrap();
-        assert_eq!(answer.status(), said);
+        assert_eq!(answer.status(), status);
         assert!(answer.extensions().get::<Limited>().is_none(), "the server said so itself");
-        assert_eq!(breaker.state(), expected, "{said}");
+        assert_eq!(breaker.state(), expected, "{status}");
     }
     let refused = ask().await.unwrap();
     assert_eq!((refused.status().as_u16(), server.calls()), (503, 2), "the call was not made");
@@ -96,7 +96,7 @@ async fn reqwest_leaves_a_failing_server_alone() {
     assert!(limited.rule() == "orders" && matches!(limited.cause(), Cause::Rejected(_)), "{limited}");
     assert!(refused.text().await.unwrap().contains("temporary-reduced-capacity"));
 
-    server.say(404);
+    server.set_status(404);
     hand.advance(SECOND * 5);
     assert_eq!(
         ask().await.unwrap().text().await.unwrap(),
@@ -107,7 +107,7 @@ async fn reqwest_leaves_a_failing_server_alone() {
 }
 
 #[tokio::test]
-async fn an_error_instead_of_an_answer_is_a_failure_of_its_host() {
+async fn connection_error_counts_as_host_failure() {
     let (address, server) = serve().await;
     let settings = BreakerSettings::builder().over_calls(1).build().unwrap();
     let breakers = Guards::builder().build(move || Breaker::new(settings.clone()));
@@ -120,7 +120,7 @@ async fn an_error_instead_of_an_answer_is_a_failure_of_its_host() {
         let request = http.get(format!("http://{to}/")).header("x-port", to.port().to_string());
         guarded.send(request.build().unwrap()).await
     };
-    let nobody = nowhere().await;
+    let nobody = closed_address().await;
     assert!(ask(nobody).await.unwrap_err().is_connect());
     assert_eq!(ask(nobody).await.unwrap().status(), 503);
     assert_eq!(ask(address).await.unwrap().status(), 200, "the others are not held to account for it");
@@ -128,7 +128,7 @@ async fn an_error_instead_of_an_answer_is_a_failure_of_its_host() {
 }
 
 #[tokio::test]
-async fn a_call_of_reqwest_is_in_flight_until_its_body_has_ended() {
+async fn reqwest_call_is_in_flight_until_body_ends() {
     let (address, _server) = serve().await;
     let limit = Arc::new(AdaptiveLimit::new(Aimd::new(Bounds::new(1, 4, 4).unwrap())).unwrap());
     let http = reqwest::Client::new();
@@ -148,25 +148,25 @@ async fn a_call_of_reqwest_is_in_flight_until_its_body_has_ended() {
 
 /// Both go around each other.
 #[tokio::test]
-async fn a_polite_client_may_have_a_breaker() {
+async fn retry_after_layer_composes_with_breaker() {
     let (address, server) = serve().await;
     let (breaker, _hand) = breaker();
     let http = reqwest::Client::new();
-    let layers = (PoliteLayer::new().clock(Clock::manual().0), GuardLayer::new(breaker));
+    let layers = (RetryAfterLayer::new().clock(Clock::manual().0), GuardLayer::new(breaker));
     let client = layers.layer(http.clone());
     let ask = || client.send(http.get(format!("http://{address}/")).build().unwrap());
-    server.say(500);
+    server.set_status(500);
     assert_eq!(ask().await.unwrap().status(), 500);
     assert_eq!(ask().await.unwrap().status(), 500);
     assert_eq!(ask().await.unwrap().status(), 503, "by the breaker, which says when to come back");
-    let told = ask().await.unwrap_err();
-    assert_eq!(told.retry_after(), Some(SECOND * 5));
-    assert!(told.to_string().ends_with("asked not to be called for another 5s"), "{told}");
+    let error = ask().await.unwrap_err();
+    assert_eq!(error.retry_after(), Some(SECOND * 5));
+    assert!(error.to_string().ends_with("asked not to be called for another 5s"), "{error}");
     assert_eq!(server.calls(), 2);
 }
 
 #[tokio::test]
-async fn the_client_of_hyper_too() {
+async fn breaker_works_with_hyper_client() {
     let (address, server) = serve().await;
     let (breaker, _hand) = breaker();
     let client: Client<_, Body> = Client::builder(TokioExecutor::new()).build_http();
@@ -175,9 +175,9 @@ async fn the_client_of_hyper_too() {
         let request = http::Request::builder().uri(format!("http://{to}/")).body(Body::empty()).unwrap();
         guarded.clone().oneshot(request).await
     };
-    server.say(500);
+    server.set_status(500);
     assert_eq!(ask(address).await.unwrap().status(), 500);
-    assert!(ask(nowhere().await).await.is_err());
+    assert!(ask(closed_address().await).await.is_err());
     let refused = ask(address).await.unwrap();
     assert_eq!((refused.status().as_u16(), server.calls()), (503, 1));
     assert!(refused.extensions().get::<Limited>().is_some());

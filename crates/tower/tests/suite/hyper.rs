@@ -2,8 +2,8 @@
 
 #![allow(clippy::unwrap_used, clippy::panic, reason = "this is how a test fails")]
 
-use crate::stage::wire::{BOTH, send};
-use crate::stage::{header, program};
+use crate::support::http_server::{PROTOCOLS, send};
+use crate::support::{header, test_rules};
 use bytes::Bytes;
 use http::{Method, Request, Response};
 use http_body_util::Full;
@@ -21,12 +21,12 @@ use tower::{Layer as _, ServiceExt as _, service_fn};
 
 /// Whether a server notes down whom it talks to.
 #[derive(Clone, Copy)]
-enum Peers {
-    Noted,
-    Forgotten,
+enum PeerAddress {
+    Recorded,
+    Missing,
 }
 
-async fn serve(layer: LimitLayer, peers: Peers) -> SocketAddr {
+async fn serve(layer: LimitLayer, peers: PeerAddress) -> SocketAddr {
     let hello = service_fn(|_: Request<Incoming>| {
         ready(Ok::<_, Infallible>(Response::new(Full::<Bytes>::from("hello"))))
     });
@@ -36,7 +36,7 @@ async fn serve(layer: LimitLayer, peers: Peers) -> SocketAddr {
     tokio::spawn(async move {
         while let Ok((stream, peer)) = listener.accept().await {
             let service = service.clone().map_request(move |mut request: Request<Incoming>| {
-                if matches!(peers, Peers::Noted) {
+                if matches!(peers, PeerAddress::Recorded) {
                     request.extensions_mut().insert(peer);
                 }
                 request
@@ -52,10 +52,10 @@ async fn serve(layer: LimitLayer, peers: Peers) -> SocketAddr {
 }
 
 #[tokio::test]
-async fn a_bare_server_limits_by_the_address_that_it_noted_down() {
-    for speaks in BOTH {
-        let program = program();
-        let server = serve(LimitLayer::new(program.per_peer("bare", "2/min")), Peers::Noted).await;
+async fn hyper_server_limits_by_recorded_peer() {
+    for speaks in PROTOCOLS {
+        let program = test_rules();
+        let server = serve(LimitLayer::new(program.per_peer("bare", "2/min")), PeerAddress::Recorded).await;
         let mut statuses = Vec::new();
         for _ in 0..3 {
             statuses.push(send(speaks, server, Method::GET, "/", &[]).await.status().as_u16());
@@ -69,15 +69,15 @@ async fn a_bare_server_limits_by_the_address_that_it_noted_down() {
 
 /// tower_governor answers 500 here.
 #[tokio::test]
-async fn a_server_that_notes_no_address_down_gets_the_answer_that_was_declared() {
+async fn missing_peer_address_uses_configured_behavior() {
     for (missing, expected) in
         [(Missing::Share, [200, 429]), (Missing::Skip, [200, 200]), (Missing::Refuse, [400, 400])]
     {
-        let program = program();
+        let program = test_rules();
         let layer = LimitLayer::new(program.per_peer("bare", "1/min").missing(missing));
-        let server = serve(layer, Peers::Forgotten).await;
+        let server = serve(layer, PeerAddress::Missing).await;
         for status in expected {
-            let response = send(BOTH[0], server, Method::GET, "/", &[]).await;
+            let response = send(PROTOCOLS[0], server, Method::GET, "/", &[]).await;
             assert_eq!(response.status().as_u16(), status, "{missing:?}");
         }
     }

@@ -17,13 +17,13 @@ mod guard_clients;
 mod hyper;
 #[cfg(feature = "policy")]
 mod policy;
-mod polite;
-#[cfg(feature = "reqwest")]
-mod polite_reqwest;
 mod priority;
+mod retry_after;
+#[cfg(feature = "reqwest")]
+mod retry_after_reqwest;
 #[cfg(feature = "axum")]
 mod servers;
 mod service_contract;
-mod stage;
+mod support;
 #[cfg(feature = "tonic")]
 mod tonic;

@@ -1,6 +1,6 @@
 //! A policy in front of a service decides as it does in front of upstreams.
 
-use crate::stage::{Broken, Piecemeal, Player, ask};
+use crate::support::{ChannelBody, TestService, TestServiceError, send_request};
 use bytes::Bytes;
 use http::{Request, Response, Version};
 use http_body::Frame;
@@ -13,17 +13,17 @@ use tidegate_policy::{
     compile::{Compiler, LivePolicy, PolicyResult, RejectAction},
 };
 use tidegate_rule::{Evaluation, Rules, request::Reply};
-use tidegate_tower::{GateBody, Governed, HttpHead, LimitLayer, Paced, PolicyLayer};
+use tidegate_tower::{BandwidthBody, GateBody, LimitLayer, PolicyLayer, PolicyService, TowerRequestHead};
 use tower::{Layer as _, service_fn};
 
-fn live(policy: &str) -> (Arc<LivePolicy>, ManualClock) {
+fn live_policy(policy: &str) -> (Arc<LivePolicy>, ManualClock) {
     let (clock, hand) = Clock::manual();
     let compiler = Compiler::new(Rules::new()).clock(clock);
     (Arc::new(LivePolicy::new(compiler, &policy.parse().unwrap()).unwrap()), hand)
 }
 
-fn service(policy: &str) -> (Governed<Player>, Player, ManualClock) {
-    let ((live, hand), player) = (live(policy), Player::new());
+fn service(policy: &str) -> (PolicyService<TestService>, TestService, ManualClock) {
+    let ((live, hand), player) = (live_policy(policy), TestService::new());
     (PolicyLayer::new(live).unwrap().layer(player.clone()), player, hand)
 }
 
@@ -34,9 +34,9 @@ fn request(line: &str, peer: u8) -> Request<()> {
 }
 
 /// What a client is told: the status, the headers in their order, and the body.
-type Told = (u16, Vec<(String, String)>, String);
+type LayerResponse = (u16, Vec<(String, String)>, String);
 
-async fn told<R>(response: Response<GateBody<R>>) -> Told
+async fn observe_response<R>(response: Response<GateBody<R>>) -> LayerResponse
 where
     R: http_body::Body<Data = Bytes>,
 {
@@ -52,36 +52,41 @@ where
 /// The statuses of six requests of one client and one of another.
 async fn statuses<S>(service: &S) -> [u16; 7]
 where
-    S: tower::Service<Request<()>, Response = Response<GateBody<Paced<http_body_util::Full<Bytes>>>>> + Clone,
+    S: tower::Service<Request<()>, Response = Response<GateBody<BandwidthBody<http_body_util::Full<Bytes>>>>>
+        + Clone,
     S::Error: std::fmt::Debug,
 {
     let mut statuses = [0; 7];
     for (place, status) in statuses.iter_mut().enumerate() {
         let peer = if place < 6 { 1 } else { 2 };
-        *status = ask(service, request("GET /", peer)).await.unwrap().status().as_u16();
+        *status = send_request(service, request("GET /", peer)).await.unwrap().status().as_u16();
     }
     statuses
 }
 
 #[tokio::test]
 async fn limit_layer_limits_each_address() {
-    let service = LimitLayer::per_ip("4 per 52w").unwrap().layer(Player::new());
+    let service = LimitLayer::per_ip("4 per 52w").unwrap().layer(TestService::new());
     let mut statuses = Vec::new();
     for peer in [1, 1, 1, 2, 1, 1, 2] {
-        statuses.push(ask(&service, request("GET /", peer)).await.unwrap().status().as_u16());
+        statuses.push(send_request(&service, request("GET /", peer)).await.unwrap().status().as_u16());
     }
     assert_eq!(statuses, [200, 200, 200, 200, 200, 429, 200]);
-    let other = LimitLayer::per_ip("1 per 52w").unwrap().layer(Player::new());
-    assert_eq!(ask(&other, request("GET /", 1)).await.unwrap().status(), 200, "each layer counts for itself");
+    let other = LimitLayer::per_ip("1 per 52w").unwrap().layer(TestService::new());
+    assert_eq!(
+        send_request(&other, request("GET /", 1)).await.unwrap().status(),
+        200,
+        "each layer counts for itself"
+    );
     assert!(LimitLayer::per_ip("4 per parsec").is_err());
 }
 
 #[tokio::test]
-async fn limit_layer_has_the_rules_of_a_policy_file() {
+async fn limit_layer_loads_policy_file() {
     let folder = tempfile::tempdir().unwrap();
     let path = folder.path().join("policy.yaml");
     std::fs::write(&path, "rules: [{ name: everybody, key: ip, quota: 4 per 52w }]").unwrap();
-    let service = LimitLayer::from_policy(&path).unwrap().layer(Player::new());
+    let service = LimitLayer::from_policy(&path).unwrap().layer(TestService::new());
     assert_eq!(statuses(&service).await, [200, 200, 200, 200, 429, 429, 200]);
 
     std::fs::write(&path, "rules: [{ name: everybody, key: ip, quota: 4 per parsec }]").unwrap();
@@ -104,7 +109,7 @@ rules:
   - { name: tiers, match: { path: /f }, tiers: { by: header x-plan, each: { gold: 3/s }, else: 1/s }, cost: 1 }
 "#;
 
-const LINES: [&str; 10] = [
+const REQUEST_LINES: [&str; 10] = [
     "GET /",
     "POST /login",
     "GET /in/x",
@@ -118,37 +123,32 @@ const LINES: [&str; 10] = [
 ];
 
 #[derive(Clone, Copy, Debug)]
-struct Step {
-    after: u64,
+struct PolicyStep {
+    delay: u64,
     line: usize,
     peer: u8,
     status: u16,
     /// Whether the body is read now, or only at the end.
-    body: Body,
+    body: BodyHandling,
 }
 
 #[derive(Clone, Copy, Debug)]
-enum Body {
+enum BodyHandling {
     Read,
-    Kept,
+    Deferred,
 }
 
-fn steps() -> impl Strategy<Value = Step> {
+fn steps() -> impl Strategy<Value = PolicyStep> {
     let after = prop_oneof![4 => Just(0), 2 => 1_u64..400, 1 => 400_u64..3_000];
     let status = prop::sample::select(vec![200_u16, 200, 401, 500, 0]);
-    let body = prop_oneof![2 => Just(Body::Read), 1 => Just(Body::Kept)];
-    (after, 0..LINES.len(), 1_u8..4, status, body).prop_map(|(after, line, peer, status, body)| Step {
-        after,
-        line,
-        peer,
-        status,
-        body,
-    })
+    let body = prop_oneof![2 => Just(BodyHandling::Read), 1 => Just(BodyHandling::Deferred)];
+    (after, 0..REQUEST_LINES.len(), 1_u8..4, status, body)
+        .prop_map(|(after, line, peer, status, body)| PolicyStep { delay: after, line, peer, status, body })
 }
 
-struct Status(u16);
+struct TestStatus(u16);
 
-impl Reply for Status {
+impl Reply for TestStatus {
     fn status(&self) -> u16 {
         self.0
     }
@@ -158,13 +158,13 @@ impl Reply for Status {
 }
 
 /// What is asked of a gate by hand, as a gateway would.
-fn by_hand(
+fn expected_response(
     live: &LivePolicy,
     request: &Request<()>,
-    step: Step,
+    step: PolicyStep,
     kept: &mut Vec<tidegate_rule::HeldSlots>,
-) -> Told {
-    let passage = match live.current().check(&HttpHead::of(request)) {
+) -> LayerResponse {
+    let passage = match live.current().check(&TowerRequestHead::new(request)) {
         Evaluation::Ready(passage) => passage,
         Evaluation::Pending(_) => panic!("nothing is waited for"),
     };
@@ -176,8 +176,8 @@ fn by_hand(
         PolicyResult::Admitted(admission) => {
             let mut headers = Vec::new();
             admission.write_headers(|name, value| headers.push((name.to_owned(), value.to_owned())));
-            let held = admission.settle(&Status(step.status));
-            if matches!(step.body, Body::Kept) {
+            let held = admission.settle(&TestStatus(step.status));
+            if matches!(step.body, BodyHandling::Deferred) {
                 kept.push(held);
             }
             (step.status, headers, "hello".to_owned())
@@ -200,27 +200,27 @@ proptest! {
     #![proptest_config(ProptestConfig::with_cases(64))]
 
     #[test]
-    fn a_layer_decides_as_a_gate_does(steps in prop::collection::vec(steps(), 1..60)) {
+    fn policy_layer_matches_gate(steps in prop::collection::vec(steps(), 1..60)) {
         let runtime = tokio::runtime::Builder::new_current_thread().enable_time().build().unwrap();
         runtime.block_on(async {
             let (service, player, hand) = service(POLICY);
-            let (gate, gate_hand) = live(POLICY);
+            let (gate, gate_hand) = live_policy(POLICY);
             let (mut kept, mut bodies) = (Vec::new(), Vec::new());
             for step in steps {
-                hand.advance(Duration::from_millis(step.after));
-                gate_hand.advance(Duration::from_millis(step.after));
-                player.say(step.status.into());
-                let expected = by_hand(&gate, &request(LINES[step.line], step.peer), step, &mut kept);
-                let found = match ask(&service, request(LINES[step.line], step.peer)).await {
-                    Err(Broken) => (0, Vec::new(), String::new()),
+                hand.advance(Duration::from_millis(step.delay));
+                gate_hand.advance(Duration::from_millis(step.delay));
+                player.set_status(step.status.into());
+                let expected = expected_response(&gate, &request(REQUEST_LINES[step.line], step.peer), step, &mut kept);
+                let found = match send_request(&service, request(REQUEST_LINES[step.line], step.peer)).await {
+                    Err(TestServiceError) => (0, Vec::new(), String::new()),
                     Ok(response) => match step.body {
-                        Body::Read => told(response).await,
-                        Body::Kept => {
+                        BodyHandling::Read => observe_response(response).await,
+                        BodyHandling::Deferred => {
                             let (parts, body) = response.into_parts();
-                            let empty: Response<GateBody<Paced<http_body_util::Empty<Bytes>>>> =
+                            let empty: Response<GateBody<BandwidthBody<http_body_util::Empty<Bytes>>>> =
                                 Response::from_parts(parts, GateBody::default());
                             bodies.push(body);
-                            let (status, headers, _) = told(empty).await;
+                            let (status, headers, _) = observe_response(empty).await;
                             (status, headers, expected.2.clone())
                         }
                     },
@@ -233,14 +233,14 @@ proptest! {
 
 /// Without an upstream to send it to, a rule that does so is refused when the layer is made, and whenever it comes later.
 #[test]
-fn a_service_has_no_upstreams() {
+fn policy_layer_rejects_upstream_fallback() {
     let upstream = "upstreams: { spare: 'http://127.0.0.1:1' }\nroutes: spare\n\
         rules: [{ name: a, quota: 1/s, on-limit: { fallback: { upstream: spare } } }]";
     let error = "rule `a`: it falls back to the upstream `spare`, and a policy in front of a service has none; \
         give the fallback a `body`, or use `status` or `redirect`";
-    assert_eq!(PolicyLayer::new(live(upstream).0).unwrap_err().to_string(), error);
+    assert_eq!(PolicyLayer::new(live_policy(upstream).0).unwrap_err().to_string(), error);
 
-    let (good, _hand) = live("rules: [{ name: a, quota: 1/s }]");
+    let (good, _hand) = live_policy("rules: [{ name: a, quota: 1/s }]");
     let _layer = PolicyLayer::new(good.clone()).unwrap();
     let next: Policy = upstream.parse().unwrap();
     assert_eq!(good.replace(&next).unwrap_err().to_string(), error);
@@ -248,19 +248,22 @@ fn a_service_has_no_upstreams() {
 }
 
 #[tokio::test]
-async fn a_connection_is_closed_where_there_is_one_to_close() {
+async fn drop_action_closes_http1_connection() {
     let (service, ..) = service("rules: [{ name: a, quota: 1/h, on-limit: drop }]");
-    assert_eq!(ask(&service, request("GET /", 1)).await.unwrap().status(), 200);
-    let dropped = told(ask(&service, request("GET /", 1)).await.unwrap()).await;
+    assert_eq!(send_request(&service, request("GET /", 1)).await.unwrap().status(), 200);
+    let dropped = observe_response(send_request(&service, request("GET /", 1)).await.unwrap()).await;
     assert_eq!(dropped, (444, vec![("connection".to_owned(), "close".to_owned())], String::new()));
     let mut second = request("GET /", 1);
     *second.version_mut() = Version::HTTP_2;
-    assert_eq!(told(ask(&service, second).await.unwrap()).await, (444, Vec::new(), String::new()));
+    assert_eq!(
+        observe_response(send_request(&service, second).await.unwrap()).await,
+        (444, Vec::new(), String::new())
+    );
 }
 
 /// Redirections and pages are nothing to gRPC, and neither is a connection that closes.
 #[tokio::test]
-async fn a_call_is_refused_with_a_status() {
+async fn grpc_rejection_uses_grpc_status() {
     for on_limit in ["drop", "{ redirect: /x }", "{ fallback: { body: x } }", "{ status: 503 }"] {
         let (service, ..) = service(&format!("rules: [{{ name: a, quota: 1/h, on-limit: {on_limit} }}]"));
         let call = || {
@@ -269,8 +272,8 @@ async fn a_call_is_refused_with_a_status() {
             call.headers_mut().insert("content-type", "application/grpc".parse().unwrap());
             call
         };
-        assert_eq!(ask(&service, call()).await.unwrap().status(), 200);
-        let (status, headers, body) = told(ask(&service, call()).await.unwrap()).await;
+        assert_eq!(send_request(&service, call()).await.unwrap().status(), 200);
+        let (status, headers, body) = observe_response(send_request(&service, call()).await.unwrap()).await;
         let has = |name: &str, value: &str| headers.iter().any(|(n, v)| n == name && v == value);
         assert_eq!((status, body.as_str()), (200, ""));
         assert!(has("grpc-status", "8") && has("grpc-message", "refused by the rule `a`"), "{headers:?}");
@@ -280,17 +283,17 @@ async fn a_call_is_refused_with_a_status() {
 
 /// Requests wait for their turn, in a queue that has an end, and who gives up has taken nothing.
 #[tokio::test(start_paused = true)]
-async fn a_turn_is_waited_for() {
+async fn requests_wait_in_bounded_queue() {
     let policy =
         "rules: [{ name: a, quota: 1 at once, wait: 10s, queue: 1 }, { name: b, quota: 1 per 2s, wait: 3s }]";
     let compiler = Compiler::new(Rules::new()).clock(Clock::tokio());
     let live = Arc::new(LivePolicy::new(compiler, &policy.parse().unwrap()).unwrap());
-    let player = Player::new();
+    let player = TestService::new();
     let service = PolicyLayer::new(live).unwrap().layer(player.clone());
-    let first = ask(&service, request("GET /", 1)).await.unwrap();
+    let first = send_request(&service, request("GET /", 1)).await.unwrap();
     let spawn = || {
         let service = service.clone();
-        tokio::spawn(async move { ask(&service, request("GET /", 1)).await.unwrap() })
+        tokio::spawn(async move { send_request(&service, request("GET /", 1)).await.unwrap() })
     };
     let second = spawn();
     tokio::task::yield_now().await;
@@ -307,17 +310,17 @@ async fn a_turn_is_waited_for() {
 
 /// Nobody calls `follow_time`: requests do.
 #[tokio::test]
-async fn schedules_follow_the_time() {
+async fn schedules_follow_clock() {
     let (clock, hand) = Clock::manual();
     let day = 86_400;
     hand.advance(Duration::from_secs(day - Duration::from(clock.now()).as_secs() % day));
     let policy = "rules: [{ name: a, quota: 1/h, schedule: '09:00-18:00 x3' }]";
     let compiler = Compiler::new(Rules::new()).clock(clock);
     let live = Arc::new(LivePolicy::new(compiler, &policy.parse().unwrap()).unwrap());
-    let service = PolicyLayer::new(live).unwrap().layer(Player::new());
+    let service = PolicyLayer::new(live).unwrap().layer(TestService::new());
     let admitted = async || {
         let mut admitted = 0;
-        while ask(&service, request("GET /", 1)).await.unwrap().status() == 200 {
+        while send_request(&service, request("GET /", 1)).await.unwrap().status() == 200 {
             admitted += 1;
         }
         admitted
@@ -331,10 +334,10 @@ async fn schedules_follow_the_time() {
 
 /// Of several rules, all byte rates hold: the slowest is felt.
 #[tokio::test(start_paused = true)]
-async fn bodies_move_as_fast_as_all_rules_allow() {
+async fn slowest_bandwidth_rule_applies() {
     const CHUNK: usize = 10_000;
     let body = |chunks: usize| {
-        let (pieces, body) = Piecemeal::new();
+        let (pieces, body) = ChannelBody::new();
         for _ in 0..chunks {
             pieces.send(Ok(Frame::data(Bytes::from(vec![b'x'; CHUNK])))).unwrap();
         }
@@ -346,14 +349,14 @@ async fn bodies_move_as_fast_as_all_rules_allow() {
     let compiler = Compiler::new(Rules::new()).clock(clock.clone());
     let live = Arc::new(LivePolicy::new(compiler, &policy.parse().unwrap()).unwrap());
     let service = PolicyLayer::new(live).unwrap().layer(service_fn(
-        move |request: Request<Paced<Piecemeal>>| async move {
+        move |request: Request<BandwidthBody<ChannelBody>>| async move {
             let read = request.into_body().collect().await?.to_bytes().len();
             assert_eq!(read, 100 * CHUNK);
-            Ok::<_, Broken>(Response::new(body(50)))
+            Ok::<_, TestServiceError>(Response::new(body(50)))
         },
     ));
     let began = clock.now();
-    let response = ask(&service, Request::new(body(100))).await.unwrap();
+    let response = send_request(&service, Request::new(body(100))).await.unwrap();
     let up = clock.now().since(began).to_duration().as_secs_f64();
     assert!((4.8..5.2).contains(&up), "{up}");
     assert_eq!(response.into_body().collect().await.unwrap().to_bytes().len(), 50 * CHUNK);

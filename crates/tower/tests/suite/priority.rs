@@ -2,7 +2,7 @@
 
 #![allow(clippy::unwrap_used, clippy::panic, reason = "this is how a test fails")]
 
-use crate::stage::{Player, header, is_pending, start};
+use crate::support::{TestService, header, is_pending, start};
 use http::Request;
 use std::sync::Arc;
 use tidegate_limiter::Clock;
@@ -13,20 +13,20 @@ use tidegate_overload::{
 use tidegate_tower::{PriorityLayer, RequestPriority};
 use tower::Layer as _;
 
-const USER: usize = 0;
-const BATCH: usize = 1;
+const USER_CLASS: usize = 0;
+const BATCH_CLASS: usize = 1;
 
 #[tokio::test]
-async fn when_it_is_full_the_batch_is_shed_and_the_user_is_not() {
+async fn full_limit_sheds_batch_before_user() {
     let (clock, _hand) = Clock::manual();
     let classes = [Class::new("user", "80%".parse().unwrap()), Class::new("batch", "10%".parse().unwrap())];
     let limit = Arc::new(PriorityLimit::builder(classes).clock(clock).build(10).unwrap());
     let priority = RequestPriority::new(limit.clone(), |head, limit| match head.header("x-batch") {
-        Some(_) => Arrival::of(BATCH),
-        None => Arrival::of(USER).user(limit.user(head.header("x-user").unwrap_or_default())),
+        Some(_) => Arrival::of(BATCH_CLASS),
+        None => Arrival::of(USER_CLASS).user(limit.user(head.header("x-user").unwrap_or_default())),
     });
-    let player = Player::new();
-    player.hold();
+    let player = TestService::new();
+    player.block();
     let service = PriorityLayer::new(priority).layer(player.clone());
     let user = || Request::builder().uri("/").header("x-user", "alice").body(()).unwrap();
     let batch = || Request::builder().uri("/").header("x-batch", "1").body(()).unwrap();
@@ -49,8 +49,8 @@ async fn when_it_is_full_the_batch_is_shed_and_the_user_is_not() {
         }
     }
     assert_eq!(shed, Some((503, true)));
-    assert!(limit.in_flight_of(BATCH) <= 2, "what is not theirs is lent to them at most");
-    assert_eq!(limit.in_flight_of(USER), 8);
+    assert!(limit.in_flight_of(BATCH_CLASS) <= 2, "what is not theirs is lent to them at most");
+    assert_eq!(limit.in_flight_of(USER_CLASS), 8);
 
     player.release();
     for call in inside {
@@ -63,8 +63,9 @@ async fn when_it_is_full_the_batch_is_shed_and_the_user_is_not() {
 }
 
 #[tokio::test]
-async fn a_class_that_there_is_not_is_an_answer_too() {
+async fn unknown_class_is_rejected() {
     let limit = PriorityLimit::new([Class::new("all", "100%".parse().unwrap())], 10).unwrap();
-    let service = PriorityLayer::new(RequestPriority::new(limit, |_, _| Arrival::of(7))).layer(Player::new());
-    assert_eq!(crate::stage::status(&service).await, 503);
+    let service =
+        PriorityLayer::new(RequestPriority::new(limit, |_, _| Arrival::of(7))).layer(TestService::new());
+    assert_eq!(crate::support::status(&service).await, 503);
 }

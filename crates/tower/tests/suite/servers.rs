@@ -38,10 +38,10 @@ use tidegate_tower::{
 };
 use tokio::{net::TcpListener, sync::watch, task::JoinSet};
 
-type Http = Client<HttpConnector, Empty<Bytes>>;
+type TestHttpClient = Client<HttpConnector, Empty<Bytes>>;
 
 /// A client of HTTP/1.1 and one of HTTP/2.
-fn clients() -> [(Version, Http); 2] {
+fn clients() -> [(Version, TestHttpClient); 2] {
     let client = |http2| {
         let mut builder = Client::builder(TokioExecutor::new());
         builder.http2_only(http2).build_http()
@@ -57,7 +57,11 @@ async fn serve(router: Router) -> SocketAddr {
     address
 }
 
-async fn get_from(client: &Http, address: SocketAddr, headers: &[(&str, &str)]) -> Response<Incoming> {
+async fn get_from(
+    client: &TestHttpClient,
+    address: SocketAddr,
+    headers: &[(&str, &str)],
+) -> Response<Incoming> {
     let mut request = Request::builder().uri(format!("http://{address}/"));
     for (name, value) in headers {
         request = request.header(*name, *value);
@@ -67,7 +71,7 @@ async fn get_from(client: &Http, address: SocketAddr, headers: &[(&str, &str)]) 
 
 /// However many connections there are, and however few.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn of_a_hundred_clients_at_once_ten_get_in() {
+async fn ten_slots_admit_ten_of_hundred_clients() {
     for (version, client) in clients() {
         let (open, gate) = watch::channel(false);
         let calls = Arc::new(AtomicUsize::new(0));
@@ -103,9 +107,9 @@ async fn of_a_hundred_clients_at_once_ten_get_in() {
 }
 
 /// A body without an end.
-struct Endless;
+struct EndlessBody;
 
-impl http_body::Body for Endless {
+impl http_body::Body for EndlessBody {
     type Data = Bytes;
     type Error = std::convert::Infallible;
 
@@ -119,10 +123,10 @@ impl http_body::Body for Endless {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_client_that_hangs_up_gives_its_slot_back() {
+async fn disconnected_client_releases_slot() {
     for (version, client) in clients() {
         let slots = Semaphore::new(1).unwrap();
-        let endless = || async { Response::new(Body::new(Endless)) };
+        let endless = || async { Response::new(Body::new(EndlessBody)) };
         let layer = ConcurrencyLayer::new(slots.clone());
         let address = serve(Router::new().route("/", get(endless)).layer(layer)).await;
 
@@ -138,7 +142,7 @@ async fn a_client_that_hangs_up_gives_its_slot_back() {
 
 /// All of them around one router, outermost last.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn all_layers_stand_in_one_tower() {
+async fn all_layers_compose() {
     let rules = Rules::new();
     let rule = |name: &'static str| rules.rule(Declaration::of(name).quota("3/h").unwrap()).unwrap();
     let proxies = TrustedProxies::loopback();

@@ -3,7 +3,7 @@
 
 #![allow(clippy::unwrap_used, clippy::panic, reason = "this is how a test fails")]
 
-use crate::stage::{Broken, Player, ask, is_pending, request};
+use crate::support::{TestService, TestServiceError, is_pending, request, send_request};
 use http::{Request, Response};
 use http_body::Body;
 use std::{net::SocketAddr, sync::Arc, task::Poll, time::Duration};
@@ -16,24 +16,24 @@ use tidegate_overload::{
     priority::{Arrival, Class},
 };
 use tidegate_tower::{
-    AccessLayer, BandwidthLayer, ConcurrencyLayer, FactsLayer, GuardLayer, PoliteLayer, PriorityLayer,
-    RequestAccess, RequestGuard, RequestPriority, RequestSlots, Until,
+    AccessLayer, BandwidthLayer, ConcurrencyLayer, FactsLayer, GuardLayer, PriorityLayer, RequestAccess,
+    RequestGuard, RequestPriority, RequestSlots, RetryAfterLayer, Until,
 };
 use tower::{Layer, Service, ServiceExt as _};
 
-fn nothing() -> u32 {
+fn zero() -> u32 {
     0
 }
 
 /// A layer in front of a player, with a way to see how much of what it counts is taken.
-async fn keeps_the_contract<L, S, R>(name: &str, layer: L, taken: impl Fn() -> u32)
+async fn check_service_contract<L, S, R>(name: &str, layer: L, taken: impl Fn() -> u32)
 where
-    L: Layer<Player, Service = S>,
+    L: Layer<TestService, Service = S>,
     S: Service<Request<()>, Response = Response<R>, Future: Unpin + Send> + Clone,
     S::Error: std::fmt::Debug,
     R: Body,
 {
-    let player = Player::new();
+    let player = TestService::new();
     let service = layer.layer(player.clone());
     let asked = || {
         let mut request = request();
@@ -49,7 +49,7 @@ where
     assert_eq!(player.calls(), 0, "{name}");
 
     // The decision is made by the call, and what is given up is given back: polled or not.
-    player.hold();
+    player.block();
     for polls in 0..2 {
         let mut ready = service.clone();
         ready.ready().await.unwrap();
@@ -64,28 +64,29 @@ where
 
     // An answer that was read to its end leaves nothing behind, and so does one that was not.
     for _ in 0..20 {
-        let response = ask(&service, asked()).await.unwrap_or_else(|error| panic!("{name}: {error:?}"));
+        let response =
+            send_request(&service, asked()).await.unwrap_or_else(|error| panic!("{name}: {error:?}"));
         assert_eq!(response.status(), 200, "{name}");
         drop(response);
         assert_eq!(taken(), 0, "{name}");
     }
 
     // An error of the service stays what it is.
-    player.say(0);
-    assert!(ask(&service, asked()).await.is_err(), "{name}");
+    player.set_status(0);
+    assert!(send_request(&service, asked()).await.is_err(), "{name}");
     assert_eq!(taken(), 0, "{name}");
 
     // A service that is not ready is not ready behind the layer either.
-    player.unready();
+    player.set_unready();
     let mut unready = service.clone();
     let is_ready = std::future::poll_fn(|context| Poll::Ready(unready.poll_ready(context).is_ready())).await;
     assert!(!is_ready, "{name}");
 }
 
 #[tokio::test]
-async fn every_layer_is_a_good_service() {
+async fn every_layer_keeps_service_contract() {
     let breaker = Arc::new(Breaker::new(BreakerSettings::builder().over_calls(1_000).build().unwrap()));
-    keeps_the_contract("breaker", GuardLayer::new(breaker.clone()), || {
+    check_service_contract("breaker", GuardLayer::new(breaker.clone()), || {
         u32::try_from(breaker.snapshot().counts.failures).unwrap().saturating_sub(1)
     })
     .await;
@@ -93,33 +94,33 @@ async fn every_layer_is_a_good_service() {
     for until in [Until::Head, Until::Body] {
         let limit = Arc::new(AdaptiveLimit::new(Aimd::new(Bounds::default())).unwrap());
         let layer = GuardLayer::new(RequestGuard::new(limit.clone()).until(until));
-        keeps_the_contract("adaptive", layer, || limit.in_flight()).await;
+        check_service_contract("adaptive", layer, || limit.in_flight()).await;
     }
 
     for patience in [Duration::ZERO, Duration::from_secs(1)] {
         let slots = Semaphore::new(1).unwrap();
         let layer = ConcurrencyLayer::new(RequestSlots::new(slots.clone()).wait(patience));
-        keeps_the_contract("concurrency", layer, || slots.in_flight() + slots.waiters()).await;
+        check_service_contract("concurrency", layer, || slots.in_flight() + slots.waiters()).await;
     }
 
     let limit = Arc::new(PriorityLimit::new([Class::new("all", "100%".parse().unwrap())], 4).unwrap());
     let layer = PriorityLayer::new(RequestPriority::new(limit.clone(), |_, _| Arrival::of(0)));
-    keeps_the_contract("priority", layer, || limit.in_flight()).await;
+    check_service_contract("priority", layer, || limit.in_flight()).await;
 
     let control = AccessControl::new(AccessList::default(), Bans::builder().build().unwrap());
-    keeps_the_contract("access", AccessLayer::new(RequestAccess::new(control).ban_on(|_| true)), nothing)
+    check_service_contract("access", AccessLayer::new(RequestAccess::new(control).ban_on(|_| true)), zero)
         .await;
     let bandwidth = Bandwidth::builder().clock(Clock::tokio()).build("1MB/s").unwrap();
-    keeps_the_contract("bandwidth", BandwidthLayer::new(bandwidth), nothing).await;
-    keeps_the_contract("facts", FactsLayer::default(), nothing).await;
-    keeps_the_contract("polite", PoliteLayer::new(), nothing).await;
+    check_service_contract("bandwidth", BandwidthLayer::new(bandwidth), zero).await;
+    check_service_contract("facts", FactsLayer::default(), zero).await;
+    check_service_contract("polite", RetryAfterLayer::new(), zero).await;
 }
 
 #[tokio::test]
-async fn an_error_passes_through_unchanged() {
-    let player = Player::new();
-    player.say(0);
+async fn error_passes_through_unchanged() {
+    let player = TestService::new();
+    player.set_status(0);
     let slots = Semaphore::new(1).unwrap();
     let service = ConcurrencyLayer::new(slots).layer(player);
-    assert_eq!(ask(&service, request()).await.unwrap_err(), Broken);
+    assert_eq!(send_request(&service, request()).await.unwrap_err(), TestServiceError);
 }

@@ -2,7 +2,7 @@
 
 #![allow(clippy::unwrap_used, clippy::panic, reason = "this is how a test fails")]
 
-use crate::stage::program;
+use crate::support::test_rules;
 use std::{net::SocketAddr, time::Duration};
 use tidegate_rule::{
     Answer, Gate,
@@ -31,49 +31,49 @@ async fn client(server: SocketAddr) -> HealthClient<Channel> {
     HealthClient::new(endpoint.connect().await.unwrap())
 }
 
-fn overall() -> HealthCheckRequest {
+fn overall_health_request() -> HealthCheckRequest {
     HealthCheckRequest { service: String::new() }
 }
 
 #[tokio::test]
-async fn who_is_refused_is_told_by_the_status_of_grpc_when_to_try_again() {
-    let program = program();
+async fn denied_call_carries_retry_delay() {
+    let program = test_rules();
     let server = serve(LimitLayer::new(program.per_peer("checks", "2/min"))).await;
     let (mut one, mut other) = (client(server).await, client(server).await);
-    assert!(one.check(overall()).await.is_ok());
-    assert!(other.check(overall()).await.is_ok());
+    assert!(one.check(overall_health_request()).await.is_ok());
+    assert!(other.check(overall_health_request()).await.is_ok());
     for client in [&mut one, &mut other] {
-        let status = client.check(overall()).await.unwrap_err();
+        let status = client.check(overall_health_request()).await.unwrap_err();
         assert_eq!(status.code(), Code::ResourceExhausted, "both are one peer");
         assert!(status.message().contains("checks"), "{}", status.message());
         let retry = status.get_details_retry_info().unwrap();
         assert_eq!(retry.retry_delay, Some(Duration::from_secs(30)));
-        let told = |name: &str| status.metadata().get(name).unwrap().to_str().unwrap().to_owned();
-        assert_eq!(told("grpc-retry-pushback-ms"), "30000");
-        assert_eq!(told("retry-after"), "30");
+        let metadata = |name: &str| status.metadata().get(name).unwrap().to_str().unwrap().to_owned();
+        assert_eq!(metadata("grpc-retry-pushback-ms"), "30000");
+        assert_eq!(metadata("retry-after"), "30");
     }
-    program.pass(Duration::from_secs(30));
-    assert!(one.check(overall()).await.is_ok());
+    program.advance(Duration::from_secs(30));
+    assert!(one.check(overall_health_request()).await.is_ok());
 }
 
 #[tokio::test]
-async fn an_answer_of_ones_own_is_translated() {
-    let program = program();
+async fn custom_response_maps_to_grpc_status() {
+    let program = test_rules();
     let gate =
         Gate::from(program.limit("checks", "1/min")).answer(|_, _| Answer::new(503).text("später, 100 %"));
     let server = serve(LimitLayer::new(gate)).await;
     let mut client = client(server).await;
-    assert!(client.check(overall()).await.is_ok());
-    assert_eq!(client.check(overall()).await.unwrap_err().code(), Code::Unavailable);
+    assert!(client.check(overall_health_request()).await.is_ok());
+    assert_eq!(client.check(overall_health_request()).await.unwrap_err().code(), Code::Unavailable);
 }
 
 #[tokio::test]
-async fn who_lacks_the_key_has_made_a_mistake() {
-    let program = program();
+async fn missing_key_is_invalid_argument() {
+    let program = test_rules();
     let limit =
         program.limit("checks", "1/min").key(key::header("x-tenant").unwrap()).missing(Missing::Refuse);
     let mut client = client(serve(LimitLayer::new(limit)).await).await;
-    let status = client.check(overall()).await.unwrap_err();
+    let status = client.check(overall_health_request()).await.unwrap_err();
     assert_eq!(status.code(), Code::InvalidArgument);
     assert_eq!(status.message(), "the call lacks what its limit is counted by");
     assert!(status.get_details_retry_info().is_none());

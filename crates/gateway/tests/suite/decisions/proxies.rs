@@ -71,7 +71,7 @@ async fn nginx_turns_a_refusal_into_429_with_its_headers() {
     stage.end().await;
 }
 
-/// What Traefik and Caddy send: `GET`, what the client sent besides its body, and the request in `X-Forwarded-*`.
+/// What Traefik and Caddy send: `GET`, what the client sent besides its body, and the request in `X-ForwardedFor-*`.
 #[tokio::test]
 async fn traefik_and_caddy_ask_for_their_clients() {
     let stage = Stage::start(

@@ -2,7 +2,7 @@
 
 use super::*;
 use crate::{
-    log::{Parser, Record},
+    log::{LogParser, LogRecord},
     run::Replay,
 };
 use std::{path::Path, sync::Arc};
@@ -18,7 +18,7 @@ rules:
 ";
 
 /// Two thousand requests of forty clients.
-fn text() -> String {
+fn log_text() -> String {
     let line = |at: u32| {
         let (client, method) = (at * 7 % 40, ["GET", "POST"][at as usize % 2]);
         let path = ["/", "/login", "/users/1", "/users/2"][(at / 3) as usize % 4];
@@ -30,34 +30,37 @@ fn text() -> String {
     (0..2_000).map(line).collect()
 }
 
-fn lines<'a>(batch: &'a Batch, first: usize, records: &'a [Record]) -> Lines<'a> {
-    Lines { batch, first, records, since: 0, headers: &[], user_header: None }
+fn logged_requests<'a>(batch: &'a LogBatch, first: usize, records: &'a [LogRecord]) -> LoggedRequests<'a> {
+    LoggedRequests { batch, offset: first, records, previous_time: 0, headers: &[], user_header: None }
 }
 
 #[test]
-fn what_is_found_out_ahead_changes_no_decision() {
+fn prefetch_changes_no_decision() {
     let policy: Policy = POLICY.parse().unwrap();
-    let mut batch = Batch::default();
-    let formats = Arc::new(Formats::known(&[]).unwrap());
-    Parser::new(formats).read("log", text(), &mut batch).unwrap();
+    let mut batch = LogBatch::default();
+    let formats = Arc::new(LineFormats::builtin(&[]).unwrap());
+    LogParser::new(formats).parse("log", log_text(), &mut batch).unwrap();
     let start = batch.records[0].time();
     let replay = || Replay::new(&policy, Path::new(""), start, 1 << 20).unwrap();
     let (mut ahead, mut late) = (replay(), replay());
     batch.prepare(&[ahead.gate().clone()], &[], None);
     let (mut one, mut other) = (Vec::new(), Vec::new());
     for (chunk, records) in batch.records.chunks(32).enumerate() {
-        let lines = lines(&batch, chunk * 32, records);
+        let lines = logged_requests(&batch, chunk * 32, records);
         assert!(lines.prefetch(0).is_some() && lines.prefetch(1).is_none());
-        ahead.ask(lines, lines.prefetch(0), &mut one);
-        late.ask(lines, None, &mut other);
+        ahead.evaluate(lines, lines.prefetch(0), &mut one);
+        late.evaluate(lines, None, &mut other);
         assert_eq!(one, other);
     }
     let (ahead, late) = (ahead.finish().unwrap(), late.finish().unwrap());
     assert!(ahead.denied > 100 && ahead.admitted > 100, "{}", ahead.denied);
-    assert_eq!(ahead.all, late.all);
+    assert_eq!(ahead.timeline, late.timeline);
     for (one, other) in ahead.rules.iter().zip(&late.rules) {
         assert!(one.denied > 0 && one.admitted > 0, "{}", one.name);
-        assert_eq!((one.asked, one.denied, &one.timeline), (other.asked, other.denied, &other.timeline));
+        assert_eq!(
+            (one.requests, one.denied, &one.timeline),
+            (other.requests, other.denied, &other.timeline)
+        );
         // Each replay hashes keys in its own way.
         let top = |keys: &TopKeys| -> Vec<_> {
             keys.top().into_iter().take(50).map(|key| (key.name, key.count, key.error)).collect()
@@ -68,13 +71,13 @@ fn what_is_found_out_ahead_changes_no_decision() {
 
 /// A batch that is filled again must not tell of the requests that it had before.
 #[test]
-fn a_batch_forgets_what_was_found_out_ahead() {
+fn reused_batch_clears_prefetch() {
     let policy: Policy = POLICY.parse().unwrap();
-    let mut batch = Batch::default();
-    let mut parser = Parser::new(Arc::new(Formats::known(&[]).unwrap()));
-    parser.read("log", text(), &mut batch).unwrap();
+    let mut batch = LogBatch::default();
+    let mut parser = LogParser::new(Arc::new(LineFormats::builtin(&[]).unwrap()));
+    parser.parse("log", log_text(), &mut batch).unwrap();
     let replay = Replay::new(&policy, Path::new(""), batch.records[0].time(), 1 << 20).unwrap();
     batch.prepare(&[replay.gate().clone()], &[], None);
-    parser.read("log", text(), &mut batch).unwrap();
-    assert!(lines(&batch, 0, &batch.records[..32]).prefetch(0).is_none());
+    parser.parse("log", log_text(), &mut batch).unwrap();
+    assert!(logged_requests(&batch, 0, &batch.records[..32]).prefetch(0).is_none());
 }

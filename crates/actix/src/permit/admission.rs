@@ -1,0 +1,125 @@
+//! What is held while a request is served, and what becomes of it with the answer.
+
+use super::{
+    body::PermitMessageBody,
+    future::{AdmittedServiceRequest, MiddlewareDecision},
+};
+use crate::head::ActixResponseHead;
+use actix_web::{
+    Error, HttpResponse,
+    body::MessageBody,
+    dev::{ServiceRequest, ServiceResponse},
+    http::{
+        StatusCode,
+        header::{HeaderName, HeaderValue},
+    },
+};
+use bytes::Bytes;
+use std::{ops::Deref, sync::Arc};
+use tidegate_limiter::SemaphorePermit;
+use tidegate_overload::{Cause, Pass, Report, Settle};
+use tidegate_rule::{
+    Answer, HeldSlots,
+    request::Reply,
+    surface::{Guest, Terms, Until},
+};
+
+/// What is held while a request is served. Dropping it says nothing of how it ended.
+pub trait BodyPermit: 'static {
+    /// The request was served, in this way.
+    fn release(self: Box<Self>, report: Report);
+}
+
+impl<B: Deref<Target: Settle> + 'static> BodyPermit for Pass<B> {
+    fn release(self: Box<Self>, report: Report) {
+        self.report(report);
+    }
+}
+
+impl BodyPermit for SemaphorePermit {
+    fn release(self: Box<Self>, _: Report) {}
+}
+
+impl BodyPermit for HeldSlots {
+    fn release(self: Box<Self>, _: Report) {}
+}
+
+impl BodyPermit for Guest {
+    fn release(self: Box<Self>, report: Report) {
+        self.answered(report);
+    }
+}
+
+/// Translates an answer. What cannot be a header is left out.
+pub(crate) fn respond<B>(request: ServiceRequest, answer: Answer) -> ServiceResponse<PermitMessageBody<B>> {
+    let status = StatusCode::from_u16(answer.final_status()).unwrap_or(StatusCode::TOO_MANY_REQUESTS);
+    let mut response =
+        HttpResponse::with_body(status, PermitMessageBody::from_bytes(Bytes::from(answer.body)));
+    for (name, value) in &answer.headers {
+        if let (Ok(name), Ok(value)) =
+            (HeaderName::try_from(&**name), HeaderValue::from_bytes(value.as_bytes()))
+        {
+            response.headers_mut().append(name, value);
+        }
+    }
+    request.into_response(response)
+}
+
+/// Shows an answer, or an error as the answer that it becomes.
+pub(crate) fn with_response_head<B: MessageBody, T>(
+    result: &Result<ServiceResponse<B>, Error>,
+    read: impl FnOnce(&dyn Reply) -> T,
+) -> T {
+    match result {
+        Ok(response) => read(&ActixResponseHead::new(response)),
+        Err(error) => {
+            let response = error.error_response();
+            read(&ActixResponseHead::from_parts(response.status(), response.headers()))
+        }
+    }
+}
+
+/// Lets a request in that holds this, or answers it.
+pub(crate) fn admit_or_reject<B, H: BodyPermit>(
+    terms: &Arc<Terms>,
+    request: ServiceRequest,
+    permit: Result<H, Cause>,
+) -> MiddlewareDecision<B, PermittedRequest<H>> {
+    match permit {
+        Ok(permit) => admit(terms, request, permit),
+        Err(cause) => MiddlewareDecision::Respond(respond(request, terms.refuse(cause).1)),
+    }
+}
+
+/// Lets a request in that holds this.
+pub(crate) fn admit<B, H: BodyPermit>(
+    terms: &Arc<Terms>,
+    request: ServiceRequest,
+    permit: H,
+) -> MiddlewareDecision<B, PermittedRequest<H>> {
+    MiddlewareDecision::Forward(request, PermittedRequest { permit: permit, terms: terms.clone() })
+}
+
+/// A request that was let in.
+pub struct PermittedRequest<H> {
+    permit: H,
+    terms: Arc<Terms>,
+}
+
+impl<H: BodyPermit> AdmittedServiceRequest for PermittedRequest<H> {
+    fn settle<B: MessageBody>(
+        self,
+        result: Result<ServiceResponse<B>, Error>,
+    ) -> Result<ServiceResponse<PermitMessageBody<B>>, Error> {
+        let report = with_response_head(&result, |reply| (self.terms.classify)(Some(reply)));
+        match (result, self.terms.until) {
+            (Ok(response), Until::Body) => {
+                Ok(response.map_body(|_, body| PermitMessageBody::with_permit(body, self.permit, report)))
+            }
+            (result, _) => {
+                Box::new(self.permit).release(report);
+                result.map(|response| response.map_body(|_, body| PermitMessageBody::without_permit(body)))
+            }
+        }
+    }
+}

@@ -1,0 +1,119 @@
+//! The body of an answer, with whatever is held until its end.
+
+use super::admission::BodyPermit;
+use actix_web::body::{BodySize, MessageBody};
+use bytes::Bytes;
+use pin_project_lite::pin_project;
+use std::{
+    fmt,
+    pin::Pin,
+    task::{Context, Poll, ready},
+};
+use tidegate_overload::Report;
+
+pin_project! {
+    /// The body of an answer: that of the service, or that of the middleware where it answered itself.
+    ///
+    /// What a request holds while it is served is given back when the body has ended, or is dropped.
+    pub struct PermitMessageBody<B> {
+        #[pin]
+        kind: MessageBodyKind<B>,
+    }
+}
+
+pin_project! {
+    #[project = MessageBodyKindProjection]
+    enum MessageBodyKind<B> {
+        Inner { #[pin] body: B, permit: Option<PendingRelease> },
+        Local { body: Bytes },
+    }
+}
+
+/// What is held, and what will be said of it if nothing goes wrong on the way.
+struct PendingRelease {
+    permit: Box<dyn BodyPermit>,
+    report: Report,
+}
+
+impl<B: MessageBody> PermitMessageBody<B> {
+    /// A body that holds nothing.
+    pub(crate) fn without_permit(body: B) -> Self {
+        Self { kind: MessageBodyKind::Inner { body, permit: None } }
+    }
+
+    /// A body that holds something until its end, unless there is none.
+    pub(crate) fn with_permit(body: B, permit: impl BodyPermit, report: Report) -> Self {
+        if body.size().is_eof() {
+            Box::new(permit).release(report);
+            return Self::without_permit(body);
+        }
+        Self {
+            kind: MessageBodyKind::Inner {
+                body,
+                permit: Some(PendingRelease { permit: Box::new(permit), report }),
+            },
+        }
+    }
+}
+
+impl<B> PermitMessageBody<B> {
+    /// The middleware's own.
+    pub(crate) fn from_bytes(body: Bytes) -> Self {
+        Self { kind: MessageBodyKind::Local { body } }
+    }
+}
+
+impl<B: MessageBody> MessageBody for PermitMessageBody<B> {
+    type Error = B::Error;
+
+    fn size(&self) -> BodySize {
+        match &self.kind {
+            MessageBodyKind::Inner { body, .. } => body.size(),
+            MessageBodyKind::Local { body } => BodySize::Sized(body.len() as u64),
+        }
+    }
+
+    fn poll_next(
+        self: Pin<&mut Self>,
+        context: &mut Context<'_>,
+    ) -> Poll<Option<Result<Bytes, Self::Error>>> {
+        let (body, permit) = match self.project().kind.project() {
+            MessageBodyKindProjection::Inner { body, permit } => (body, permit),
+            MessageBodyKindProjection::Local { body } => {
+                let rest = std::mem::take(body);
+                return Poll::Ready(Some(rest).filter(|rest| !rest.is_empty()).map(Ok));
+            }
+        };
+        let chunk = ready!(body.poll_next(context));
+        let broken = match &chunk {
+            Some(Ok(_)) => return Poll::Ready(chunk),
+            Some(Err(_)) => Some(Report::Failure),
+            None => None,
+        };
+        if let Some(PendingRelease { permit, report }) = permit.take() {
+            permit.release(broken.unwrap_or(report));
+        }
+        Poll::Ready(chunk)
+    }
+
+    /// A body that holds something is not taken for its bytes, which would give it back before they are sent.
+    fn try_into_bytes(self) -> Result<Bytes, Self> {
+        match self.kind {
+            MessageBodyKind::Inner { body, permit: None } => {
+                body.try_into_bytes().map_err(Self::without_permit)
+            }
+            MessageBodyKind::Local { body } => Ok(body),
+            kind => Err(Self { kind }),
+        }
+    }
+}
+
+impl<B> fmt::Debug for PermitMessageBody<B> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match &self.kind {
+            MessageBodyKind::Inner { permit: Some(_), .. } => "PermitMessageBody(with permit)",
+            MessageBodyKind::Inner { permit: None, .. } => "PermitMessageBody(without permit)",
+            MessageBodyKind::Local { .. } => "PermitMessageBody(local)",
+        })
+    }
+}

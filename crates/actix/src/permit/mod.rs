@@ -1,0 +1,10 @@
+//! What all middleware has in common that lets a request in or not, and holds something while it is served.
+
+mod admission;
+mod body;
+mod future;
+
+pub(crate) use admission::{PermittedRequest, admit, admit_or_reject, respond, with_response_head};
+pub use body::PermitMessageBody;
+pub use future::PermitResponseFuture;
+pub(crate) use future::{AdmittedServiceRequest, MiddlewareDecision};

@@ -1,0 +1,301 @@
+//! Files, standard input and bytes, packed or not, read by a thread of their own.
+
+use super::{LineFormats, LogError, LogParser, batch::LogBatch};
+use flate2::bufread::MultiGzDecoder;
+use ruzstd::decoding::StreamingDecoder;
+use std::{
+    fmt,
+    fs::File,
+    io::{self, BufRead, BufReader, Read},
+    path::PathBuf,
+    sync::{
+        Arc, OnceLock,
+        atomic::{AtomicU64, AtomicUsize, Ordering},
+        mpsc::{Receiver, Sender, SyncSender, channel, sync_channel},
+    },
+    thread,
+};
+use tidegate_policy::compile::PolicyGate;
+
+/// How much of a log is read at once. A line that is longer is broken.
+pub(super) const BATCH_BYTES: usize = 1 << 20;
+/// Batches that are read ahead.
+const PREFETCHED_BATCHES: usize = 2;
+
+/// Where a log comes from.
+pub struct LogInput {
+    name: String,
+    source: InputSource,
+}
+
+enum InputSource {
+    File(PathBuf),
+    Stdin,
+    Bytes(Arc<[u8]>),
+    Stream(Box<dyn Read + Send>),
+}
+
+impl LogInput {
+    /// A file, or standard input for `-`.
+    pub fn from_path(path: &str) -> Self {
+        match path {
+            "-" => Self { name: "standard input".to_owned(), source: InputSource::Stdin },
+            path => Self { name: path.to_owned(), source: InputSource::File(path.into()) },
+        }
+    }
+
+    /// What is already here.
+    pub fn from_bytes(name: impl Into<String>, bytes: impl Into<Arc<[u8]>>) -> Self {
+        Self { name: name.into(), source: InputSource::Bytes(bytes.into()) }
+    }
+
+    /// Whatever gives bytes.
+    pub fn from_stream(name: impl Into<String>, stream: impl Read + Send + 'static) -> Self {
+        Self { name: name.into(), source: InputSource::Stream(Box::new(stream)) }
+    }
+
+    /// What it is called.
+    pub fn name(&self) -> &str {
+        &self.name
+    }
+
+    /// How many bytes there are to read, packed as they are; `None` if nobody knows.
+    pub fn size(&self) -> Option<u64> {
+        match &self.source {
+            InputSource::File(path) => {
+                std::fs::metadata(path).ok().filter(std::fs::Metadata::is_file).map(|file| file.len())
+            }
+            InputSource::Bytes(bytes) => u64::try_from(bytes.len()).ok(),
+            InputSource::Stdin | InputSource::Stream(_) => None,
+        }
+    }
+
+    /// The same once more, if it can be read from its start again.
+    pub fn reopen(&self) -> Option<Self> {
+        let from = match &self.source {
+            InputSource::File(path) => self.size().map(|_| InputSource::File(path.clone())),
+            InputSource::Bytes(bytes) => Some(InputSource::Bytes(bytes.clone())),
+            InputSource::Stdin | InputSource::Stream(_) => None,
+        };
+        from.map(|from| Self { name: self.name.clone(), source: from })
+    }
+
+    fn open(self) -> Result<Box<dyn Read + Send>, LogError> {
+        Ok(match self.source {
+            InputSource::File(path) => match File::open(path) {
+                Ok(file) => Box::new(file),
+                Err(error) => return Err(LogError::Read { name: self.name, error }),
+            },
+            InputSource::Stdin => Box::new(io::stdin()),
+            InputSource::Bytes(bytes) => Box::new(io::Cursor::new(bytes)),
+            InputSource::Stream(stream) => stream,
+        })
+    }
+}
+
+impl fmt::Debug for LogInput {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "LogInput({})", self.name)
+    }
+}
+
+/// One log, read by a thread of its own.
+#[derive(Debug)]
+pub(super) struct LogReader {
+    pub(super) name: String,
+    batches: Receiver<Result<LogBatch, LogError>>,
+    /// How many of them nobody has taken yet.
+    ready: Arc<AtomicUsize>,
+    /// Batches to be filled again.
+    free_batches: Sender<LogBatch>,
+}
+
+/// Where batches go.
+struct BatchSender {
+    batches: SyncSender<Result<LogBatch, LogError>>,
+    ready: Arc<AtomicUsize>,
+    free_batches: Receiver<LogBatch>,
+}
+
+impl BatchSender {
+    /// Whether somebody may be waiting for the next one.
+    fn is_receiver_idle(&self) -> bool {
+        self.ready.load(Ordering::Relaxed) == 0
+    }
+
+    /// `Err` if nobody listens any more.
+    fn send(&self, batch: Result<LogBatch, LogError>) -> Result<(), ReceiverClosed> {
+        self.ready.fetch_add(1, Ordering::Relaxed);
+        self.batches.send(batch).map_err(|_| ReceiverClosed)
+    }
+}
+
+/// Nobody listens any more.
+struct ReceiverClosed;
+
+/// The policies that requests are read for; nobody knows them before the first request.
+pub(super) type SharedGates = Arc<OnceLock<Vec<PolicyGate>>>;
+
+/// Finds out what policies have to know of requests.
+#[derive(Debug)]
+pub(super) struct BatchPreparer {
+    pub(super) gates: SharedGates,
+    pub(super) formats: Arc<LineFormats>,
+    pub(super) user_header: Option<Arc<str>>,
+}
+
+impl BatchPreparer {
+    fn prepare(&self, batch: &mut LogBatch) {
+        if let Some(gates) = self.gates.get() {
+            batch.prepare(gates, &self.formats.headers, self.user_header.as_deref());
+        }
+    }
+}
+
+impl LogReader {
+    /// Opens it. `read` counts the bytes that were read, packed as they are.
+    pub(super) fn start(
+        input: LogInput,
+        scout: BatchPreparer,
+        read: Arc<AtomicU64>,
+    ) -> Result<Self, LogError> {
+        let name = input.name.clone();
+        let source = CountingReader { inner: input.open()?, bytes_read: read };
+        let (sender, batches) = sync_channel(PREFETCHED_BATCHES);
+        let (back, returned) = channel();
+        let ready = Arc::new(AtomicUsize::new(0));
+        let outlet = BatchSender { batches: sender, ready: ready.clone(), free_batches: returned };
+        let of_thread = name.clone();
+        let failed = name.clone();
+        thread::Builder::new()
+            .name("log".to_owned())
+            .spawn(move || {
+                if let Err(error) = read_all(&of_thread, source, &scout, &outlet) {
+                    let _ = outlet.send(Err(error));
+                }
+            })
+            .map_err(|error| LogError::Read { name: failed, error })?;
+        Ok(Self { name, batches, ready, free_batches: back })
+    }
+
+    /// The next lines; `None` at the end.
+    pub(super) fn next_batch(&mut self) -> Result<Option<LogBatch>, LogError> {
+        let batch = self.batches.recv().ok().transpose()?;
+        if batch.is_some() {
+            self.ready.fetch_sub(1, Ordering::Relaxed);
+        }
+        Ok(batch)
+    }
+
+    /// Gives a batch back that nobody looks at any more.
+    pub(super) fn recycle(&mut self, batch: LogBatch) {
+        // The thread may have come to its end.
+        let _ = self.free_batches.send(batch);
+    }
+}
+
+fn read_all(
+    name: &str,
+    source: impl Read + Send,
+    scout: &BatchPreparer,
+    outlet: &BatchSender,
+) -> Result<(), LogError> {
+    let failed = |error| LogError::Read { name: name.to_owned(), error };
+    let mut text = decompress(source).map_err(failed)?;
+    let mut parser = LogParser::new(scout.formats.clone());
+    let mut rest = Vec::new();
+    let mut is_within_long = false;
+    loop {
+        let mut batch = outlet.free_batches.try_recv().unwrap_or_default();
+        let mut bytes = std::mem::take(&mut batch.text).into_bytes();
+        bytes.clear();
+        bytes.reserve(BATCH_BYTES);
+        bytes.append(&mut rest);
+        let room = BATCH_BYTES.saturating_sub(bytes.len());
+        let count = text.by_ref().take(room as u64).read_to_end(&mut bytes).map_err(failed)?;
+        let is_end = count < room;
+        match memchr::memrchr(b'\n', &bytes) {
+            _ if is_end => {}
+            Some(end) => rest.extend(bytes.drain(end + 1..)),
+            // A line that has no end: what is left of it is lost, up to the next one.
+            None => {
+                if !is_within_long {
+                    parser.record_too_long();
+                }
+                is_within_long = true;
+                continue;
+            }
+        }
+        if is_within_long {
+            let end = memchr::memchr(b'\n', &bytes).unwrap_or(bytes.len());
+            bytes.drain(..end);
+            is_within_long = false;
+        }
+        if !bytes.is_empty() {
+            let text = String::from_utf8(bytes)
+                .unwrap_or_else(|error| String::from_utf8_lossy(error.as_bytes()).into_owned());
+            parser.parse(name, text, &mut batch)?;
+            // Whoever has time does it: somebody who waits for these lines can look ahead as well.
+            if !outlet.is_receiver_idle() {
+                scout.prepare(&mut batch);
+            }
+            if outlet.send(Ok(batch)).is_err() {
+                return Ok(());
+            }
+        }
+        if is_end {
+            return Ok(());
+        }
+    }
+}
+
+/// Undoes gzip and zstd, whatever the name of the file says.
+fn decompress<'r>(source: impl Read + Send + 'r) -> io::Result<Box<dyn Read + Send + 'r>> {
+    let mut source = BufReader::with_capacity(1 << 17, source);
+    let start = source.fill_buf()?;
+    Ok(match start {
+        [0x1f, 0x8b, ..] => Box::new(MultiGzDecoder::new(source)),
+        [0x28, 0xb5, 0x2f, 0xfd, ..] => Box::new(ZstdReader { source: Some(source), frame: None }),
+        _ => Box::new(source),
+    })
+}
+
+/// Frame after frame, as `zstd` writes when files are put together.
+struct ZstdReader<R: BufRead> {
+    source: Option<R>,
+    frame: Option<StreamingDecoder<R, ruzstd::decoding::FrameDecoder>>,
+}
+
+impl<R: BufRead> Read for ZstdReader<R> {
+    fn read(&mut self, into: &mut [u8]) -> io::Result<usize> {
+        loop {
+            if let Some(frame) = &mut self.frame {
+                match frame.read(into)? {
+                    0 if !into.is_empty() => {
+                        self.source = self.frame.take().map(StreamingDecoder::into_inner);
+                    }
+                    count => return Ok(count),
+                }
+            }
+            let Some(mut source) = self.source.take() else { return Ok(0) };
+            if source.fill_buf()?.is_empty() {
+                return Ok(0);
+            }
+            self.frame = Some(StreamingDecoder::new(source).map_err(io::Error::other)?);
+        }
+    }
+}
+
+/// Counts what was read.
+struct CountingReader<R> {
+    inner: R,
+    bytes_read: Arc<AtomicU64>,
+}
+
+impl<R: Read> Read for CountingReader<R> {
+    fn read(&mut self, into: &mut [u8]) -> io::Result<usize> {
+        let count = self.inner.read(into)?;
+        self.bytes_read.fetch_add(count as u64, Ordering::Relaxed);
+        Ok(count)
+    }
+}

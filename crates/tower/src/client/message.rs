@@ -1,0 +1,145 @@
+//! Requests and answers as a client sees them, whatever library sends them.
+
+use http::{HeaderMap, StatusCode, header};
+use std::borrow::Cow;
+
+/// A request that is about to be sent.
+pub trait ClientRequest {
+    /// The host that it goes to, if it says so.
+    fn host(&self) -> Option<&str>;
+
+    /// The port, where it is not the usual one of the scheme.
+    fn port(&self) -> Option<u16>;
+
+    /// Its headers.
+    fn headers(&self) -> &HeaderMap;
+}
+
+/// An answer that came back.
+pub trait ClientResponse {
+    /// The status.
+    fn status(&self) -> StatusCode;
+
+    /// Its headers.
+    fn headers(&self) -> &HeaderMap;
+
+    /// Who answered, if that is known: after a redirect it may be another than who was asked.
+    fn server(&self) -> Option<String> {
+        None
+    }
+}
+
+impl<B> ClientRequest for http::Request<B> {
+    fn host(&self) -> Option<&str> {
+        let host = self.uri().host().or_else(|| Some(split_port(host_header(self)?).0))?;
+        Some(host).filter(|host| !host.is_empty())
+    }
+
+    fn port(&self) -> Option<u16> {
+        let uri = self.uri();
+        let usual = match uri.scheme_str() {
+            Some("https") => 443,
+            _ => 80,
+        };
+        let port = match uri.host() {
+            Some(_) => uri.port_u16(),
+            None => host_header(self).and_then(|host| split_port(host).1),
+        };
+        port.filter(|port| *port != usual)
+    }
+
+    fn headers(&self) -> &HeaderMap {
+        self.headers()
+    }
+}
+
+impl<B> ClientResponse for http::Response<B> {
+    fn status(&self) -> StatusCode {
+        self.status()
+    }
+
+    fn headers(&self) -> &HeaderMap {
+        self.headers()
+    }
+}
+
+#[cfg(feature = "reqwest")]
+impl ClientRequest for reqwest::Request {
+    fn host(&self) -> Option<&str> {
+        self.url().host_str()
+    }
+
+    fn port(&self) -> Option<u16> {
+        self.url().port()
+    }
+
+    fn headers(&self) -> &HeaderMap {
+        self.headers()
+    }
+}
+
+#[cfg(feature = "reqwest")]
+impl ClientResponse for reqwest::Response {
+    fn status(&self) -> StatusCode {
+        self.status()
+    }
+
+    fn headers(&self) -> &HeaderMap {
+        self.headers()
+    }
+
+    fn server(&self) -> Option<String> {
+        Some(server_name(self.url().host_str()?, self.url().port()))
+    }
+}
+
+/// A server as a key: its host in lower case, and the port where it is not the usual one.
+pub(super) fn server_name(host: &str, port: Option<u16>) -> String {
+    let host = match host.bytes().any(|byte| byte.is_ascii_uppercase()) {
+        true => Cow::Owned(host.to_ascii_lowercase()),
+        false => Cow::Borrowed(host),
+    };
+    match port {
+        Some(port) => format!("{host}:{port}"),
+        None => host.into_owned(),
+    }
+}
+
+/// What the header `Host` says.
+fn host_header<B>(request: &http::Request<B>) -> Option<&str> {
+    request.headers().get(header::HOST)?.to_str().ok()
+}
+
+/// `example.com:8080` and `[::1]:8080` as host and port.
+fn split_port(host: &str) -> (&str, Option<u16>) {
+    match host.rsplit_once(':') {
+        Some((name, port)) if port.bytes().all(|byte| byte.is_ascii_digit()) => (name, port.parse().ok()),
+        _ => (host, None),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn server_name_is_normalized() {
+        let named = [
+            ("http://a.test/", "", "a.test"),
+            ("http://A.test:80/", "", "a.test"),
+            ("https://a.test:443/", "", "a.test"),
+            ("https://a.test:80/", "", "a.test:80"),
+            ("http://[::1]:8080/", "", "[::1]:8080"),
+            ("http://a.test/", "b.test", "a.test"),
+            ("/path", "A.test:80", "a.test"),
+            ("/path", "a.test:81", "a.test:81"),
+            ("/path", "[::1]", "[::1]"),
+            ("/path", "", ""),
+        ];
+        for (uri, host, expected) in named {
+            let request = http::Request::builder().uri(uri).header("host", host).body(()).unwrap();
+            let name = ClientRequest::host(&request).map(|host| server_name(host, request.port()));
+            assert_eq!(name.unwrap_or_default(), expected, "{uri} {host}");
+        }
+    }
+}

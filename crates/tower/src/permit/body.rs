@@ -1,0 +1,156 @@
+//! The body of an answer, with whatever is held until its end.
+
+use super::release::RequestPermit;
+use crate::grpc::GRPC_STATUS;
+use bytes::Bytes;
+use http::HeaderMap;
+use http_body::{Body, Frame, SizeHint};
+use pin_project_lite::pin_project;
+use std::{
+    fmt,
+    pin::Pin,
+    sync::Arc,
+    task::{Context, Poll, ready},
+};
+use tidegate_overload::Report;
+use tidegate_rule::{request::Reply, surface::Terms};
+
+pin_project! {
+    /// The body of an answer: that of the service, or that of the layer where it answered itself.
+    ///
+    /// What a request holds while it is served is given back when the body has ended, or is dropped.
+    pub struct PermitBody<R> {
+        #[pin]
+        kind: PermitBodyKind<R>,
+    }
+}
+
+pin_project! {
+    #[project = PermitBodyKindProjection]
+    enum PermitBodyKind<R> {
+        Inner { #[pin] body: R, permit: Option<PendingRelease> },
+        Local { body: Option<Bytes> },
+    }
+}
+
+/// What is held, and what will be said of it if nothing goes wrong on the way.
+struct PendingRelease {
+    release: Box<dyn FnOnce(Report) + Send + Sync>,
+    report: Report,
+    terms: Arc<Terms>,
+}
+
+impl PendingRelease {
+    /// A body that breaks off is an error instead of an answer, and a status of gRPC in the trailers is the answer's.
+    fn record_frame<E>(&mut self, frame: &Result<Frame<Bytes>, E>) {
+        match frame.as_ref().map(Frame::trailers_ref) {
+            Err(_) => self.report = (self.terms.classify)(None),
+            Ok(Some(trailers)) if trailers.contains_key(GRPC_STATUS) => {
+                self.report = (self.terms.classify)(Some(&Trailers(trailers)));
+            }
+            Ok(_) => {}
+        }
+    }
+}
+
+/// Trailers as what an answer says.
+struct Trailers<'a>(&'a HeaderMap);
+
+impl Reply for Trailers<'_> {
+    fn status(&self) -> u16 {
+        200
+    }
+
+    fn header(&self, name: &str) -> Option<&[u8]> {
+        self.0.get(name).map(http::HeaderValue::as_bytes)
+    }
+}
+
+impl<R: Body> PermitBody<R> {
+    /// A body that holds nothing.
+    pub(crate) fn without_permit(body: R) -> Self {
+        Self { kind: PermitBodyKind::Inner { body, permit: None } }
+    }
+
+    /// A body that holds something until its end, unless it has ended.
+    pub(crate) fn with_permit(
+        body: R,
+        permit: impl RequestPermit,
+        report: Report,
+        terms: &Arc<Terms>,
+    ) -> Self {
+        if has_ended(&body) {
+            permit.release(report);
+            return Self::without_permit(body);
+        }
+        let holding = PendingRelease {
+            release: Box::new(|report| permit.release(report)),
+            report,
+            terms: terms.clone(),
+        };
+        Self { kind: PermitBodyKind::Inner { body, permit: Some(holding) } }
+    }
+
+    /// The layer's own.
+    pub(crate) fn from_bytes(body: Bytes) -> Self {
+        Self { kind: PermitBodyKind::Local { body: Some(body).filter(|body| !body.is_empty()) } }
+    }
+}
+
+impl<R: Body<Data = Bytes>> Body for PermitBody<R> {
+    type Data = Bytes;
+    type Error = R::Error;
+
+    fn poll_frame(
+        self: Pin<&mut Self>,
+        context: &mut Context<'_>,
+    ) -> Poll<Option<Result<Frame<Bytes>, R::Error>>> {
+        let (mut body, permit) = match self.project().kind.project() {
+            PermitBodyKindProjection::Inner { body, permit } => (body, permit),
+            PermitBodyKindProjection::Local { body } => {
+                return Poll::Ready(body.take().map(|body| Ok(Frame::data(body))));
+            }
+        };
+        let frame = ready!(body.as_mut().poll_frame(context));
+        let Some(holding) = permit else { return Poll::Ready(frame) };
+        if let Some(frame) = &frame {
+            holding.record_frame(frame);
+        }
+        let is_last = !matches!(frame, Some(Ok(_))) || has_ended(&*body);
+        if is_last && let Some(PendingRelease { release: end, report, .. }) = permit.take() {
+            end(report);
+        }
+        Poll::Ready(frame)
+    }
+
+    fn is_end_stream(&self) -> bool {
+        match &self.kind {
+            PermitBodyKind::Inner { body, .. } => body.is_end_stream(),
+            PermitBodyKind::Local { body } => body.is_none(),
+        }
+    }
+
+    fn size_hint(&self) -> SizeHint {
+        match &self.kind {
+            PermitBodyKind::Inner { body, .. } => body.size_hint(),
+            PermitBodyKind::Local { body } => {
+                SizeHint::with_exact(body.as_ref().map_or(0, Bytes::len) as u64)
+            }
+        }
+    }
+}
+
+/// Whether nothing more will come. A server that knows a length stops there, and does not ask for the end.
+fn has_ended(body: &impl Body) -> bool {
+    body.is_end_stream() || body.size_hint().exact() == Some(0)
+}
+
+impl<R> fmt::Debug for PermitBody<R> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match &self.kind {
+            PermitBodyKind::Inner { permit: Some(_), .. } => "PermitBody(with permit)",
+            PermitBodyKind::Inner { permit: None, .. } => "PermitBody(without permit)",
+            PermitBodyKind::Local { .. } => "PermitBody(local)",
+        })
+    }
+}

@@ -1,0 +1,81 @@
+//! A request that is being served, and what it holds meanwhile.
+
+use super::{
+    body::PermitBody,
+    release::{RequestPermit, classify},
+};
+use bytes::Bytes;
+use http::Response;
+use http_body::Body;
+use pin_project_lite::pin_project;
+use std::{
+    fmt,
+    pin::Pin,
+    sync::Arc,
+    task::{Context, Poll, ready},
+};
+use tidegate_rule::surface::{Terms, Until};
+
+pin_project! {
+    /// The answer to a request that was let in, or to one that was not. Dropping it gives back what it holds.
+    pub struct PermitFuture<F, H> {
+        #[pin]
+        state: PermitFutureState<F, H>,
+    }
+}
+
+pin_project! {
+    #[project = PermitFutureStateProjection]
+    enum PermitFutureState<F, H> {
+        Inner { #[pin] inner: F, permit: Option<H>, terms: Arc<Terms> },
+        Local { response: Option<Response<Bytes>> },
+    }
+}
+
+impl<F, H> PermitFuture<F, H> {
+    pub(crate) fn forward(inner: F, permit: H, terms: Arc<Terms>) -> Self {
+        Self { state: PermitFutureState::Inner { inner, permit: Some(permit), terms } }
+    }
+
+    pub(crate) fn respond(response: Response<Bytes>) -> Self {
+        Self { state: PermitFutureState::Local { response: Some(response) } }
+    }
+}
+
+impl<F, H, R, E> Future for PermitFuture<F, H>
+where
+    F: Future<Output = Result<Response<R>, E>>,
+    H: RequestPermit,
+    R: Body,
+{
+    type Output = Result<Response<PermitBody<R>>, E>;
+
+    fn poll(self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Self::Output> {
+        let (inner, permit, terms) = match self.project().state.project() {
+            PermitFutureStateProjection::Inner { inner, permit, terms } => (inner, permit, terms),
+            PermitFutureStateProjection::Local { response } => {
+                // Polled again after it was done: there is nothing to say, and nothing to panic about.
+                let Some(response) = response.take() else { return Poll::Pending };
+                return Poll::Ready(Ok(response.map(PermitBody::from_bytes)));
+            }
+        };
+        let result = ready!(inner.poll(context));
+        let report = classify(terms, result.as_ref().ok());
+        let permit = permit.take();
+        Poll::Ready(match (result, permit, terms.until) {
+            (Ok(response), Some(permit), Until::Body) => {
+                Ok(response.map(|body| PermitBody::with_permit(body, permit, report, terms)))
+            }
+            (result, permit, _) => {
+                permit.into_iter().for_each(|permit| permit.release(report));
+                result.map(|response| response.map(PermitBody::without_permit))
+            }
+        })
+    }
+}
+
+impl<F, H> fmt::Debug for PermitFuture<F, H> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("PermitFuture")
+    }
+}

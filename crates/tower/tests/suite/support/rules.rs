@@ -1,0 +1,79 @@
+//! Gates on a clock that the test turns.
+
+use http::Request;
+use std::{net::SocketAddr, sync::Arc, time::Duration};
+use tidegate_limiter::{
+    Clock, FailureMode, ManualClock, Store, StoreError,
+    store::{self, StoreFuture},
+};
+use tidegate_rule::{Declaration, RequestLimit, Rules, Settings, request::key};
+
+/// Rules of a test's own, and its clock.
+pub struct TestRules {
+    pub rules: Rules,
+    pub clock: ManualClock,
+}
+
+/// A store that never answers.
+#[derive(Debug)]
+pub struct NoReplyStore;
+
+impl Store for NoReplyStore {
+    fn execute(&self, _: store::StoreRequest) -> StoreFuture<Result<store::StoreReply, StoreError>> {
+        Box::pin(async { Err(StoreError::Unavailable("no answer".to_owned())) })
+    }
+}
+
+/// A program whose store is away, and whose rules are closed without it.
+pub fn test_rules_without_store() -> TestRules {
+    let (clock, hand) = Clock::manual();
+    let rules = Rules::new();
+    let settings = Settings::new().clock(clock).store(Arc::new(NoReplyStore)).on_outage(FailureMode::Closed);
+    rules.apply(settings).unwrap();
+    TestRules { rules, clock: hand }
+}
+
+pub fn test_rules() -> TestRules {
+    let (clock, hand) = Clock::manual();
+    let rules = Rules::new();
+    rules.apply(Settings::new().clock(clock)).unwrap();
+    TestRules { rules, clock: hand }
+}
+
+impl TestRules {
+    /// A rule for everybody together.
+    pub fn limit(&self, name: &'static str, quota: &str) -> RequestLimit {
+        self.add_rule(Declaration::of(name).quota(quota).unwrap())
+    }
+
+    /// The same for each peer.
+    pub fn per_peer(&self, name: &'static str, quota: &str) -> RequestLimit {
+        self.limit(name, quota).key(key::peer())
+    }
+
+    pub fn add_rule(&self, declaration: Declaration) -> RequestLimit {
+        RequestLimit::new(self.rules.rule(declaration).unwrap())
+    }
+
+    pub fn advance(&self, time: Duration) {
+        self.clock.advance(time);
+    }
+}
+
+/// What a rule has left for everybody together.
+pub fn quota_remaining(limit: &RequestLimit) -> u64 {
+    let limiter = limit.rule().limiter().unwrap();
+    limiter.blocking().key("").peek(0).remaining()
+}
+
+/// A request to a path.
+pub fn get(path: &str) -> Request<()> {
+    Request::builder().uri(path).body(()).unwrap()
+}
+
+/// The same from an address.
+pub fn get_from(path: &str, peer: [u8; 4]) -> Request<()> {
+    let mut request = get(path);
+    request.extensions_mut().insert(SocketAddr::from((peer, 4_000)));
+    request
+}
