@@ -7,7 +7,7 @@ use crate::{
 };
 use actix_web::{body::MessageBody, dev::ServiceRequest};
 use std::rc::Rc;
-use tidegate_rule::surface::{Guest, RequestAccess};
+use tidegate_rule::middleware::{AdmittedClient, RequestAccess};
 
 /// Rejects clients that an access list or a ban denies, and bans clients that are denied too often by the service inside.
 ///
@@ -33,17 +33,17 @@ pub type AccessMiddleware = Middleware<RequestAccess>;
 impl MiddlewareHandler for RequestAccess {
     type Body<B: MessageBody> = PermitMessageBody<B>;
     type Future<S: InnerService<B>, B: MessageBody + 'static> =
-        PermitResponseFuture<S::Future, B, PermittedRequest<Guest>>;
+        PermitResponseFuture<S::Future, B, PermittedRequest<AdmittedClient>>;
 
     fn call<S: InnerService<B>, B: MessageBody + 'static>(
         &self,
         inner: &Rc<S>,
         request: ServiceRequest,
     ) -> Self::Future<S, B> {
-        let access = self.knock(&ActixRequestHead::new(&request));
+        let access = self.check(&ActixRequestHead::new(&request));
         let decision = match access {
-            Ok(guest) => admit(self.terms(), request, guest),
-            Err(barred) => MiddlewareDecision::Respond(respond(request, barred.answer)),
+            Ok(guest) => admit(self.options(), request, guest),
+            Err(barred) => MiddlewareDecision::Respond(respond(request, barred.response)),
         };
         PermitResponseFuture::immediate(&**inner, decision)
     }

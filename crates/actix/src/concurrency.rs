@@ -8,18 +8,18 @@ use crate::{
 use actix_web::{body::MessageBody, dev::ServiceRequest};
 use std::rc::Rc;
 use tidegate_limiter::SemaphorePermit;
-use tidegate_rule::surface::{RequestSlots, Turn};
+use tidegate_rule::middleware::{RequestConcurrency, SlotAcquisition};
 
 /// Lets no more requests into a service at once than there are slots. Each holds its slot until the body of its answer has
 /// been sent, or it was given up.
 ///
 /// ```
 /// use std::time::Duration;
-/// use tidegate_actix::{ConcurrencyMiddleware, RequestSlots};
+/// use tidegate_actix::{ConcurrencyMiddleware, RequestConcurrency};
 /// use tidegate_limiter::Slots;
 ///
 /// let slots = Slots::builder().max_waiters(200).build(64)?;
-/// let count_statuses = RequestSlots::new(slots).wait(Duration::from_millis(500));
+/// let count_statuses = RequestConcurrency::new(slots).wait(Duration::from_millis(500));
 /// let app = move || actix_web::App::new().wrap(ConcurrencyMiddleware::new(count_statuses.clone()));
 /// # Ok::<(), tidegate_core::SettingError>(())
 /// ```
@@ -28,9 +28,9 @@ use tidegate_rule::surface::{RequestSlots, Turn};
 ///
 /// A request that finds no slot gets 503 and `Retry-After`. Make the slots outside of the closure that makes applications,
 /// or each worker has its own.
-pub type ConcurrencyMiddleware = Middleware<RequestSlots>;
+pub type ConcurrencyMiddleware = Middleware<RequestConcurrency>;
 
-impl MiddlewareHandler for RequestSlots {
+impl MiddlewareHandler for RequestConcurrency {
     type Body<B: MessageBody> = PermitMessageBody<B>;
     type Future<S: InnerService<B>, B: MessageBody + 'static> =
         PermitResponseFuture<S::Future, B, PermittedRequest<SemaphorePermit>>;
@@ -40,15 +40,15 @@ impl MiddlewareHandler for RequestSlots {
         inner: &Rc<S>,
         request: ServiceRequest,
     ) -> Self::Future<S, B> {
-        let (turn, terms) = (self.turn(&ActixRequestHead::new(&request)), self.terms());
+        let (turn, terms) = (self.acquire(&ActixRequestHead::new(&request)), self.options());
         match turn {
-            Turn::Now(slot) => {
+            SlotAcquisition::Ready(slot) => {
                 PermitResponseFuture::immediate(&**inner, admit_or_reject(terms, request, slot))
             }
-            Turn::Later(line) => {
+            SlotAcquisition::Waiting(line) => {
                 let terms = terms.clone();
                 PermitResponseFuture::deferred(inner, async move {
-                    admit_or_reject(&terms, request, line.slot().await)
+                    admit_or_reject(&terms, request, line.wait().await)
                 })
             }
         }

@@ -11,7 +11,7 @@ use actix_web::{
 };
 use futures_core::future::LocalBoxFuture;
 use std::rc::Rc;
-use tidegate_rule::surface::RequestFacts;
+use tidegate_rule::middleware::RequestFacts;
 
 /// Finds out who sent a request, and tells everybody who serves it: attributes with `key = ip` and `key = user` deep below,
 /// and middleware further inside.

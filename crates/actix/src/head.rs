@@ -17,7 +17,7 @@ use std::{
 };
 use tidegate_rule::{
     Facts,
-    request::{Head, Reply},
+    request::{RequestHead, ResponseHead},
 };
 
 /// A request before its body.
@@ -41,7 +41,7 @@ impl<'a> ActixRequestHead<'a> {
     }
 }
 
-impl Head for ActixRequestHead<'_> {
+impl RequestHead for ActixRequestHead<'_> {
     fn method(&self) -> &str {
         self.request.method().as_str()
     }
@@ -67,7 +67,7 @@ impl Head for ActixRequestHead<'_> {
         self.request.peer_addr().map(|address| address.ip())
     }
 
-    fn peer_fix(&self) -> Option<&'static str> {
+    fn peer_hint(&self) -> Option<&'static str> {
         Some("bind the server to a TCP address, or count by another key")
     }
 
@@ -75,7 +75,7 @@ impl Head for ActixRequestHead<'_> {
         self.request.headers().get(name).map(HeaderValue::as_bytes)
     }
 
-    fn each_header<'a>(&'a self, name: &str, each: &mut dyn FnMut(&'a [u8])) {
+    fn for_each_header<'a>(&'a self, name: &str, each: &mut dyn FnMut(&'a [u8])) {
         self.request.headers().get_all(name).for_each(|value| each(value.as_bytes()));
     }
 
@@ -123,7 +123,7 @@ impl<'a> ActixResponseHead<'a> {
     }
 }
 
-impl Reply for ActixResponseHead<'_> {
+impl ResponseHead for ActixResponseHead<'_> {
     fn status(&self) -> u16 {
         self.status.as_u16()
     }

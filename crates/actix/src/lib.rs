@@ -3,9 +3,9 @@
 //! ```
 //! use actix_web::{App, web};
 //! use tidegate_actix::LimitMiddleware;
-//! use tidegate_rule::{Declaration, Gate, RequestLimit, request::key};
+//! use tidegate_rule::{RuleConfig, Gate, RequestLimit, request::key};
 //!
-//! let limit = RequestLimit::of(Declaration::of("per-client").quota("100/min burst 20")?)?.key(key::peer());
+//! let limit = RequestLimit::of(RuleConfig::of("per-client").quota("100/min burst 20")?)?.key(key::peer());
 //! let gate = Gate::from(limit);
 //! // The closure that `HttpServer::new` takes: it runs once for each worker, and all of them share the gate.
 //! let app = move || {
@@ -57,7 +57,7 @@ pub use limit::{LimitMiddleware, LimitTransformService};
 pub use middleware::{Middleware, TransformService};
 pub use permit::{PermitMessageBody, PermitResponseFuture};
 pub use priority::PriorityMiddleware;
-pub use tidegate_rule::surface::{
-    Guards, GuardsBuilder, RequestAccess, RequestBandwidth, RequestFacts, RequestGuard, RequestPriority,
-    RequestSlots, Until, called, served,
+pub use tidegate_rule::middleware::{
+    Guards, GuardsBuilder, InFlightEnd, RequestAccess, RequestBandwidth, RequestConcurrency, RequestFacts,
+    RequestGuard, RequestPriority, classify_client, classify_server,
 };

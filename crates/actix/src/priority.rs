@@ -7,20 +7,20 @@ use crate::{
 };
 use actix_web::{body::MessageBody, dev::ServiceRequest};
 use std::{rc::Rc, sync::Arc};
-use tidegate_overload::{Pass, PriorityLimit};
-use tidegate_rule::surface::RequestPriority;
+use tidegate_overload::{CallPermit, PriorityLimit};
+use tidegate_rule::middleware::RequestPriority;
 
 /// Sheds load in front of a service, the least important first.
 ///
 /// ```
 /// use tidegate_actix::{PriorityMiddleware, RequestPriority};
-/// use tidegate_overload::{PriorityLimit, priority::{Arrival, Class}};
+/// use tidegate_overload::{PriorityLimit, priority::{PriorityRequest, PriorityClass}};
 ///
 /// let (user, batch) = (0, 1);
-/// let classes = [Class::new("user", "60%".parse()?), Class::new("batch", "10%".parse()?)];
+/// let classes = [PriorityClass::new("user", "60%".parse()?), PriorityClass::new("batch", "10%".parse()?)];
 /// let shed = RequestPriority::new(PriorityLimit::new(classes, 100)?, move |head, limit| match head.header("x-batch") {
-///     Some(_) => Arrival::of(batch),
-///     None => Arrival::of(user).user(limit.user(&head.peer())),
+///     Some(_) => PriorityRequest::of(batch),
+///     None => PriorityRequest::of(user).user(limit.user(&head.peer())),
 /// });
 /// let app = move || actix_web::App::new().wrap(PriorityMiddleware::new(shed.clone()));
 /// # Ok::<(), tidegate_core::SettingError>(())
@@ -33,14 +33,14 @@ pub type PriorityMiddleware = Middleware<RequestPriority>;
 impl MiddlewareHandler for RequestPriority {
     type Body<B: MessageBody> = PermitMessageBody<B>;
     type Future<S: InnerService<B>, B: MessageBody + 'static> =
-        PermitResponseFuture<S::Future, B, PermittedRequest<Pass<Arc<PriorityLimit>>>>;
+        PermitResponseFuture<S::Future, B, PermittedRequest<CallPermit<Arc<PriorityLimit>>>>;
 
     fn call<S: InnerService<B>, B: MessageBody + 'static>(
         &self,
         inner: &Rc<S>,
         request: ServiceRequest,
     ) -> Self::Future<S, B> {
-        let pass = self.try_pass(&ActixRequestHead::new(&request));
-        PermitResponseFuture::immediate(&**inner, admit_or_reject(self.terms(), request, pass))
+        let pass = self.try_acquire(&ActixRequestHead::new(&request));
+        PermitResponseFuture::immediate(&**inner, admit_or_reject(self.options(), request, pass))
     }
 }

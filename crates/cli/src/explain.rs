@@ -4,7 +4,7 @@ use serde_json::{Map, Value, json as value};
 use tidegate_policy::{
     Applicability, AppliedRule, Explanation, ListMatch, QuotaExplanation, ResolvedKey, RuleExplanation,
 };
-use tidegate_rule::request::Missing;
+use tidegate_rule::request::MissingKey;
 
 /// The explanation, in the words that people get.
 pub(crate) fn json(explanation: &Explanation) -> Value {
@@ -36,10 +36,10 @@ fn how(applied: &AppliedRule) -> Value {
     let (key, missing) = match &applied.key {
         ResolvedKey::Key(key) => (Some(key), None),
         ResolvedKey::Address(key) => (Some(key), Some("ip")),
-        ResolvedKey::Missing(Missing::Address) => (None, Some("ip")),
-        ResolvedKey::Missing(Missing::Share) => (None, Some("share")),
-        ResolvedKey::Missing(Missing::Skip) => (None, Some("skip")),
-        ResolvedKey::Missing(Missing::Refuse) => (None, Some("refuse")),
+        ResolvedKey::Missing(MissingKey::Address) => (None, Some("ip")),
+        ResolvedKey::Missing(MissingKey::Shared) => (None, Some("share")),
+        ResolvedKey::Missing(MissingKey::Skip) => (None, Some("skip")),
+        ResolvedKey::Missing(MissingKey::Reject) => (None, Some("refuse")),
     };
     value!({
         "path": applied.path,

@@ -114,7 +114,7 @@ impl Worker {
             .into_iter()
             .map(|listener| task::spawn_local(self.clone().accept(listener, filter.clone())))
             .collect();
-        // A sender that is gone says the same as `Stop`.
+        // A sender that is gone says the same as `StopSignal`.
         let order = orders.wait_for(|order| *order != Order::Serve).await.map_or(Order::Stop, |order| *order);
         accepting.iter().for_each(task::JoinHandle::abort);
         for end in accepting {
@@ -174,13 +174,13 @@ impl Worker {
 
     /// Whether the word of this address counts.
     pub(crate) fn trusts(&self, address: IpAddr) -> bool {
-        self.proxies.trusts(address.to_canonical())
+        self.proxies.is_trusted(address.to_canonical())
     }
 
     /// Where a request of this connection comes from: its client is resolved from the peer and trusted proxies.
     pub(crate) fn origin_of(&self, head: &request::Parts, connection: &Origin) -> Origin {
         let unresolved = HttpRequestHead::new(head, connection.peer.ip());
-        let client = self.proxies.client(&unresolved).unwrap_or(connection.client);
+        let client = self.proxies.client_address(&unresolved).unwrap_or(connection.client);
         Origin { client, ..connection.clone() }
     }
 

@@ -4,7 +4,7 @@ use axum::response::IntoResponse;
 use http::{HeaderName, HeaderValue, Response, StatusCode};
 use serde_json::Value;
 use std::borrow::Cow;
-use tidegate_rule::{Answer, ProblemDetails};
+use tidegate_rule::{ProblemDetails, RejectionResponse};
 
 /// An error response: a status, and a sentence that states the error and its fix.
 #[derive(Clone, Debug, PartialEq)]
@@ -45,7 +45,7 @@ impl ApiError {
 
 impl<B: From<String>> From<ApiError> for Response<B> {
     fn from(error: ApiError) -> Self {
-        let mut response = Self::from(Answer::problem(&error.problem()));
+        let mut response = Self::from(RejectionResponse::from_problem(&error.problem()));
         if let Some((name, value)) = error.header {
             response.headers_mut().insert(name, value);
         }

@@ -4,7 +4,7 @@ use crate::{ApiError, shortened};
 use http::Uri;
 use std::{fmt::Display, ops::RangeInclusive, str::FromStr};
 use tidegate_core::suggest;
-use tidegate_rule::request::{Plus, decoded, query_parameters};
+use tidegate_rule::request::{PlusDecoding, percent_decode, query_parameters};
 
 /// Parameters by name.
 pub struct Query(Vec<(&'static str, String)>);
@@ -19,7 +19,7 @@ impl Query {
             }
             let name = String::from_utf8_lossy(&name);
             let known = known.iter().find(|known| **known == name).ok_or_else(|| unknown(&name, known))?;
-            let value = decoded(value, Plus::IsSpace);
+            let value = percent_decode(value, PlusDecoding::Space);
             parsed.push((*known, String::from_utf8_lossy(&value).into_owned()));
         }
         Ok(Self(parsed))

@@ -85,8 +85,9 @@ impl BreakerAttribute {
                 .or_default(params.krate().map(Some))
                 .unwrap_or_else(|| syn::parse_quote!(::tidegate)),
             rejection: mistakes.or_default(RejectionMode::parse(&params)),
-            failure: mistakes
-                .or_default(params.value("failure", "|answer| Report::Success").map(Option::<&Expr>::cloned)),
+            failure: mistakes.or_default(
+                params.value("failure", "|answer| CallOutcome::Success").map(Option::<&Expr>::cloned),
+            ),
             settings: BreakerSetting::parse_all(&params, &mut mistakes),
             rule: mistakes.or_default(text("rule", "\"database\"")),
             message: mistakes.or_default(text("message", "\"try again later\"")),
@@ -100,15 +101,15 @@ impl BreakerAttribute {
         let Self { krate, settings, message, .. } = self;
         let site = Span::mixed_site();
         let declaration = match &self.rule {
-            Some(rule) => quote_spanned!(site=> #krate::site::Declaration::of(#rule)),
-            None => quote_spanned!(site=> #krate::site::declaration_of(__tidegate_declare, #suffix)),
+            Some(rule) => quote_spanned!(site=> #krate::site::RuleConfig::new(#rule)),
+            None => quote_spanned!(site=> #krate::site::config_for_function(__tidegate_declare, #suffix)),
         };
         let mode = self.shadow.then(|| quote_spanned!(site=> .mode(#krate::site::Mode::Shadow)));
         let message = message.iter();
         let settings = settings.iter().map(|setting| setting.tokens(krate));
         quote_spanned! {site=>
             fn __tidegate_declare() -> ::core::result::Result<
-                (#krate::site::Declaration, #krate::site::BreakerSettings),
+                (#krate::site::RuleConfig, #krate::site::BreakerSettings),
                 #krate::site::SettingError,
             > {
                 #krate::site::load_policy();
@@ -211,8 +212,8 @@ impl BreakerSetting {
 
     fn apply(self, builder: BreakerBuilder) -> BreakerBuilder {
         match self {
-            Self::CallWindow(calls) => builder.over_calls(calls),
-            Self::TimeWindow(window) => builder.over_time(window),
+            Self::CallWindow(calls) => builder.count_window(calls),
+            Self::TimeWindow(window) => builder.time_window(window),
             Self::MinCalls(calls) => builder.min_calls(calls.into()),
             Self::FailureRate(rate) => builder.failure_rate(rate),
             Self::SlowCalls(rate, longer_than) => builder.slow_calls(rate, longer_than),
@@ -235,8 +236,8 @@ impl BreakerSetting {
             quote_spanned!(site=> #text.parse()?)
         };
         let (method, arguments) = match self {
-            Self::CallWindow(calls) => ("over_calls", vec![calls.to_token_stream()]),
-            Self::TimeWindow(window) => ("over_time", vec![micros(window)]),
+            Self::CallWindow(calls) => ("count_window", vec![calls.to_token_stream()]),
+            Self::TimeWindow(window) => ("time_window", vec![micros(window)]),
             Self::MinCalls(calls) => ("min_calls", vec![u64::from(calls).to_token_stream()]),
             Self::FailureRate(rate) => ("failure_rate", vec![share(rate)]),
             Self::SlowCalls(rate, longer_than) => ("slow_calls", vec![share(rate), micros(longer_than)]),

@@ -189,12 +189,12 @@ impl LimitAttribute {
         let Self { krate, quotas, message, store, .. } = self;
         let site = Span::mixed_site();
         let declaration = match (&self.rule, self.scope) {
-            (Some(rule), _) => quote_spanned!(site=> #krate::site::Declaration::of(#rule)),
+            (Some(rule), _) => quote_spanned!(site=> #krate::site::RuleConfig::new(#rule)),
             (None, RuleScope::Own) => {
-                quote_spanned!(site=> #krate::site::declaration_of(__tidegate_declare, #suffix))
+                quote_spanned!(site=> #krate::site::config_for_function(__tidegate_declare, #suffix))
             }
             (None, RuleScope::Shared) => {
-                quote_spanned!(site=> #krate::site::declaration_of_owner(__tidegate_declare, #suffix))
+                quote_spanned!(site=> #krate::site::config_for_type(__tidegate_declare, #suffix))
             }
         };
         let mode = self.shadow.then(|| quote_spanned!(site=> .mode(#krate::site::Mode::Shadow)));
@@ -213,7 +213,7 @@ impl LimitAttribute {
         let is_for_all = is_for_all && self.rule.is_none();
         let capacity = is_for_all.then(|| quote_spanned!(site=> .capacity(#krate::site::Capacity::Keys(16))));
         quote_spanned! {site=>
-            fn __tidegate_declare() -> ::core::result::Result<#krate::site::Declaration, #krate::site::BuildError> {
+            fn __tidegate_declare() -> ::core::result::Result<#krate::site::RuleConfig, #krate::site::BuildError> {
                 #krate::site::load_policy();
                 let declaration = #declaration
                     .key(#krate::site::SiteKey::#key)
@@ -252,7 +252,7 @@ impl LimitAttribute {
         let at = key.span().resolved_at(Span::mixed_site());
         let word = |word| is_keyword(key, word, function);
         Ok(match key {
-            _ if word("method") => quote_spanned!(at=> &#krate::site::Everybody),
+            _ if word("method") => quote_spanned!(at=> &#krate::site::GlobalKey),
             _ if word("ip") => quote_spanned!(at=> &#krate::site::ip()),
             _ if word("user") => quote_spanned!(at=> &#krate::site::user()),
             Expr::Paren(inner) => self.key_reference(&inner.expr, function)?,
@@ -266,7 +266,7 @@ impl LimitAttribute {
                     let at = part.span().resolved_at(at);
                     let part = self.key_reference(part, function)?;
                     let krate = respan(krate, at);
-                    parts.push(quote_spanned!(at=> #krate::site::part(#part)));
+                    parts.push(quote_spanned!(at=> #krate::site::key_part(#part)));
                 }
                 let joined = parts
                     .into_iter()

@@ -188,17 +188,17 @@ impl AttributeStack {
             let report = match &breaker.failure {
                 Some(failure) => {
                     let failure = function.rename_self(failure);
-                    quote_spanned!(site=> #krate::site::judge(&answer, #failure))
+                    quote_spanned!(site=> #krate::site::classify(&answer, #failure))
                 }
                 None => {
                     let (first, last) = function.output_span();
                     let krate = respan(krate, first);
-                    let outcome = quote_spanned!(first=> #krate::site::Judged);
-                    let report = quote_spanned!(last=> ::report(&answer));
+                    let outcome = quote_spanned!(first=> #krate::site::ClassifyOutcome);
+                    let report = quote_spanned!(last=> ::outcome(&answer));
                     quote_spanned!(site=> #outcome #report)
                 }
             };
-            quote_spanned!(site=> if let ::core::option::Option::Some(pass) = #pass { pass.report(#report); })
+            quote_spanned!(site=> if let ::core::option::Option::Some(pass) = #pass { pass.record(#report); })
         });
         quote_spanned! {site=>
             let answer = #call;
@@ -234,12 +234,12 @@ fn expand_limit(
     let arguments = limit.arguments(function)?;
     let refused = limit.rejection.match_arm(&limit.krate, function, before)?;
     let method = match (mode, function.is_async()) {
-        (AcquireMode::Check, true) => "ask",
-        (AcquireMode::Check, false) => "ask_blocking",
-        (AcquireMode::Reserve, true) => "take",
-        (AcquireMode::Reserve, false) => "take_blocking",
-        (AcquireMode::Acquire, true) => "hold",
-        (AcquireMode::Acquire, false) => "hold_blocking",
+        (AcquireMode::Check, true) => "admit",
+        (AcquireMode::Check, false) => "admit_blocking",
+        (AcquireMode::Reserve, true) => "reserve",
+        (AcquireMode::Reserve, false) => "reserve_blocking",
+        (AcquireMode::Acquire, true) => "acquire",
+        (AcquireMode::Acquire, false) => "acquire_blocking",
     };
     let method = Ident::new(method, site);
     // The check is a statement of its own: what it borrows is not borrowed while anything is awaited.
@@ -257,7 +257,7 @@ fn expand_limit(
         true => quote_spanned! {site=>
             match checked {
                 #granted
-                ::core::result::Result::Err(pending) => match pending.settle().await { #granted #refused },
+                ::core::result::Result::Err(pending) => match pending.resolve().await { #granted #refused },
             }
         },
     };
@@ -300,7 +300,7 @@ fn expand_breaker(
     Ok(quote_spanned! {site=>
         let #pass = {
             #statics
-            match __TIDEGATE_SITE.try_pass() {
+            match __TIDEGATE_SITE.try_acquire() {
                 ::core::result::Result::Ok(pass) => pass,
                 #refused
             }

@@ -206,13 +206,13 @@ impl Snapshot {
             MetricFamily::histogram("tidegate_store_seconds", "Time that a store took to answer.");
         for (store, away) in &self.stores {
             let name = ("store", store.name.as_deref().unwrap_or("default"));
-            up.add(&[name], u64::from(store.trouble.is_none()));
+            up.add(&[name], u64::from(store.last_error.is_none()));
             degraded.add(&[name], seconds(*away));
-            calls.add(&[name, ("outcome", "answered")], store.answered);
-            calls.add(&[name, ("outcome", "failed")], store.failed);
-            let bounds = StoreStatus::TIMES.map(Micros::get).to_vec();
-            let counts = store.times.to_vec();
-            times.add(&[name], MetricValue::Histogram { bounds, counts, sum: store.took.get() });
+            calls.add(&[name, ("outcome", "answered")], store.replies);
+            calls.add(&[name, ("outcome", "failed")], store.failures);
+            let bounds = StoreStatus::LATENCY_BOUNDS.map(Micros::get).to_vec();
+            let counts = store.latency_counts.to_vec();
+            times.add(&[name], MetricValue::Histogram { bounds, counts, sum: store.latency_sum.get() });
         }
         [up, degraded, calls, times]
     }

@@ -183,7 +183,7 @@ impl Observer {
         let known = std::mem::take(&mut outages.away);
         for store in &stores {
             let away = known.get(&store.name).copied().unwrap_or_default();
-            let more = if store.trouble.is_some() { since } else { Micros::ZERO };
+            let more = if store.last_error.is_some() { since } else { Micros::ZERO };
             outages.away.insert(store.name.clone(), away.plus(more));
         }
         let away = |store: &StoreStatus| outages.away.get(&store.name).copied().unwrap_or_default();

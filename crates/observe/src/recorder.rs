@@ -13,8 +13,8 @@ use tidegate_policy::{
     model::{KeyDisplay, Observe},
 };
 use tidegate_rule::{
-    is_chosen, key_hash,
-    request::{Head, KeyValue, host_name},
+    is_in_rollout, key_hash,
+    request::{KeyValue, RequestHead, normalize_host},
 };
 
 /// Counts what a policy decides, and keeps what it says of single requests: denials, keys that come often, a history.
@@ -47,7 +47,7 @@ impl RequestRecorder {
         &self,
         passage: &PolicyResult,
         gate: &PolicyGate,
-        head: Option<&dyn Head>,
+        head: Option<&dyn RequestHead>,
     ) -> Option<DenialId> {
         self.tally.passed(passage);
         let head = head.filter(|_| self.terms.denials > 0)?;
@@ -61,7 +61,7 @@ impl RequestRecorder {
     }
 
     /// A request was let through: of some, the keys are counted, and of those that a rule in shadow mode would have denied.
-    fn admitted(&self, admission: &PolicyAdmission, gate: &PolicyGate, head: &dyn Head) {
+    fn admitted(&self, admission: &PolicyAdmission, gate: &PolicyGate, head: &dyn RequestHead) {
         let sampled = self.tally.is_sampled();
         for decision in admission.decisions() {
             if sampled == Sampled::Yes {
@@ -74,7 +74,12 @@ impl RequestRecorder {
     }
 
     /// A request was not: its key is counted, and why is kept. `None` if it is not, since there are too many.
-    fn refused(&self, refusal: &PolicyRefusal, gate: &PolicyGate, head: &dyn Head) -> Option<DenialId> {
+    fn refused(
+        &self,
+        refusal: &PolicyRefusal,
+        gate: &PolicyGate,
+        head: &dyn RequestHead,
+    ) -> Option<DenialId> {
         self.saw(refusal.index, TopBy::Denied, 1, gate, head);
         if self.tally.is_sampled() == Sampled::Yes {
             self.saw(refusal.index, TopBy::Asked, SAMPLED, gate, head);
@@ -104,7 +109,7 @@ impl RequestRecorder {
         (whom, left): (&Banned, Micros),
         status: u16,
         gate: &PolicyGate,
-        head: &dyn Head,
+        head: &dyn RequestHead,
     ) -> Option<DenialId> {
         self.tally.turned_away();
         if self.terms.denials == 0 {
@@ -123,13 +128,13 @@ impl RequestRecorder {
     }
 
     /// What the history will show of a request; `None` if it is not kept.
-    pub fn history_entry(&self, gate: &PolicyGate, head: &dyn Head) -> Option<HistoryEntry> {
+    pub fn history_entry(&self, gate: &PolicyGate, head: &dyn RequestHead) -> Option<HistoryEntry> {
         if self.terms.history == 0 {
             return None;
         }
-        let client = gate.proxies().client(head);
+        let client = gate.proxies().client_address(head);
         // By client, so that whoever is kept is kept whole.
-        let whole = client.is_some_and(|client| is_chosen("history", &client, self.terms.share));
+        let whole = client.is_some_and(|client| is_in_rollout("history", &client, self.terms.share));
         whole.then(|| HistoryEntry {
             at: self.observer.clock.now(),
             client: client.map(|client| self.client(client)),
@@ -139,7 +144,7 @@ impl RequestRecorder {
             }),
             method: short(&head.method()),
             path: short(&head.path()),
-            host: head.host().and_then(host_name).map(|host| short(&host)),
+            host: head.host().and_then(normalize_host).map(|host| short(&host)),
             status: 0,
         })
     }
@@ -152,7 +157,7 @@ impl RequestRecorder {
         }
     }
 
-    fn saw(&self, place: usize, by: TopBy, weight: u64, gate: &PolicyGate, head: &dyn Head) {
+    fn saw(&self, place: usize, by: TopBy, weight: u64, gate: &PolicyGate, head: &dyn RequestHead) {
         let Some(rule) = gate.view(place) else { return };
         let Some(key) = rule.key_for(head) else { return };
         let shown = shown_keys(self.terms.keys, rule.has_credential());
@@ -192,15 +197,15 @@ impl RequestRecorder {
     fn keep(
         &self,
         gate: &PolicyGate,
-        head: &dyn Head,
+        head: &dyn RequestHead,
         fill: impl FnOnce(Denial) -> Denial,
     ) -> Option<DenialId> {
         self.keep_of(|denial| {
             fill(Denial {
-                client: gate.proxies().client(head).map(|client| self.client(client)),
+                client: gate.proxies().client_address(head).map(|client| self.client(client)),
                 method: Some(short(&head.method())),
                 path: Some(short(&head.path())),
-                host: head.host().and_then(host_name).map(|host| short(&host)),
+                host: head.host().and_then(normalize_host).map(|host| short(&host)),
                 ..denial
             })
         })

@@ -212,14 +212,14 @@ fn server((address, report): &(String, HealthReport)) -> Value {
 }
 
 fn store((store, away): &(StoreStatus, Micros)) -> Value {
-    let ends = StoreStatus::TIMES.map(Micros::get);
+    let ends = StoreStatus::LATENCY_BOUNDS.map(Micros::get);
     json!({
         "name": store.name.as_deref().unwrap_or("default"),
-        "health": if store.trouble.is_some() { "away" } else { "well" },
-        "trouble": store.trouble,
+        "health": if store.last_error.is_some() { "away" } else { "well" },
+        "trouble": store.last_error,
         "degraded-seconds": seconds(*away),
-        "calls": store.answered + store.failed,
-        "failures": store.failed,
-        "latency": summary(&ends, &store.times, store.took.get()),
+        "calls": store.replies + store.failures,
+        "failures": store.failures,
+        "latency": summary(&ends, &store.latency_counts, store.latency_sum.get()),
     })
 }

@@ -1,14 +1,14 @@
 //! What to answer instead, knowing why.
 //!
 //! ```text
-//!   gate ──refused──▶ Cause::Limited, StoreUnavailable, Rejected, Rejected, SwitchedOff, Misconfigured ─┐
-//!     └──▶ call ──Err(e)──▶ Cause::Failed(e) ───────────────────────────────────────────────────┴──▶ fallback
+//!   gate ──last_shed──▶ CallError::Limited, StoreUnavailable, Rejected, Rejected, FeatureDisabled, Misconfigured ─┐
+//!     └──▶ call ──Err(e)──▶ CallError::Failed(e) ───────────────────────────────────────────────────┴──▶ fallback
 //! ```
 //!
 //! A call that was refused was never made, and one that failed was: they often deserve different answers. Where one
 //! answer does for both, `unwrap_or` and `unwrap_or_else` of the standard library are all that is needed.
 
-use crate::{Rejection, switchboard::Feature};
+use crate::{Rejection, features::Feature};
 use std::{convert::Infallible, error, fmt, future::Future, sync::Arc, time::Duration};
 use tidegate_core::{Decision, Micros};
 use tidegate_limiter::WaitError;
@@ -16,35 +16,35 @@ use tidegate_limiter::WaitError;
 /// Why there is no answer: the call was refused, or it failed with an `E`.
 ///
 /// ```
-/// use tidegate_overload::{Cause, fallback::Degrade as _};
+/// use tidegate_overload::{CallError, fallback::ResultExt as _};
 /// use tidegate_limiter::Limiter;
 ///
-/// fn price(limiter: &Limiter) -> Result<u64, Cause<std::num::ParseIntError>> {
-///     Cause::unless_granted(limiter.check("alice"))?;
-///     "1999".parse().map_err(Cause::Failed)
+/// fn price(limiter: &Limiter) -> Result<u64, CallError<std::num::ParseIntError>> {
+///     CallError::check_granted(limiter.check("alice"))?;
+///     "1999".parse().map_err(CallError::Failed)
 /// }
 ///
 /// let limiter = Limiter::new("1/min")?;
 /// let cached = 1_899;
-/// assert_eq!(price(&limiter).if_refused(|_why| cached), Ok(1_999));
-/// assert_eq!(price(&limiter).if_refused(|_why| cached), Ok(1_899));
+/// assert_eq!(price(&limiter).recover_refused(|_why| cached), Ok(1_999));
+/// assert_eq!(price(&limiter).recover_refused(|_why| cached), Ok(1_899));
 /// assert_eq!(price(&limiter).unwrap_or(cached), 1_899);
 /// # Ok::<(), tidegate_limiter::BuildError>(())
 /// ```
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
-pub enum Cause<E = Infallible> {
+pub enum CallError<E = Infallible> {
     /// A limit was reached.
     Limited(Decision),
     /// The store that counts is away, and the rule is to let nobody pass without it (`FailureMode::FailClosed`). It is worth asking
     /// again after this time; whether the store is back then, nobody knows.
-    StoreAway(Micros),
+    StoreUnavailable(Micros),
     /// A guard did not let the call through: a breaker is open, say, or too much is in flight.
     Rejected(Rejection),
     /// A line was full ([`Rejected::Full`]), or its turn would have come too late.
     Refused(WaitError),
     /// The feature is turned off.
-    SwitchedOff,
+    FeatureDisabled,
     /// The program declares the limit in two ways that contradict each other. The text names both declarations; it is for
     /// the log, not for clients.
     Misconfigured(Arc<str>),
@@ -52,28 +52,28 @@ pub enum Cause<E = Infallible> {
     Failed(E),
 }
 
-impl<E> Cause<E> {
+impl<E> CallError<E> {
     /// Goes on with a decision that granted, after whatever delay; else names the limit.
-    pub fn unless_granted(decision: Decision) -> Result<Decision, Self> {
+    pub fn check_granted(decision: Decision) -> Result<Decision, Self> {
         match decision.is_granted() {
             true => Ok(decision),
-            false => Err(Self::of_denial(decision)),
+            false => Err(Self::from_denial(decision)),
         }
     }
 
     /// What a denial is about: the limit, or a store that is away.
-    pub fn of_denial(decision: Decision) -> Self {
+    pub fn from_denial(decision: Decision) -> Self {
         match decision.is_fail_closed() {
-            true => Self::StoreAway(decision.wait()),
+            true => Self::StoreUnavailable(decision.wait()),
             false => Self::Limited(decision),
         }
     }
 
     /// Goes on if the feature is on.
-    pub fn unless_off(feature: &Feature) -> Result<(), Self> {
+    pub fn check_enabled(feature: &Feature) -> Result<(), Self> {
         match feature.is_on() {
             true => Ok(()),
-            false => Err(Self::SwitchedOff),
+            false => Err(Self::FeatureDisabled),
         }
     }
 
@@ -81,44 +81,44 @@ impl<E> Cause<E> {
     pub fn retry_after(&self) -> Option<Duration> {
         match self {
             Self::Limited(decision) => decision.retry_after().map(Micros::to_duration),
-            Self::StoreAway(wait) | Self::Refused(WaitError::StoreUnavailable(wait)) => {
+            Self::StoreUnavailable(wait) | Self::Refused(WaitError::StoreUnavailable(wait)) => {
                 Some(wait.to_duration())
             }
             Self::Rejected(rejection) => rejection.retry_after().map(Micros::to_duration),
-            Self::Refused(_) | Self::SwitchedOff | Self::Misconfigured(_) | Self::Failed(_) => None,
+            Self::Refused(_) | Self::FeatureDisabled | Self::Misconfigured(_) | Self::Failed(_) => None,
         }
     }
 
     /// The refusal, or the failure of the call.
-    pub fn split(self) -> Result<Cause, E> {
+    pub fn split(self) -> Result<CallError, E> {
         match self {
-            Self::Limited(decision) => Ok(Cause::Limited(decision)),
-            Self::StoreAway(wait) => Ok(Cause::StoreAway(wait)),
-            Self::Rejected(rejection) => Ok(Cause::Rejected(rejection)),
-            Self::Refused(refused) => Ok(Cause::Refused(refused)),
-            Self::SwitchedOff => Ok(Cause::SwitchedOff),
-            Self::Misconfigured(error) => Ok(Cause::Misconfigured(error)),
+            Self::Limited(decision) => Ok(CallError::Limited(decision)),
+            Self::StoreUnavailable(wait) => Ok(CallError::StoreUnavailable(wait)),
+            Self::Rejected(rejection) => Ok(CallError::Rejected(rejection)),
+            Self::Refused(refused) => Ok(CallError::Refused(refused)),
+            Self::FeatureDisabled => Ok(CallError::FeatureDisabled),
+            Self::Misconfigured(error) => Ok(CallError::Misconfigured(error)),
             Self::Failed(error) => Err(error),
         }
     }
 }
 
-impl<E> From<WaitError> for Cause<E> {
+impl<E> From<WaitError> for CallError<E> {
     fn from(refused: WaitError) -> Self {
         match refused {
-            WaitError::StoreUnavailable(wait) => Self::StoreAway(wait),
+            WaitError::StoreUnavailable(wait) => Self::StoreUnavailable(wait),
             refused => Self::Refused(refused),
         }
     }
 }
 
-impl<E> From<Rejection> for Cause<E> {
+impl<E> From<Rejection> for CallError<E> {
     fn from(rejection: Rejection) -> Self {
         Self::Rejected(rejection)
     }
 }
 
-impl<E: fmt::Display> fmt::Display for Cause<E> {
+impl<E: fmt::Display> fmt::Display for CallError<E> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::Limited(decision) => match decision.retry_after() {
@@ -127,17 +127,17 @@ impl<E: fmt::Display> fmt::Display for Cause<E> {
                 }
                 None => write!(f, "over the limit of {}", decision.limit()),
             },
-            Self::StoreAway(wait) => WaitError::StoreUnavailable(*wait).fmt(f),
+            Self::StoreUnavailable(wait) => WaitError::StoreUnavailable(*wait).fmt(f),
             Self::Rejected(rejection) => rejection.fmt(f),
             Self::Refused(refused) => refused.fmt(f),
-            Self::SwitchedOff => f.write_str("the feature is turned off"),
+            Self::FeatureDisabled => f.write_str("the feature is turned off"),
             Self::Misconfigured(error) => f.write_str(error),
             Self::Failed(error) => error.fmt(f),
         }
     }
 }
 
-impl<E: error::Error + 'static> error::Error for Cause<E> {
+impl<E: error::Error + 'static> error::Error for CallError<E> {
     fn source(&self) -> Option<&(dyn error::Error + 'static)> {
         match self {
             // All print as what they stand for, and so go on with what is behind that.
@@ -150,72 +150,72 @@ impl<E: error::Error + 'static> error::Error for Cause<E> {
 /// Makes the call if the decision granted it.
 ///
 /// ```
-/// use tidegate_overload::{Cause, fallback::attempt};
+/// use tidegate_overload::{CallError, fallback::attempt};
 /// use tidegate_limiter::Throttle;
 ///
 /// let throttle = Throttle::new("1/min")?;
 /// let mut ask = || attempt(throttle.check(), || "7".parse::<u8>());
 /// assert_eq!(ask(), Ok(7));
-/// assert!(matches!(ask(), Err(Cause::Limited(_))));
+/// assert!(matches!(ask(), Err(CallError::Limited(_))));
 /// # Ok::<(), tidegate_limiter::BuildError>(())
 /// ```
-pub fn attempt<T, E>(decision: Decision, call: impl FnOnce() -> Result<T, E>) -> Result<T, Cause<E>> {
-    Cause::unless_granted(decision)?;
-    call().map_err(Cause::Failed)
+pub fn attempt<T, E>(decision: Decision, call: impl FnOnce() -> Result<T, E>) -> Result<T, CallError<E>> {
+    CallError::check_granted(decision)?;
+    call().map_err(CallError::Failed)
 }
 
 /// The same for a call that is a future, which is not even made if the decision denied.
-pub async fn attempt_async<T, E, F>(decision: Decision, call: impl FnOnce() -> F) -> Result<T, Cause<E>>
+pub async fn attempt_async<T, E, F>(decision: Decision, call: impl FnOnce() -> F) -> Result<T, CallError<E>>
 where
     F: Future<Output = Result<T, E>>,
 {
-    Cause::unless_granted(decision)?;
-    call().await.map_err(Cause::Failed)
+    CallError::check_granted(decision)?;
+    call().await.map_err(CallError::Failed)
 }
 
 /// Another answer instead of none.
-pub trait Degrade<T, E> {
+pub trait ResultExt<T, E> {
     /// The answer, or that of `fallback`, which is told why.
-    fn fallback(self, fallback: impl FnOnce(Cause<E>) -> T) -> T;
+    fn recover(self, fallback: impl FnOnce(CallError<E>) -> T) -> T;
 
     /// The same, where the other answer takes its time.
-    fn fallback_async<F: Future<Output = T>>(
+    fn recover_async<F: Future<Output = T>>(
         self,
-        fallback: impl FnOnce(Cause<E>) -> F,
+        fallback: impl FnOnce(CallError<E>) -> F,
     ) -> impl Future<Output = T>;
 
     /// The answer, or that of `fallback` if the call was refused. Failures of the call stay what they are.
-    fn if_refused(self, fallback: impl FnOnce(Cause) -> T) -> Result<T, E>;
+    fn recover_refused(self, fallback: impl FnOnce(CallError) -> T) -> Result<T, E>;
 
     /// The same, where the other answer takes its time.
-    fn if_refused_async<F: Future<Output = T>>(
+    fn recover_refused_async<F: Future<Output = T>>(
         self,
-        fallback: impl FnOnce(Cause) -> F,
+        fallback: impl FnOnce(CallError) -> F,
     ) -> impl Future<Output = Result<T, E>>;
 
     /// The answer, or that of `fallback` if the call was made and failed. Refusals stay what they are.
-    fn if_failed(self, fallback: impl FnOnce(E) -> T) -> Result<T, Cause>;
+    fn recover_failed(self, fallback: impl FnOnce(E) -> T) -> Result<T, CallError>;
 }
 
-impl<T, E> Degrade<T, E> for Result<T, Cause<E>> {
-    fn fallback(self, fallback: impl FnOnce(Cause<E>) -> T) -> T {
+impl<T, E> ResultExt<T, E> for Result<T, CallError<E>> {
+    fn recover(self, fallback: impl FnOnce(CallError<E>) -> T) -> T {
         self.unwrap_or_else(fallback)
     }
 
-    async fn fallback_async<F: Future<Output = T>>(self, fallback: impl FnOnce(Cause<E>) -> F) -> T {
+    async fn recover_async<F: Future<Output = T>>(self, fallback: impl FnOnce(CallError<E>) -> F) -> T {
         match self {
             Ok(answer) => answer,
             Err(cause) => fallback(cause).await,
         }
     }
 
-    fn if_refused(self, fallback: impl FnOnce(Cause) -> T) -> Result<T, E> {
+    fn recover_refused(self, fallback: impl FnOnce(CallError) -> T) -> Result<T, E> {
         self.or_else(|cause| cause.split().map(fallback))
     }
 
-    async fn if_refused_async<F: Future<Output = T>>(
+    async fn recover_refused_async<F: Future<Output = T>>(
         self,
-        fallback: impl FnOnce(Cause) -> F,
+        fallback: impl FnOnce(CallError) -> F,
     ) -> Result<T, E> {
         match self {
             Ok(answer) => Ok(answer),
@@ -223,7 +223,7 @@ impl<T, E> Degrade<T, E> for Result<T, Cause<E>> {
         }
     }
 
-    fn if_failed(self, fallback: impl FnOnce(E) -> T) -> Result<T, Cause> {
+    fn recover_failed(self, fallback: impl FnOnce(E) -> T) -> Result<T, CallError> {
         self.or_else(|cause| match cause.split() {
             Ok(refusal) => Err(refusal),
             Err(error) => Ok(fallback(error)),

@@ -8,39 +8,40 @@
 //! | [`PriorityLimit`] | a limit on calls in flight that classes share, by [`priority`] |
 //! | [`Breaker`] | rejects calls to a backend that fails; its state machine is in [`breaker`] |
 //! | [`ClientThrottle`], [`ErrorThrottle`] | admit fewer calls to a backend that fails; see [`error_rate`] |
-//! | [`Guard`] | what most of these have in common: a [`Pass`] per call, and a report of its end |
+//! | [`CallGuard`] | what most of these have in common: a [`Pass`] per call, and a report of its end |
 //! | [`LoadMonitor`] | measures the load of the machine off the request path |
-//! | [`Scaled`] | a limit that follows the load and a [`Schedule`] |
-//! | [`Switchboard`] | features that are turned off by hand or by load |
-//! | [`Cause`] | why a call was rejected, for its fallback |
+//! | [`ScaledLimit`] | a limit that follows the load and a [`Schedule`] |
+//! | [`Features`] | features that are turned off by hand or by load |
+//! | [`CallError`] | why a call was rejected, for its fallback |
 
 pub mod adaptive;
 pub mod breaker;
+mod call_guard;
+mod call_outcome;
 pub mod error_rate;
 pub mod fallback;
-mod guard;
+mod features;
 pub mod load;
 pub mod priority;
 mod rejection;
-mod report;
 mod rolling;
-mod switchboard;
 
 pub use adaptive::{AdaptiveEntry, AdaptiveLimit};
 pub use breaker::{
     Breaker, BreakerBuilder, BreakerEntry, BreakerSettings, BreakerSnapshot, BreakerState, CallCounts,
 };
+pub use call_guard::{CallGuard, CallPermit, RecordOutcome};
+pub use call_outcome::CallOutcome;
 pub use error_rate::{
     ClientThrottle, ClientThrottleBuilder, ClientThrottleEntry, ClientThrottleSettings, ErrorRateBuilder,
     ErrorRateSettings, ErrorThrottle,
 };
-pub use fallback::Cause;
-pub use guard::{Guard, Pass, Settle};
+pub use fallback::CallError;
+pub use features::{Feature, FeatureConfig, FeatureOverride, FeatureSet, Features};
 pub use load::{
-    Average, LoadGauge, LoadLevel, LoadLevels, LoadMonitor, Scale, Scaled, Scaler, Schedule, ScheduleError,
+    Ewma, LoadGauge, LoadLevel, LoadLevels, LoadMonitor, ScalePolicy, ScaledLimit, Scaler, Schedule,
+    ScheduleError,
 };
 pub use priority::{PriorityLimit, PriorityLimitBuilder};
 pub use rejection::Rejection;
-pub use report::Report;
-pub use rolling::Rolling;
-pub use switchboard::{Feature, Lever, Switch, Switchboard, Switches};
+pub use rolling::RollingWindow;

@@ -1,6 +1,6 @@
 //! Why a guard did not let a call through.
 
-use crate::priority::Shed;
+use crate::priority::ShedReason;
 use std::{error, fmt};
 use tidegate_core::{Micros, Retry};
 
@@ -21,7 +21,7 @@ pub enum Rejection {
     /// As many calls are in flight as may be.
     Full,
     /// Others are more important, or have a better claim to what is free.
-    Outranked(Shed),
+    PriorityShed(ShedReason),
 }
 
 impl Rejection {
@@ -29,7 +29,7 @@ impl Rejection {
     pub fn retry_after(self) -> Option<Micros> {
         match self {
             Self::Open(wait) | Self::Probing(wait) | Self::OverQuota(Retry::After(wait)) => Some(wait),
-            Self::ForcedOpen | Self::Shed | Self::OverQuota(_) | Self::Full | Self::Outranked(_) => None,
+            Self::ForcedOpen | Self::Shed | Self::OverQuota(_) | Self::Full | Self::PriorityShed(_) => None,
         }
     }
 }
@@ -48,7 +48,7 @@ impl fmt::Display for Rejection {
             }
             Self::OverQuota(_) => f.write_str("limited, because too many calls fail"),
             Self::Full => f.write_str("as many calls are in flight as may be"),
-            Self::Outranked(shed) => shed.fmt(f),
+            Self::PriorityShed(shed) => shed.fmt(f),
         }
     }
 }

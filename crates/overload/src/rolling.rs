@@ -17,10 +17,10 @@ use tidegate_core::{Micros, SettingError};
 /// Counters of `KINDS` kinds over a window of time.
 ///
 /// ```
-/// use tidegate_overload::Rolling;
+/// use tidegate_overload::RollingWindow;
 /// use tidegate_core::Micros;
 ///
-/// let mut rolling = Rolling::<2>::new(Micros::from_secs(10), 5)?;
+/// let mut rolling = RollingWindow::<2>::new(Micros::from_secs(10), 5)?;
 /// rolling.add(Micros::from_secs(1), [1, 0]);
 /// rolling.add(Micros::from_secs(3), [1, 1]);
 /// assert_eq!(rolling.totals(Micros::from_secs(9)), [2, 1]);
@@ -28,39 +28,39 @@ use tidegate_core::{Micros, SettingError};
 /// # Ok::<(), tidegate_core::SettingError>(())
 /// ```
 #[derive(Clone, Debug)]
-pub struct Rolling<const KINDS: usize> {
+pub struct RollingWindow<const KINDS: usize> {
     /// Microseconds per bucket.
-    width: u64,
+    bucket_width: u64,
     /// A ring: a moment's bucket is its number modulo their count.
     buckets: Box<[[u64; KINDS]]>,
     /// The number of the latest bucket that was used, counted from the start of time.
     newest: u64,
     /// Where that one is and when it began: most calls find it still open, and need not divide.
     slot: usize,
-    began: u64,
+    start: u64,
     totals: [u64; KINDS],
 }
 
 /// Buckets that a window is cut into at most.
-const MOST_BUCKETS: u32 = 10_000;
+const MAX_BUCKETS: u32 = 10_000;
 
-impl<const KINDS: usize> Rolling<KINDS> {
+impl<const KINDS: usize> RollingWindow<KINDS> {
     /// Counters over `window`, in so many buckets of the same length, rounded up to whole microseconds.
     pub fn new(window: Micros, buckets: u32) -> Result<Self, SettingError> {
         check_window(window, buckets)?;
-        Ok(Self::of_checked(window, buckets))
+        Ok(Self::from_checked(window, buckets))
     }
 
     /// The same for a window that was checked before.
-    pub(crate) fn of_checked(window: Micros, buckets: u32) -> Self {
+    pub(crate) fn from_checked(window: Micros, buckets: u32) -> Self {
         let buckets = buckets.max(1);
         let width = window.get().div_ceil(buckets.into()).max(1);
         Self {
-            width,
+            bucket_width: width,
             buckets: vec![[0; KINDS]; buckets as usize].into(),
             newest: 0,
             slot: 0,
-            began: 0,
+            start: 0,
             totals: [0; KINDS],
         }
     }
@@ -68,26 +68,26 @@ impl<const KINDS: usize> Rolling<KINDS> {
     /// Counts so many of each kind. Takes longer only when time has passed, and never longer than all buckets take.
     pub fn add(&mut self, now: Micros, counts: [u64; KINDS]) {
         if !self.is_newest(now) {
-            self.roll(now);
+            self.advance(now);
         }
         if let Some(bucket) = self.buckets.get_mut(self.slot) {
-            each(bucket, counts, u64::saturating_add);
-            each(&mut self.totals, counts, u64::saturating_add);
+            apply_each(bucket, counts, u64::saturating_add);
+            apply_each(&mut self.totals, counts, u64::saturating_add);
         }
     }
 
     /// Takes back what was counted at `then`, unless it is forgotten; never more than was counted in that bucket.
-    pub fn take_back(&mut self, then: Micros, counts: [u64; KINDS]) {
-        let number = then.get() / self.width;
+    pub fn subtract(&mut self, then: Micros, counts: [u64; KINDS]) {
+        let number = then.get() / self.bucket_width;
         let slot = self.slot(number);
         if number > self.newest || self.newest - number >= self.len() {
             return;
         }
         if let Some(bucket) = self.buckets.get_mut(slot) {
             let before = *bucket;
-            each(bucket, counts, u64::saturating_sub);
+            apply_each(bucket, counts, u64::saturating_sub);
             let gone = core::array::from_fn(|kind| before[kind] - bucket[kind]);
-            each(&mut self.totals, gone, u64::saturating_sub);
+            apply_each(&mut self.totals, gone, u64::saturating_sub);
         }
     }
 
@@ -96,14 +96,14 @@ impl<const KINDS: usize> Rolling<KINDS> {
         if self.is_newest(now) {
             return self.totals;
         }
-        let number = now.get() / self.width;
-        if self.is_anew(number) {
+        let number = now.get() / self.bucket_width;
+        if self.is_out_of_window(number) {
             return [0; KINDS];
         }
         let mut totals = self.totals;
         for gone in self.expired(number) {
             let bucket = self.buckets.get(self.slot(gone)).copied().unwrap_or([0; KINDS]);
-            each(&mut totals, bucket, u64::saturating_sub);
+            apply_each(&mut totals, bucket, u64::saturating_sub);
         }
         totals
     }
@@ -114,11 +114,11 @@ impl<const KINDS: usize> Rolling<KINDS> {
         self.totals = [0; KINDS];
     }
 
-    fn roll(&mut self, now: Micros) {
-        let number = now.get() / self.width;
-        if self.is_anew(number) {
+    fn advance(&mut self, now: Micros) {
+        let number = now.get() / self.bucket_width;
+        if self.is_out_of_window(number) {
             self.clear();
-            return self.begin(number);
+            return self.start_bucket(number);
         }
         self.totals = self.totals(now);
         for gone in self.expired(number) {
@@ -127,26 +127,26 @@ impl<const KINDS: usize> Rolling<KINDS> {
                 *bucket = [0; KINDS];
             }
         }
-        self.begin(self.newest.max(number));
+        self.start_bucket(self.newest.max(number));
     }
 
-    fn begin(&mut self, number: u64) {
+    fn start_bucket(&mut self, number: u64) {
         self.newest = number;
         self.slot = self.slot(number);
-        self.began = number * self.width;
+        self.start = number * self.bucket_width;
     }
 
     #[inline]
     fn is_newest(&self, now: Micros) -> bool {
-        now.get().wrapping_sub(self.began) < self.width
+        now.get().wrapping_sub(self.start) < self.bucket_width
     }
 
     /// Whether nothing of what is counted belongs to a window that ends with this bucket: far ahead or far back.
-    fn is_anew(&self, number: u64) -> bool {
+    fn is_out_of_window(&self, number: u64) -> bool {
         number.abs_diff(self.newest) >= self.len()
     }
 
-    /// The numbers of the buckets that will be filled again until `number`; none if that is in the past.
+    /// The numbers of the buckets that will be filled again until `read_number`; none if that is in the past.
     fn expired(&self, number: u64) -> core::ops::RangeInclusive<u64> {
         self.newest + 1..=number
     }
@@ -163,7 +163,7 @@ impl<const KINDS: usize> Rolling<KINDS> {
 /// Refuses a window that cannot be cut into so many buckets.
 pub(crate) fn check_window(window: Micros, buckets: u32) -> Result<(), SettingError> {
     SettingError::require_finite("a window", window)?;
-    SettingError::require_in_range("a number of buckets", buckets, 1, MOST_BUCKETS)?;
+    SettingError::require_in_range("a number of buckets", buckets, 1, MAX_BUCKETS)?;
     match window.get() < u64::from(buckets) {
         true => Err(SettingError::new(
             format!("a window of {window} in {buckets} buckets"),
@@ -173,7 +173,7 @@ pub(crate) fn check_window(window: Micros, buckets: u32) -> Result<(), SettingEr
     }
 }
 
-fn each<const KINDS: usize>(
+fn apply_each<const KINDS: usize>(
     counts: &mut [u64; KINDS],
     others: [u64; KINDS],
     change: impl Fn(u64, u64) -> u64,
@@ -187,8 +187,8 @@ fn each<const KINDS: usize>(
 mod tests {
     use super::*;
 
-    fn rolling() -> Rolling<1> {
-        Rolling::new(Micros::new(100), 10).unwrap()
+    fn rolling() -> RollingWindow<1> {
+        RollingWindow::new(Micros::new(100), 10).unwrap()
     }
 
     fn at(micros: u64) -> Micros {
@@ -196,7 +196,7 @@ mod tests {
     }
 
     #[test]
-    fn forgets_a_bucket_at_a_time() {
+    fn totals_expire_one_bucket_at_a_time() {
         let mut rolling = rolling();
         for moment in [0, 9, 10, 55, 99] {
             rolling.add(at(moment), [1]);
@@ -211,7 +211,7 @@ mod tests {
     }
 
     #[test]
-    fn a_small_step_back_stands_still_and_a_large_one_starts_anew() {
+    fn clock_step_back_keeps_totals_and_a_large_one_clears_them() {
         let mut rolling = rolling();
         rolling.add(at(500), [1]);
         rolling.add(at(420), [1]);
@@ -223,7 +223,7 @@ mod tests {
     }
 
     #[test]
-    fn the_ends_of_time_are_moments_like_others() {
+    fn accepts_zero_and_max_time() {
         let mut rolling = rolling();
         rolling.add(Micros::MAX, [u64::MAX]);
         rolling.add(Micros::MAX, [1]);
@@ -233,26 +233,26 @@ mod tests {
     }
 
     #[test]
-    fn takes_back_what_is_there_and_no_more() {
+    fn subtract_is_bounded_by_bucket_count() {
         let mut rolling = rolling();
         rolling.add(at(10), [2]);
         rolling.add(at(50), [1]);
-        rolling.take_back(at(15), [1]);
+        rolling.subtract(at(15), [1]);
         assert_eq!(rolling.totals(at(50)), [2]);
-        rolling.take_back(at(15), [5]);
+        rolling.subtract(at(15), [5]);
         assert_eq!(rolling.totals(at(50)), [1], "the other bucket is not touched");
         rolling.add(at(150), [1]);
-        rolling.take_back(at(50), [1]);
-        rolling.take_back(at(999), [1]);
+        rolling.subtract(at(50), [1]);
+        rolling.subtract(at(999), [1]);
         assert_eq!(rolling.totals(at(150)), [1], "forgotten, and not yet come");
     }
 
     #[test]
-    fn refuses_windows_that_cannot_be_cut() {
+    fn rejects_indivisible_windows() {
         for (window, buckets) in
             [(Micros::ZERO, 1), (Micros::MAX, 1), (at(100), 0), (at(9), 10), (Micros::from_secs(1), u32::MAX)]
         {
-            assert!(Rolling::<1>::new(window, buckets).is_err(), "{window} in {buckets}");
+            assert!(RollingWindow::<1>::new(window, buckets).is_err(), "{window} in {buckets}");
         }
     }
 }

@@ -15,10 +15,10 @@ use std::{fmt, net::IpAddr, path::Path, time::Duration};
 use tidegate_access::{AccessDecision, BanRule};
 use tidegate_core::{Bound, Demand, Micros, Outcome, Quota};
 use tidegate_limiter::FailureMode;
-use tidegate_overload::Cause;
+use tidegate_overload::CallError;
 use tidegate_rule::{
-    Answer, Fields, Limited, Mode, Rules,
-    request::{Head, Missing, TrustedProxies},
+    HeaderStyle, Limited, Mode, RejectionResponse, Rules,
+    request::{MissingKey, RequestHead, TrustedProxies},
 };
 
 /// What a policy does with a request that is the first to come.
@@ -169,7 +169,7 @@ pub enum ResolvedKey {
     /// It has no such key, and is counted by the address of its client.
     Address(String),
     /// It has no such key, and this becomes of it.
-    Missing(Missing),
+    Missing(MissingKey),
 }
 
 /// Where a rule is counted.
@@ -209,7 +209,7 @@ pub enum ExhaustedOutcome {
 
 /// Explains what a policy does with a request that is the first to come: nothing is counted, nobody is banned, and no store is
 /// asked. Names of files start from `base`.
-pub fn explain(policy: &Policy, head: &dyn Head, base: &Path) -> Result<Explanation, PolicyError> {
+pub fn explain(policy: &Policy, head: &dyn RequestHead, base: &Path) -> Result<Explanation, PolicyError> {
     let compile = || {
         Compiler::new(Rules::new())
             .base(base)
@@ -245,13 +245,13 @@ pub fn explain_request(
     base: &Path,
 ) -> Result<Explanation, PolicyError> {
     let proxies = TrustedProxies::from(policy.trusted_proxies.clone());
-    let client = proxies.client(&HttpRequestHead::new(&request, peer)).unwrap_or(peer);
+    let client = proxies.client_address(&HttpRequestHead::new(&request, peer)).unwrap_or(peer);
     let line = format!("{} {} from {client}", request.method, request.uri);
     let length =
         request.headers.get(header::CONTENT_LENGTH).and_then(|length| length.to_str().ok()?.parse().ok());
     let length = length.filter(|_| !request.headers.contains_key(header::TRANSFER_ENCODING));
     let limits = HeadLimits::from(&policy.connections);
-    match head::check(&mut request, &limits, length, || proxies.trusts(peer.to_canonical())) {
+    match head::check(&mut request, &limits, length, || proxies.is_trusted(peer.to_canonical())) {
         Ok(()) => {
             let head = HttpRequestHead::new(&request, peer).with_client(client).with_listener(listener);
             explain(policy, &head, base)
@@ -266,7 +266,7 @@ pub fn explain_request(
 const EXPLAIN_MEMORY_BYTES: u64 = 1 << 20;
 
 /// Evaluates a gate that has counted nothing.
-fn predict(gate: &PolicyGate, head: &dyn Head) -> PredictedOutcome {
+fn predict(gate: &PolicyGate, head: &dyn RequestHead) -> PredictedOutcome {
     let view = gate.view_request(head);
     let route = gate.find_route_index(&view).and_then(|place| gate.routes().get(place));
     let admitted = |delay| match route.map(|route| &route.action) {
@@ -301,7 +301,9 @@ fn explain_applied(
     let head = view.head();
     let rule = gate.rule(place);
     let key = match (rule.and_then(|rule| rule.key_of(head)), rule_spec.missing) {
-        (Some(key), Missing::Address) if !gate.has_key(place, head) => ResolvedKey::Address(key.to_string()),
+        (Some(key), MissingKey::Address) if !gate.has_key(place, head) => {
+            ResolvedKey::Address(key.to_string())
+        }
         (Some(key), _) => ResolvedKey::Key(key.to_string()),
         (None, missing) => ResolvedKey::Missing(missing),
     };
@@ -334,8 +336,8 @@ fn explain_applied(
     };
     let listed =
         rule_spec.access.as_ref().filter(|access| !access.deny.is_empty() || !access.allow.is_empty());
-    let listed = listed.and_then(|_| rule?.request_access.as_ref()).map(|door| match door.knock(head) {
-        Ok(guest) if guest.standing() == AccessDecision::Allowed => ListMatch::Allowed,
+    let listed = listed.and_then(|_| rule?.request_access.as_ref()).map(|door| match door.check(head) {
+        Ok(guest) if guest.decision() == AccessDecision::Allowed => ListMatch::Allowed,
         Ok(_) => ListMatch::Unlisted,
         Err(_) => ListMatch::Denied,
     });
@@ -357,7 +359,7 @@ fn describe_details(
     rule_spec: &RuleSpec,
     gate: &PolicyGate,
     place: usize,
-    head: &dyn Head,
+    head: &dyn RequestHead,
 ) -> Vec<(&'static str, String)> {
     let mut more = Vec::new();
     let rule = gate.rule(place);
@@ -447,11 +449,11 @@ pub(crate) fn counter_location(policy: &Policy, rule: &RuleSpec) -> CounterLocat
 /// What is answered to a request that comes when a quota is used up, worked out on a state of its own.
 fn simulate_exhausted(
     rule: &RuleSpec,
-    fields: Fields,
+    fields: HeaderStyle,
     place: usize,
     quota: Quota,
     cost: u64,
-    head: &dyn Head,
+    head: &dyn RequestHead,
 ) -> ExhaustedOutcome {
     let now = Micros::from_secs(1);
     let patience = Micros::from(rule.wait);
@@ -462,10 +464,10 @@ fn simulate_exhausted(
     match decision.outcome() {
         Outcome::Allow | Outcome::Delay(_) => ExhaustedOutcome::Delayed(decision.wait().to_duration()),
         Outcome::Deny(_) => {
-            let limited = Limited::new(rule.name.as_str(), Cause::Limited(decision.with_quota(place)))
+            let limited = Limited::new(rule.name.as_str(), CallError::Limited(decision.with_quota(place)))
                 .with_message(rule.message.as_deref().map(Into::into))
                 .with_quota(Some(quota));
-            let default_response = Answer::of(&limited, fields);
+            let default_response = RejectionResponse::from_limited(&limited, fields);
             ExhaustedOutcome::Refused(RejectAction::for_rule(
                 &rule.on_limit,
                 default_response,
@@ -547,11 +549,15 @@ impl fmt::Display for AppliedRule {
                 let address = key.rsplit('?').next().unwrap_or(key);
                 writeln!(f, "  key      not there: counted by the address {}", address.escape_debug())?;
             }
-            ResolvedKey::Missing(Missing::Share | Missing::Address) => {
+            ResolvedKey::Missing(MissingKey::Shared | MissingKey::Address) => {
                 writeln!(f, "  key      not there: shared with all others without it")?;
             }
-            ResolvedKey::Missing(Missing::Skip) => writeln!(f, "  key      not there: the rule is skipped")?,
-            ResolvedKey::Missing(Missing::Refuse) => writeln!(f, "  key      not there: refused with 400")?,
+            ResolvedKey::Missing(MissingKey::Skip) => {
+                writeln!(f, "  key      not there: the rule is skipped")?
+            }
+            ResolvedKey::Missing(MissingKey::Reject) => {
+                writeln!(f, "  key      not there: refused with 400")?
+            }
         }
         writeln!(f, "  mode     {}", self.mode)?;
         if let Some(tier) = &self.tier {

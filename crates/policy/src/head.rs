@@ -13,7 +13,7 @@ use http::{
     request,
 };
 use std::{any::Any, borrow::Cow, fmt, net::IpAddr};
-use tidegate_rule::request::Head;
+use tidegate_rule::request::RequestHead;
 
 /// A request over HTTP, as rules see it.
 #[derive(Clone, Copy, Debug)]
@@ -43,7 +43,7 @@ impl<'a> HttpRequestHead<'a> {
     }
 }
 
-impl Head for HttpRequestHead<'_> {
+impl RequestHead for HttpRequestHead<'_> {
     fn method(&self) -> &str {
         self.parts.method.as_str()
     }
@@ -82,7 +82,7 @@ impl Head for HttpRequestHead<'_> {
         self.parts.headers.get(name).map(HeaderValue::as_bytes)
     }
 
-    fn each_header<'a>(&'a self, name: &str, each: &mut dyn FnMut(&'a [u8])) {
+    fn for_each_header<'a>(&'a self, name: &str, each: &mut dyn FnMut(&'a [u8])) {
         self.parts.headers.get_all(name).iter().for_each(|value| each(value.as_bytes()));
     }
 

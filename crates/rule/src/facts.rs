@@ -1,6 +1,6 @@
 //! What is known of the request that this task serves.
 
-use crate::request::{Head, TrustedProxies};
+use crate::request::{RequestHead, TrustedProxies};
 use std::{borrow::Cow, net::IpAddr, sync::Arc};
 
 tokio::task_local! {
@@ -27,14 +27,14 @@ tokio::task_local! {
 pub struct Facts {
     ip: Option<IpAddr>,
     user: Option<Arc<str>>,
-    others: Vec<(Cow<'static, str>, Arc<str>)>,
+    extra: Vec<(Cow<'static, str>, Arc<str>)>,
 }
 
 impl Facts {
     /// What a request says of its client: the address, as these proxies tell it, and the name by which the application
     /// knows it, if it has found that out.
-    pub fn found_in(head: &dyn Head, proxies: &TrustedProxies, user: Option<Arc<str>>) -> Self {
-        Self { ip: proxies.client(head), user, others: Vec::new() }
+    pub fn from_head(head: &dyn RequestHead, proxies: &TrustedProxies, user: Option<Arc<str>>) -> Self {
+        Self { ip: proxies.client_address(head), user, extra: Vec::new() }
     }
 
     /// The same, with the address of the client: the client itself, not a proxy in front of it.
@@ -53,9 +53,9 @@ impl Facts {
     #[must_use]
     pub fn with(mut self, name: impl Into<Cow<'static, str>>, value: impl Into<Arc<str>>) -> Self {
         let (name, value) = (name.into(), value.into());
-        match self.others.iter_mut().find(|(known, _)| *known == name) {
+        match self.extra.iter_mut().find(|(known, _)| *known == name) {
             Some((_, known)) => *known = value,
-            None => self.others.push((name, value)),
+            None => self.extra.push((name, value)),
         }
         self
     }
@@ -77,16 +77,16 @@ impl Facts {
 
     /// A fact that the application noted down under this name.
     pub fn get(&self, name: &str) -> Option<&str> {
-        self.others.iter().find(|(known, _)| known == name).map(|(_, value)| &**value)
+        self.extra.iter().find(|(known, _)| known == name).map(|(_, value)| &**value)
     }
 
-    /// Those of the request that this task serves; `None` outside of one. A task that was spawned from it has none:
+    /// Those of the request that this task serves; `Idle` outside of one. A task that was spawned from it has none:
     /// put them around it too.
     pub fn current() -> Option<Arc<Self>> {
         CURRENT.try_with(Arc::clone).ok()
     }
 
-    /// Reads those of the request that this task serves, in place; `None` outside of one.
+    /// Reads those of the request that this task serves, in place; `Idle` outside of one.
     pub fn with_current<R>(read: impl FnOnce(&Self) -> R) -> Option<R> {
         CURRENT.try_with(|facts| read(facts)).ok()
     }
@@ -107,7 +107,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn facts_are_known_inside_and_nowhere_else() {
+    fn facts_are_visible_only_in_scope() {
         let facts =
             Facts::default().with_ip([203, 0, 113, 7].into()).with("tenant", "old").with("tenant", "acme");
         let inner = Facts::default().with_user("bob");

@@ -1,11 +1,11 @@
 //! Limits with a name: declared in code, changed by configuration, asked for functions and for requests.
 //!
 //! ```
-//! use tidegate_rule::{Declaration, Rules, Settings};
+//! use tidegate_rule::{RuleConfig, Rules, Settings};
 //!
 //! # tokio::runtime::RedisServerBuilder::new_current_thread().enable_time().build().unwrap().block_on(async {
 //! let rules = Rules::new();
-//! let login = rules.rule(Declaration::of("login").quota("2/min")?)?;
+//! let login = rules.rule(RuleConfig::of("login").quota("2/min")?)?;
 //! assert!(login.admit("alice", 2).await.is_ok());
 //! let limited = login.admit("alice", 1).await.unwrap_err();
 //! assert_eq!(limited.rule(), "login");
@@ -25,48 +25,49 @@
 //! | [`Facts`] | what is known of the request that this task serves |
 //! | [`request`] | a request as rules see it, whatever wire it came by |
 //! | [`Gate`] | rules for requests, evaluated together |
-//! | [`Queue`] | who may wait for their turn |
+//! | [`LimitQueue`] | who may wait for their turn |
 //! | [`Verdict`] | their decisions on one request |
 //! | [`Answer`] | what to answer to whoever was refused |
 //! | [`ProblemDetails`] | problem details (RFC 9457) of an error response |
-//! | [`Fields`] | which header fields tell of quotas |
-//! | [`surface`] | what else layers and middleware take, said without a wire |
+//! | [`HeaderStyle`] | which header fields tell of quotas |
+//! | [`middleware`] | what else layers and middleware take, said without a wire |
 //!
 //! It knows no wire: layers and middleware translate. Only where a framework must be told by the type itself how to send
 //! a [`Limited`] or an [`Answer`], a feature does that here: `http`, `axum`, `tonic`, `actix`.
 
-mod answer;
-mod declaration;
 mod facts;
 mod gate;
-mod hold;
+mod integrations;
 mod limited;
-mod measured;
+mod metered_store;
+pub mod middleware;
 mod mode;
 mod notice;
-mod plan;
+mod permit;
+mod rejection;
 pub mod request;
 mod rule;
+mod rule_config;
+mod rule_state;
+mod rule_update;
 mod rules;
 mod settings;
 pub mod site;
-pub mod surface;
-mod terms;
-mod wire;
 
-pub use answer::{Answer, Fields, ProblemDetails, ProblemMember};
-pub use declaration::Declaration;
 pub use facts::Facts;
 pub use gate::{
-    Charge, Evaluation, Gate, HeldSlots, KeyQueue, Labels, LimitDecision, LimitOutcome, Limits, Pending,
-    PreparedCheck, Queue, RequestLimit, Run, Verdict, Waiting, add_wait, is_chosen, key_hash,
+    ChargePolicy, Evaluation, Gate, KeyQueue, LimitDecision, LimitOutcome, LimitQueue, LimitSelection,
+    PendingEvaluation, PolicyFields, PreparedCheck, QueueGuard, RequestLimit, RequestPermits, RunMode,
+    Verdict, is_in_rollout, key_hash, measure_wait,
 };
-pub use hold::Hold;
 pub use limited::{FromLimited, Limited};
-pub use measured::StoreStatus;
+pub use metered_store::StoreStatus;
 pub use mode::Mode;
-pub use plan::{Connect, Connection};
+pub use permit::RulePermit;
+pub use rejection::{HeaderStyle, ProblemDetails, ProblemMember, RejectionResponse};
 pub use rule::Rule;
+pub use rule_config::RuleConfig;
+pub use rule_update::{ConnectStore, StoreConnection};
 pub use rules::Rules;
 pub use settings::{RuleSettings, Settings, SettingsError, StoreAddress};
 pub use tidegate_limiter::{KeyPair, LimitKey as RuleKey};

@@ -2,26 +2,26 @@
 
 use std::{borrow::Cow, error, fmt, sync::Arc, time::Duration};
 use tidegate_core::{Decision, Quota, header::PolicyField};
-use tidegate_overload::Cause;
+use tidegate_overload::CallError;
 
 /// A rule refused a call: which, why, and when it is worth trying again.
 ///
 /// An application's own error takes it in by `From<Limited>`; that is all that the attributes need.
 #[derive(Clone, Debug)]
-pub struct Limited(Box<Refusal>);
+pub struct Limited(Box<LimitedInner>);
 
 #[derive(Clone, Debug)]
-struct Refusal {
+struct LimitedInner {
     rule: Arc<str>,
     message: Option<Arc<str>>,
     quota: Option<Quota>,
-    cause: Cause,
+    cause: CallError,
 }
 
 impl Limited {
     /// A refusal by the rule with this name.
-    pub fn new(rule: impl Into<Arc<str>>, cause: Cause) -> Self {
-        Self(Box::new(Refusal { rule: rule.into(), message: None, quota: None, cause }))
+    pub fn new(rule: impl Into<Arc<str>>, cause: CallError) -> Self {
+        Self(Box::new(LimitedInner { rule: rule.into(), message: None, quota: None, cause }))
     }
 
     /// The same, with what to tell whoever was refused.
@@ -50,10 +50,10 @@ impl Limited {
 
     /// What whoever was refused may be told in a line: the message that was declared, or else which quota is used up. How a
     /// server protects itself is not for clients to know.
-    pub fn told(&self) -> Cow<'_, str> {
+    pub fn client_message(&self) -> Cow<'_, str> {
         match (self.message(), self.cause()) {
             (Some(message), _) => message.into(),
-            (None, Cause::Limited(_)) => self.to_string().into(),
+            (None, CallError::Limited(_)) => self.to_string().into(),
             (None, _) => "the server cannot take this call now".into(),
         }
     }
@@ -67,21 +67,21 @@ impl Limited {
     /// two ways.
     ///
     /// ```
-    /// use tidegate_overload::Cause;
+    /// use tidegate_overload::CallError;
     /// use tidegate_rule::Limited;
     ///
     /// fn is_our_own_trouble(limited: &Limited) -> bool {
-    ///     !matches!(limited.cause(), Cause::Limited(_))
+    ///     !matches!(limited.cause(), CallError::Limited(_))
     /// }
     /// ```
-    pub fn cause(&self) -> &Cause {
+    pub fn cause(&self) -> &CallError {
         &self.0.cause
     }
 
     /// The numbers, if it was a quota that refused.
     pub fn decision(&self) -> Option<&Decision> {
         match &self.0.cause {
-            Cause::Limited(decision) => Some(decision),
+            CallError::Limited(decision) => Some(decision),
             _ => None,
         }
     }

@@ -9,43 +9,43 @@ use tidegate_limiter::{BuildError, TableSize};
 
 pub(crate) enum Notice {
     /// A rule without numbers.
-    NoNumbers { rule: Arc<str> },
+    NoQuota { rule: Arc<str> },
     /// Code names a store that settings do not have.
-    Stray { rule: Arc<str>, store: String },
+    UnknownStore { rule: Arc<str>, store: String },
     /// An attribute declares a rule in another way than code did before.
     Conflict { rule: Arc<str>, error: SettingError },
     /// The settings of a rule do not fit what code declares.
-    Misfit { rule: Arc<str>, error: SettingsError },
+    InvalidSettings { rule: Arc<str>, error: SettingsError },
     /// Keys of the policy that do not apply to a rule of the code.
-    Unused { rule: Arc<str>, keys: String },
+    UnusedKeys { rule: Arc<str>, keys: String },
     /// A limiter was not left to the rule that has it.
-    Meddling { rule: Arc<str>, error: BuildError },
+    ConcurrentChange { rule: Arc<str>, error: BuildError },
     /// New keys find no room in memory.
-    Full { rule: Arc<str>, size: TableSize },
+    TableFull { rule: Arc<str>, size: TableSize },
 }
 
 impl Notice {
-    pub(crate) fn tell(self) {
+    pub(crate) fn log(self) {
         match self {
-            Self::NoNumbers { rule } => {
+            Self::NoQuota { rule } => {
                 tracing::warn!(%rule, "rule without a quota limits nothing; give it one in the policy file");
             }
-            Self::Stray { rule, store } => {
+            Self::UnknownStore { rule, store } => {
                 tracing::warn!(%rule, store, "unknown store; using the default one");
             }
             Self::Conflict { rule, error } => {
                 tracing::error!(%rule, %error, "conflicting rule declarations, calls are refused");
             }
-            Self::Misfit { rule, error } => {
+            Self::InvalidSettings { rule, error } => {
                 tracing::error!(%rule, %error, "invalid settings for the rule; using those declared in code");
             }
-            Self::Unused { rule, keys } => {
+            Self::UnusedKeys { rule, keys } => {
                 tracing::warn!(%rule, keys, "keys of the policy do not apply to this rule of the code");
             }
-            Self::Meddling { rule, error } => {
+            Self::ConcurrentChange { rule, error } => {
                 tracing::error!(%rule, %error, "somebody changed the limiter of this rule meanwhile");
             }
-            Self::Full { rule, size } => {
+            Self::TableFull { rule, size } => {
                 let TableSize { capacity, replaced, overflowed, .. } = size;
                 tracing::warn!(
                     %rule, capacity, replaced, overflowed,

@@ -12,7 +12,7 @@ use tidegate_overload::BreakerSettings;
 /// use tidegate_rule::{Mode, RuleSettings, Settings};
 ///
 /// let settings = Settings::new()
-///     .store_at("redis://127.0.0.1:6379")                                      // memory by default
+///     .store_url("redis://127.0.0.1:6379")                                      // memory by default
 ///     .prefix("shop")
 ///     .rule("login", RuleSettings::new().quota("5/min")?.mode(Mode::Shadow));
 /// # Ok::<(), tidegate_limiter::BuildError>(())
@@ -40,7 +40,7 @@ pub enum StoreAddress {
     /// Somewhere that can be connected to.
     Url(String),
     /// Here it is.
-    Given(Arc<dyn Store>),
+    Instance(Arc<dyn Store>),
 }
 
 /// `memory`, or a URL.
@@ -56,7 +56,10 @@ impl From<&str> for StoreAddress {
 impl StoreAddress {
     /// An address as it is written in a file: with `$NAME` and `${NAME}` for the values that `variable` returns, and `$$` for
     /// a dollar.
-    pub fn expanded(text: &str, variable: &dyn Fn(&str) -> Option<String>) -> Result<Self, SettingError> {
+    pub fn parse_expanded(
+        text: &str,
+        variable: &dyn Fn(&str) -> Option<String>,
+    ) -> Result<Self, SettingError> {
         expand(text, variable).map(|address| address.as_str().into())
     }
 }
@@ -67,7 +70,7 @@ impl fmt::Debug for StoreAddress {
         match self {
             Self::Memory => f.write_str("Memory"),
             Self::Url(_) => f.write_str("Url(…)"),
-            Self::Given(store) => write!(f, "Given({store:?})"),
+            Self::Instance(store) => write!(f, "Instance({store:?})"),
         }
     }
 }
@@ -99,7 +102,7 @@ fn expand(text: &str, variable: &dyn Fn(&str) -> Option<String>) -> Result<Strin
             ("", _) => {
                 return Err(SettingError::new("a `$` without a name", "write $NAME, or $$ for a dollar"));
             }
-            (name, _) => whole.push_str(&variable(name).ok_or_else(|| not_set(name))?),
+            (name, _) => whole.push_str(&variable(name).ok_or_else(|| unset_variable(name))?),
         }
     }
     whole.push_str(rest);
@@ -107,7 +110,7 @@ fn expand(text: &str, variable: &dyn Fn(&str) -> Option<String>) -> Result<Strin
 }
 
 /// An unusual name may be the rest of a password with a dollar in it, and is not shown.
-fn not_set(name: &str) -> SettingError {
+fn unset_variable(name: &str) -> SettingError {
     let is_usual = name.starts_with(|c: char| c.is_ascii_uppercase() || c == '_')
         && name.chars().all(|c| c.is_ascii_uppercase() || c.is_ascii_digit() || c == '_');
     let name = if is_usual { name } else { "behind a `$`" };
@@ -132,12 +135,12 @@ impl Settings {
     /// Where state lives.
     #[must_use]
     pub fn store(self, store: Arc<dyn Store>) -> Self {
-        Self { store: Some(StoreAddress::Given(store)), ..self }
+        Self { store: Some(StoreAddress::Instance(store)), ..self }
     }
 
     /// Where state lives, as an address: `memory`, or a URL such as `redis://127.0.0.1:6379`.
     #[must_use]
-    pub fn store_at(self, address: impl AsRef<str>) -> Self {
+    pub fn store_url(self, address: impl AsRef<str>) -> Self {
         Self { store: Some(address.as_ref().into()), ..self }
     }
 
@@ -212,7 +215,7 @@ pub struct RuleSettings {
     /// The key that calls are counted by; an attribute that counts by another one is refused.
     pub key: Option<SiteKey>,
     /// Keys of the policy that do not apply to a rule declared in code, and change none of its decisions; logged.
-    pub unused: Vec<&'static str>,
+    pub unused_keys: Vec<&'static str>,
     pub(crate) unsupported: Option<(&'static str, SettingError)>,
 }
 
@@ -284,7 +287,7 @@ pub enum SettingsError {
     },
     /// The settings of a rule do not fit its declaration.
     #[error("rule `{rule}`: {error}")]
-    Unfit {
+    InvalidRule {
         /// Which.
         rule: String,
         /// The key of the policy at fault.
@@ -306,7 +309,7 @@ pub enum SettingsError {
     /// The address of a store is invalid.
     #[error("store{}: {error}", .name.as_ref().map(|name| format!(" `{name}`")).unwrap_or_default())]
     Store {
-        /// Its name; `None` for the default one.
+        /// Its name; `Idle` for the default one.
         name: Option<String>,
         /// Why.
         #[source]
@@ -317,7 +320,7 @@ pub enum SettingsError {
         "an address of a store, but nothing to connect to it; switch on the feature `redis`, and call `tidegate::init` or \
          `tidegate::rules` before"
     )]
-    NoConnection,
+    NoConnector,
 }
 
 fn known_stores(known: &[String]) -> String {

@@ -16,27 +16,27 @@ use tidegate_limiter::{
     store::{StoreFuture, StoreReply, StoreRequest},
 };
 use tidegate_rule::{
-    Connection, Declaration, Mode, Rule, RuleSettings, Rules, Settings, SettingsError, StoreAddress,
+    Mode, Rule, RuleConfig, RuleSettings, Rules, Settings, SettingsError, StoreAddress, StoreConnection,
 };
 use tracing::{Event, Level, Metadata, Subscriber, span};
 
 /// A store that is never there.
 #[derive(Debug)]
-struct Away;
+struct UnavailableStore;
 
-impl Store for Away {
+impl Store for UnavailableStore {
     fn execute(&self, _: StoreRequest) -> StoreFuture<Result<StoreReply, StoreError>> {
         Box::pin(async { Err(StoreError::Unavailable("no answer".to_owned())) })
     }
 }
 
-fn away() -> StoreAddress {
-    StoreAddress::Given(Arc::new(Away))
+fn unavailable_store() -> StoreAddress {
+    StoreAddress::Instance(Arc::new(UnavailableStore))
 }
 
 #[track_caller]
-fn declared(name: &'static str, quota: &str) -> Declaration {
-    Declaration::of(name).quota(quota).unwrap()
+fn rule_config(name: &'static str, quota: &str) -> RuleConfig {
+    RuleConfig::new(name).quota(quota).unwrap()
 }
 
 fn settings() -> Settings {
@@ -49,9 +49,9 @@ fn admitted(rule: &Rule, calls: usize) -> usize {
 }
 
 /// Counts what is told at one level.
-struct Told(Level, Arc<AtomicUsize>);
+struct EventCounter(Level, Arc<AtomicUsize>);
 
-impl Subscriber for Told {
+impl Subscriber for EventCounter {
     fn enabled(&self, metadata: &Metadata<'_>) -> bool {
         *metadata.level() == self.0 && metadata.target().starts_with("tidegate")
     }
@@ -68,12 +68,12 @@ impl Subscriber for Told {
 }
 
 /// How often something is told at a level while this runs.
-fn told(level: Level, run: impl FnOnce()) -> usize {
+fn count_events(level: Level, run: impl FnOnce()) -> usize {
     // What a line was worth to nobody it may be worth to us: all in one place, one after the other.
     static ONE: Mutex<()> = Mutex::new(());
     let _one = ONE.lock();
     let count = Arc::new(AtomicUsize::new(0));
-    tracing::subscriber::with_default(Told(level, count.clone()), || {
+    tracing::subscriber::with_default(EventCounter(level, count.clone()), || {
         tracing::callsite::rebuild_interest_cache();
         run();
     });
@@ -81,10 +81,10 @@ fn told(level: Level, run: impl FnOnce()) -> usize {
 }
 
 #[test]
-fn counters_stay_with_the_algorithm() {
+fn counters_survive_quota_change() {
     let rules = Rules::new();
     rules.apply(settings()).unwrap();
-    let rule = rules.rule(declared("login", "5/min")).unwrap();
+    let rule = rules.declare(rule_config("login", "5/min")).unwrap();
     assert_eq!(admitted(&rule, 9), 5);
     let steps = [
         ("8/min", 3),                // what was used stays used
@@ -105,18 +105,18 @@ fn counters_stay_with_the_algorithm() {
 }
 
 #[test]
-fn settings_that_are_wrong_change_nothing() {
+fn invalid_settings_change_nothing() {
     let rules = Rules::new();
     let before = RuleSettings::new().quota("5/min").unwrap().message("before");
     rules.apply(settings().rule("first", before)).unwrap();
-    let first = rules.rule(declared("first", "1/min")).unwrap();
-    let _last = rules.rule(declared("last", "3 at once")).unwrap();
+    let first = rules.declare(rule_config("first", "1/min")).unwrap();
+    let _last = rules.declare(rule_config("last", "3 at once")).unwrap();
     assert_eq!(admitted(&first, 2), 2);
     let next = || settings().mode(Mode::Off).quota("first", "100/min").unwrap();
     let wrong = [
         next().quota("last", "7/min").unwrap(),
         next().rule("last", RuleSettings::new().store("nowhere")),
-        next().store_at("redis://127.0.0.1"),
+        next().store_url("redis://127.0.0.1"),
     ];
     for wrong in wrong {
         rules.apply(wrong).unwrap_err();
@@ -130,7 +130,7 @@ fn settings_that_are_wrong_change_nothing() {
 fn errors_name_the_rule() {
     let rules = Rules::new();
     let tiers = ["1/s".parse().unwrap(), "2/s".parse().unwrap()];
-    let _rule = rules.rule(Declaration::of("api").tiers(tiers)).unwrap();
+    let _rule = rules.declare(RuleConfig::new("api").tiers(tiers)).unwrap();
     let tiers = |first: &str, second: &str| RuleSettings::new().quota(first).unwrap().quota(second).unwrap();
     let table = [
         (
@@ -154,10 +154,10 @@ fn errors_name_the_rule() {
 }
 
 #[test]
-fn another_answer_to_an_outage_holds_at_once() {
+fn failure_mode_change_applies_at_once() {
     let rules = Rules::new();
-    let rule = rules.rule(declared("login", "4/min")).unwrap();
-    let store: Arc<dyn Store> = Arc::new(Away);
+    let rule = rules.declare(rule_config("login", "4/min")).unwrap();
+    let store: Arc<dyn Store> = Arc::new(UnavailableStore);
     let of = |outage| settings().store(store.clone()).on_outage(outage);
     let table = [
         (FailureMode::Closed, 0),
@@ -181,17 +181,17 @@ fn another_answer_to_an_outage_holds_at_once() {
 }
 
 #[test]
-fn stores_stay_connected() {
+fn apply_reuses_store_connections() {
     static CONNECTED: AtomicU64 = AtomicU64::new(0);
-    fn connect(_: &Connection<'_>) -> Result<Arc<dyn Store>, Box<dyn error::Error + Send + Sync>> {
+    fn connect(_: &StoreConnection<'_>) -> Result<Arc<dyn Store>, Box<dyn error::Error + Send + Sync>> {
         CONNECTED.fetch_add(1, Ordering::Relaxed);
-        Ok(Arc::new(Away))
+        Ok(Arc::new(UnavailableStore))
     }
     let rules = Rules::new();
-    assert!(matches!(rules.apply(settings().store_at("a://b")), Err(SettingsError::NoConnection)));
-    rules.connect_by(connect);
-    let _rule = rules.rule(declared("login", "4/min")).unwrap();
-    let of = || settings().store_at("a://b").prefix("shop");
+    assert!(matches!(rules.apply(settings().store_url("a://b")), Err(SettingsError::NoConnector)));
+    rules.set_connect(connect);
+    let _rule = rules.declare(rule_config("login", "4/min")).unwrap();
+    let of = || settings().store_url("a://b").prefix("shop");
     let table = [
         (of(), 1),
         (of(), 1),
@@ -211,40 +211,40 @@ fn stores_stay_connected() {
 }
 
 #[test]
-fn stores_by_name() {
+fn rules_use_named_stores() {
     let rules = Rules::new();
-    let by_code = rules.rule(declared("by-code", "4/min").store("sessions")).unwrap();
-    let by_settings = rules.rule(declared("by-settings", "4/min")).unwrap();
-    let other = rules.rule(declared("other", "4/min")).unwrap();
+    let by_code = rules.declare(rule_config("by-code", "4/min").store("sessions")).unwrap();
+    let by_settings = rules.declare(rule_config("by-settings", "4/min")).unwrap();
+    let other = rules.declare(rule_config("other", "4/min")).unwrap();
     let named = |address| {
         let its = RuleSettings::new().store("sessions");
         settings().on_outage(FailureMode::Closed).named_store("sessions", address).rule("by-settings", its)
     };
     let all = || [&by_code, &by_settings, &other].map(|rule| admitted(rule, 9));
-    rules.apply(named(away())).unwrap();
+    rules.apply(named(unavailable_store())).unwrap();
     assert_eq!(all(), [0, 0, 4]);
     // Memory is a store like others: also beside a default one that is none.
-    rules.apply(named(StoreAddress::Memory).store(Arc::new(Away))).unwrap();
+    rules.apply(named(StoreAddress::Memory).store(Arc::new(UnavailableStore))).unwrap();
     assert_eq!(all(), [4, 4, 0]);
     // One that settings do not have is the default one, which is told once.
-    let warned = told(Level::WARN, || {
-        rules.apply(settings().store(Arc::new(Away)).on_outage(FailureMode::Open)).unwrap();
+    let warned = count_events(Level::WARN, || {
+        rules.apply(settings().store(Arc::new(UnavailableStore)).on_outage(FailureMode::Open)).unwrap();
         rules.apply(settings()).unwrap();
     });
     assert_eq!((warned, all()), (1, [4, 4, 4]));
 }
 
 #[test]
-fn rule_name_with_two_quotas_is_an_error_that_names_both_places() {
+fn conflicting_quotas_error_names_both_locations() {
     let rules = Rules::new();
-    let (first, line) = (rules.rule(declared("login", "5/min")).unwrap(), line!());
+    let (first, line) = (rules.declare(rule_config("login", "5/min")).unwrap(), line!());
     for _ in 0..3 {
         // The same, or only the name, is no other.
-        rules.rule(declared("login", "5/min")).unwrap();
-        rules.rule(Declaration::of("login")).unwrap();
+        rules.declare(rule_config("login", "5/min")).unwrap();
+        rules.declare(RuleConfig::new("login")).unwrap();
     }
     for quota in ["6/min", "7/min"] {
-        let error = rules.rule(declared("login", quota)).unwrap_err().to_string();
+        let error = rules.declare(rule_config("login", quota)).unwrap_err().to_string();
         let second = format!("declared as `{quota}` at {}:{}", file!(), line!() - 1);
         assert!(error.contains(&second), "{error}");
         assert!(error.contains(&format!("as `5/min` at {}:{line}", file!())), "{error}");
@@ -254,11 +254,11 @@ fn rule_name_with_two_quotas_is_an_error_that_names_both_places() {
 }
 
 #[test]
-fn numbers_may_be_declared_where_the_rule_is_met_second() {
+fn second_declaration_may_add_quotas() {
     let rules = Rules::new();
-    let by_name = rules.rule(Declaration::of("login")).unwrap();
+    let by_name = rules.declare(RuleConfig::new("login")).unwrap();
     assert_eq!(admitted(&by_name, 9), 9, "without numbers nothing is limited");
-    let _numbers = rules.rule(declared("login", "5/min")).unwrap();
+    let _numbers = rules.declare(rule_config("login", "5/min")).unwrap();
     assert_eq!(admitted(&by_name, 9), 5);
     // From there on it is the first.
     rules.apply(Settings::new().mode(Mode::Enforce)).unwrap();
@@ -266,10 +266,10 @@ fn numbers_may_be_declared_where_the_rule_is_met_second() {
 }
 
 #[test]
-fn modes() {
+fn modes_enforce_shadow_and_off() {
     let rules = Rules::new();
     rules.apply(settings()).unwrap();
-    let rule = rules.rule(declared("login", "4/min")).unwrap();
+    let rule = rules.declare(rule_config("login", "4/min")).unwrap();
     let table = [(Mode::Off, 9), (Mode::Shadow, 9), (Mode::Enforce, 0)];
     for (mode, expected) in table {
         rules.apply(settings().mode(mode)).unwrap();
@@ -281,10 +281,11 @@ fn modes() {
 }
 
 #[test]
-fn slots_under_each_mode() {
+fn permits_under_each_mode() {
     let rules = Rules::new();
-    let rule = rules.rule(declared("jobs", "2 at once")).unwrap();
-    let held = |calls: usize| (0..calls).filter_map(|_| rule.hold_blocking("alice").ok()).collect::<Vec<_>>();
+    let rule = rules.declare(rule_config("jobs", "2 at once")).unwrap();
+    let held =
+        |calls: usize| (0..calls).filter_map(|_| rule.acquire_blocking("alice").ok()).collect::<Vec<_>>();
     assert_eq!(held(5).len(), 2);
     assert_eq!(held(5).len(), 2, "they came back");
     rules.apply(settings().mode(Mode::Shadow)).unwrap();
@@ -307,21 +308,21 @@ fn slots_under_each_mode() {
 
 /// A call that holds nothing takes no slot; it is let through while there is one, and that is told.
 #[test]
-fn calls_of_a_rule_that_counts_those_in_flight() {
+fn admit_does_not_take_concurrency_slots() {
     let rules = Rules::new();
-    let rule = rules.rule(declared("jobs", "2 at once")).unwrap();
-    let warned = told(Level::WARN, || assert_eq!(admitted(&rule, 9), 9));
+    let rule = rules.declare(rule_config("jobs", "2 at once")).unwrap();
+    let warned = count_events(Level::WARN, || assert_eq!(admitted(&rule, 9), 9));
     assert_eq!(warned, 1);
-    let _both = [rule.hold_blocking("alice").unwrap(), rule.hold_blocking("alice").unwrap()];
+    let _both = [rule.acquire_blocking("alice").unwrap(), rule.acquire_blocking("alice").unwrap()];
     assert_eq!(admitted(&rule, 9), 0);
 }
 
 #[test]
-fn a_hundred_at_once_get_what_there_is() {
+fn concurrent_calls_stay_within_quota() {
     let rules = Rules::new();
     // Nobody's patience lasts until there is more, nor ends while a hundred threads take their turns.
     for (name, by) in [("quick", Duration::ZERO), ("slow", Duration::from_secs(3_600))] {
-        let rule = rules.rule(declared(name, "10 per 52w").wait(by)).unwrap();
+        let rule = rules.declare(rule_config(name, "10 per 52w").wait(by)).unwrap();
         let barrier = Barrier::new(100);
         let admitted = AtomicUsize::new(0);
         thread::scope(|scope| {
@@ -338,9 +339,9 @@ fn a_hundred_at_once_get_what_there_is() {
 
 /// Whoever listens to what is told may be limited itself, by a rule that is met there for the first time.
 #[test]
-fn a_listener_may_declare_rules() {
-    struct Listener(Rules);
-    impl Subscriber for Listener {
+fn log_subscriber_may_declare_rules() {
+    struct DeclaringSubscriber(Rules);
+    impl Subscriber for DeclaringSubscriber {
         fn enabled(&self, metadata: &Metadata<'_>) -> bool {
             metadata.target().starts_with("tidegate")
         }
@@ -350,25 +351,25 @@ fn a_listener_may_declare_rules() {
         fn record(&self, _: &span::Id, _: &span::Record<'_>) {}
         fn record_follows_from(&self, _: &span::Id, _: &span::Id) {}
         fn event(&self, _: &Event<'_>) {
-            let _ = self.0.rule(declared("lines", "10/s")).unwrap().admit_blocking("", 1);
+            let _ = self.0.declare(rule_config("lines", "10/s")).unwrap().admit_blocking("", 1);
         }
         fn enter(&self, _: &span::Id) {}
         fn exit(&self, _: &span::Id) {}
     }
     let rules = Rules::new();
-    tracing::subscriber::with_default(Listener(rules.clone()), || {
+    tracing::subscriber::with_default(DeclaringSubscriber(rules.clone()), || {
         tracing::callsite::rebuild_interest_cache();
-        let _without_numbers = rules.rule(Declaration::of("login")).unwrap();
-        let _stray = rules.rule(declared("search", "1/s").store("nowhere")).unwrap();
+        let _without_numbers = rules.declare(RuleConfig::new("login")).unwrap();
+        let _stray = rules.declare(rule_config("search", "1/s").store("nowhere")).unwrap();
         rules.apply(settings()).unwrap();
     });
 }
 
 /// From memory to a store and back, while everybody calls: nobody fails, and nobody gets more than both give together.
 #[test]
-fn a_rule_that_moves_while_it_is_hammered() {
+fn quota_changes_under_load_keep_bound() {
     let rules = Rules::new();
-    let rule = rules.rule(declared("login", "100 per 52w")).unwrap();
+    let rule = rules.declare(rule_config("login", "100 per 52w")).unwrap();
     let (is_over, admitted) = (AtomicBool::new(false), AtomicUsize::new(0));
     thread::scope(|scope| {
         for _ in 0..4 {
@@ -378,7 +379,7 @@ fn a_rule_that_moves_while_it_is_hammered() {
                 }
             });
         }
-        let store: Arc<dyn Store> = Arc::new(Away);
+        let store: Arc<dyn Store> = Arc::new(UnavailableStore);
         while admitted.load(Ordering::Relaxed) < 100 {
             thread::yield_now();
         }

@@ -13,18 +13,18 @@ use tidegate_limiter::{
     FailureMode, Store, StoreError,
     store::{StoreFuture, StoreReply, StoreRequest},
 };
-use tidegate_overload::Cause;
+use tidegate_overload::CallError;
 use tidegate_rule::{
     Limited, Mode, RuleSettings, Rules, Settings,
     site::{
-        BreakerSettings, BreakerSite, BuildError, Capacity, Declaration, LimitSite, SettingError, Stopped,
-        declaration_of,
+        AdmitError, BreakerSettings, BreakerSite, BuildError, Capacity, LimitSite, RuleConfig, SettingError,
+        config_for_function,
     },
 };
 use tracing::{Event, Metadata, Subscriber, span};
 
 /// All places share the settings of the program: one story after the other.
-fn story() -> MutexGuard<'static, ()> {
+fn lock_global_rules() -> MutexGuard<'static, ()> {
     static ONE_AT_A_TIME: Mutex<()> = Mutex::new(());
     let story = ONE_AT_A_TIME.lock().unwrap_or_else(PoisonError::into_inner);
     Rules::global().apply(Settings::new()).unwrap();
@@ -32,9 +32,9 @@ fn story() -> MutexGuard<'static, ()> {
 }
 
 /// Whoever listens may pass the very place that is told of: where lines are sent is often limited.
-struct Listener(fn());
+struct CallbackSubscriber(fn());
 
-impl Subscriber for Listener {
+impl Subscriber for CallbackSubscriber {
     fn enabled(&self, metadata: &Metadata<'_>) -> bool {
         metadata.target().starts_with("tidegate")
     }
@@ -51,9 +51,9 @@ impl Subscriber for Listener {
 }
 
 #[test]
-fn listeners_may_pass_the_place_they_are_told_of() {
-    fn numberless() {
-        static SITE: LimitSite = LimitSite::new(|| Ok(Declaration::of("numberless")));
+fn log_subscriber_may_call_its_own_site() {
+    fn without_quota() {
+        static SITE: LimitSite = LimitSite::new(|| Ok(RuleConfig::new("numberless")));
         assert!(SITE.open().is_none());
     }
     fn broken() {
@@ -61,15 +61,15 @@ fn listeners_may_pass_the_place_they_are_told_of() {
         assert!(SITE.open().is_none());
     }
     fn broken_breaker() {
-        fn declare() -> Result<(Declaration, BreakerSettings), SettingError> {
-            BreakerSettings::builder().probes(0).build().map(|settings| (Declaration::of("broken"), settings))
+        fn declare() -> Result<(RuleConfig, BreakerSettings), SettingError> {
+            BreakerSettings::builder().probes(0).build().map(|settings| (RuleConfig::new("broken"), settings))
         }
         static SITE: BreakerSite = BreakerSite::new(declare);
-        assert!(SITE.try_pass().unwrap().is_none());
+        assert!(SITE.try_acquire().unwrap().is_none());
     }
-    let _story = story();
-    for pass in [numberless, broken, broken_breaker] {
-        tracing::subscriber::with_default(Listener(pass), || {
+    let _story = lock_global_rules();
+    for pass in [without_quota, broken, broken_breaker] {
+        tracing::subscriber::with_default(CallbackSubscriber(pass), || {
             tracing::callsite::rebuild_interest_cache();
             pass();
         });
@@ -79,139 +79,143 @@ fn listeners_may_pass_the_place_they_are_told_of() {
 /// Where code has no numbers, settings may give a number at once to those who hold nothing, and a rate to those who give
 /// back what they took.
 #[test]
-fn what_nobody_could_have_meant_is_told_of() {
-    static HELD: LimitSite = LimitSite::new(|| Ok(Declaration::of("held")));
-    static ASKED: LimitSite = LimitSite::new(|| Ok(Declaration::of("asked")));
-    static TAKEN: LimitSite = LimitSite::new(|| Ok(Declaration::of("taken")));
-    static TOLD: AtomicUsize = AtomicUsize::new(0);
-    let _story = story();
+fn mismatched_quota_kind_is_logged_once() {
+    static PERMIT_SITE: LimitSite = LimitSite::new(|| Ok(RuleConfig::new("held")));
+    static ADMIT_SITE: LimitSite = LimitSite::new(|| Ok(RuleConfig::new("asked")));
+    static RESERVE_SITE: LimitSite = LimitSite::new(|| Ok(RuleConfig::new("taken")));
+    static WARNINGS: AtomicUsize = AtomicUsize::new(0);
+    let _story = lock_global_rules();
     let settings = Settings::new().quota("asked", "1 at once").unwrap().quota("taken", "1 at once").unwrap();
     Rules::global().apply(settings.quota("held", "1/h").unwrap()).unwrap();
     let count = || {
-        TOLD.fetch_add(1, Ordering::Relaxed);
+        WARNINGS.fetch_add(1, Ordering::Relaxed);
     };
-    tracing::subscriber::with_default(Listener(count), || {
+    tracing::subscriber::with_default(CallbackSubscriber(count), || {
         tracing::callsite::rebuild_interest_cache();
         for _ in 0..3 {
-            assert!(ASKED.open().unwrap().ask("all", 1).is_ok());
-            assert!(TAKEN.open().unwrap().take("all", 1).is_ok());
-            assert!(HELD.open().unwrap().hold("all").is_ok());
+            assert!(ADMIT_SITE.open().unwrap().admit("all", 1).is_ok());
+            assert!(RESERVE_SITE.open().unwrap().reserve("all", 1).is_ok());
+            assert!(PERMIT_SITE.open().unwrap().acquire("all").is_ok());
         }
     });
-    assert_eq!(TOLD.load(Ordering::Relaxed), 3);
+    assert_eq!(WARNINGS.load(Ordering::Relaxed), 3);
 }
 
 /// Every call of the second place is refused, by every verb, and the error is logged once. The first place goes on.
 #[test]
 fn conflicting_quotas_of_one_rule_are_refused() {
-    static FIRST: LimitSite = LimitSite::new(|| Declaration::of("contested").quota("2/h"));
-    static SECOND: LimitSite = LimitSite::new(|| Declaration::of("contested").quota("9/h"));
+    static FIRST: LimitSite = LimitSite::new(|| RuleConfig::new("contested").quota("2/h"));
+    static SECOND: LimitSite = LimitSite::new(|| RuleConfig::new("contested").quota("9/h"));
     static SHADOW: LimitSite =
-        LimitSite::new(|| Ok(Declaration::of("contested").quota("9/h")?.mode(Mode::Shadow)));
+        LimitSite::new(|| Ok(RuleConfig::new("contested").quota("9/h")?.mode(Mode::Shadow)));
     static REPORTED: AtomicUsize = AtomicUsize::new(0);
-    let _story = story();
+    let _story = lock_global_rules();
     let count = || {
         REPORTED.fetch_add(1, Ordering::Relaxed);
     };
-    fn refused<T>(stopped: Stopped<T>) -> Limited {
+    fn refused<T>(stopped: AdmitError<T>) -> Limited {
         match stopped {
-            Stopped::Refused(limited) => limited,
-            Stopped::Waiting(_) => panic!("there is nothing to wait for"),
+            AdmitError::Limited(limited) => limited,
+            AdmitError::Pending(_) => panic!("there is nothing to wait for"),
         }
     }
-    tracing::subscriber::with_default(Listener(count), || {
+    tracing::subscriber::with_default(CallbackSubscriber(count), || {
         tracing::callsite::rebuild_interest_cache();
-        assert!(FIRST.open().unwrap().ask("all", 1).is_ok());
+        assert!(FIRST.open().unwrap().admit("all", 1).is_ok());
         let opened = SECOND.open().unwrap();
         let refusals = [
-            opened.ask("all", 1).map_err(refused).unwrap_err(),
-            opened.ask_blocking("all", 1).unwrap_err(),
-            opened.take("all", 1).map_err(refused).unwrap_err(),
-            opened.take_blocking("all", 1).unwrap_err(),
-            opened.hold("all").map_err(refused).map(drop).unwrap_err(),
-            opened.hold_blocking("all").map(drop).unwrap_err(),
+            opened.admit("all", 1).map_err(refused).unwrap_err(),
+            opened.admit_blocking("all", 1).unwrap_err(),
+            opened.reserve("all", 1).map_err(refused).unwrap_err(),
+            opened.reserve_blocking("all", 1).unwrap_err(),
+            opened.acquire("all").map_err(refused).map(drop).unwrap_err(),
+            opened.acquire_blocking("all").map(drop).unwrap_err(),
         ];
         for limited in refusals {
-            assert!(matches!(limited.cause(), Cause::Misconfigured(_)), "{limited}");
+            assert!(matches!(limited.cause(), CallError::Misconfigured(_)), "{limited}");
             let text = limited.to_string();
             let named = ["`contested`", "`2/h", "`9/h", "sites.rs", "give one of them another name"];
             assert!(named.iter().all(|part| text.contains(part)), "{text}");
-            assert!(!limited.told().contains("sites.rs"), "clients do not read paths: {}", limited.told());
+            assert!(
+                !limited.client_message().contains("sites.rs"),
+                "clients do not read paths: {}",
+                limited.client_message()
+            );
         }
         assert_eq!(REPORTED.load(Ordering::Relaxed), 1);
         assert!(SHADOW.open().is_none(), "an attribute in shadow mode refuses nothing");
     });
     assert_eq!(REPORTED.load(Ordering::Relaxed), 2);
-    assert!(FIRST.open().unwrap().ask("all", 1).is_ok(), "the second place took nothing");
+    assert!(FIRST.open().unwrap().admit("all", 1).is_ok(), "the second place took nothing");
     for mode in [Mode::Shadow, Mode::Off] {
         let settings = Settings::new().rule("contested", RuleSettings::new().mode(mode));
         Rules::global().apply(settings).unwrap();
         assert!(SECOND.open().is_none(), "{mode:?}");
     }
     Rules::global().apply(Settings::new()).unwrap();
-    assert!(SECOND.open().unwrap().ask_blocking("all", 1).is_err());
+    assert!(SECOND.open().unwrap().admit_blocking("all", 1).is_err());
 }
 
 #[test]
 fn conflicting_breakers_of_one_name_are_refused() {
-    fn breaker(probes: u32) -> Result<(Declaration, BreakerSettings), SettingError> {
+    fn breaker(probes: u32) -> Result<(RuleConfig, BreakerSettings), SettingError> {
         let settings = BreakerSettings::builder().probes(probes).build()?;
-        Ok((Declaration::of("contested breaker"), settings))
+        Ok((RuleConfig::new("contested breaker"), settings))
     }
     static FIRST: BreakerSite = BreakerSite::new(|| breaker(1));
     static SAME: BreakerSite = BreakerSite::new(|| breaker(1));
     static SECOND: BreakerSite = BreakerSite::new(|| breaker(2));
-    let _story = story();
-    assert!(FIRST.try_pass().unwrap().is_some());
-    assert!(SAME.try_pass().unwrap().is_some());
-    let limited = SECOND.try_pass().map(|_| ()).unwrap_err();
-    assert!(matches!(limited.cause(), Cause::Misconfigured(_)), "{limited}");
+    let _story = lock_global_rules();
+    assert!(FIRST.try_acquire().unwrap().is_some());
+    assert!(SAME.try_acquire().unwrap().is_some());
+    let limited = SECOND.try_acquire().map(|_| ()).unwrap_err();
+    assert!(matches!(limited.cause(), CallError::Misconfigured(_)), "{limited}");
     assert!(limited.to_string().contains("`contested breaker`"), "{limited}");
     let settings = Settings::new().rule("contested breaker", RuleSettings::new().mode(Mode::Shadow));
     Rules::global().apply(settings).unwrap();
-    assert!(SECOND.try_pass().unwrap().is_none());
+    assert!(SECOND.try_acquire().unwrap().is_none());
 }
 
 /// A place without numbers takes those of another, whichever is called first.
 #[test]
 fn reference_to_a_rule_of_a_function_is_no_conflict_in_either_order() {
-    fn declare<T>(within: T) -> Result<Declaration, BuildError> {
-        declaration_of(within, "").quota("1/h")
+    fn declare<T>(within: T) -> Result<RuleConfig, BuildError> {
+        config_for_function(within, "").quota("1/h")
     }
     mod early {
-        pub(super) fn within() {}
+        pub(super) fn marker() {}
     }
     mod late {
-        pub(super) fn within() {}
+        pub(super) fn marker() {}
     }
-    static EARLY: LimitSite = LimitSite::new(|| declare(early::within));
-    static LATE: LimitSite = LimitSite::new(|| declare(late::within));
-    static OF_EARLY: LimitSite = LimitSite::new(|| Ok(Declaration::of(EARLY_NAME)));
-    static OF_LATE: LimitSite = LimitSite::new(|| Ok(Declaration::of(LATE_NAME)));
+    static EARLY: LimitSite = LimitSite::new(|| declare(early::marker));
+    static LATE: LimitSite = LimitSite::new(|| declare(late::marker));
+    static EARLY_REFERENCE: LimitSite = LimitSite::new(|| Ok(RuleConfig::new(EARLY_NAME)));
+    static LATE_REFERENCE: LimitSite = LimitSite::new(|| Ok(RuleConfig::new(LATE_NAME)));
     const EARLY_NAME: &str = "reference_to_a_rule_of_a_function_is_no_conflict_in_either_order::early";
     const LATE_NAME: &str = "reference_to_a_rule_of_a_function_is_no_conflict_in_either_order::late";
-    let _story = story();
-    for sites in [[&OF_EARLY, &EARLY], [&LATE, &OF_LATE]] {
+    let _story = lock_global_rules();
+    for sites in [[&EARLY_REFERENCE, &EARLY], [&LATE, &LATE_REFERENCE]] {
         for site in sites {
             site.open();
         }
-        let admitted = sites.map(|site| site.open().unwrap().ask_blocking("all", 1).is_ok());
+        let admitted = sites.map(|site| site.open().unwrap().admit_blocking("all", 1).is_ok());
         assert_eq!(admitted, [true, false], "one counter for both");
     }
 }
 
 /// A store that never answers.
 #[derive(Debug)]
-struct Away;
+struct FailingStore;
 
-impl Store for Away {
+impl Store for FailingStore {
     fn execute(&self, _: StoreRequest) -> StoreFuture<Result<StoreReply, StoreError>> {
         Box::pin(async { Err(StoreError::Unavailable("not here".to_owned())) })
     }
 }
 
 /// Calls from four threads while settings change, a thousand times, with a call between any two.
-fn hammer(call: impl Fn() + Sync, settings: impl Fn(usize) -> Settings) {
+fn call_while_applying(call: impl Fn() + Sync, settings: impl Fn(usize) -> Settings) {
     let (calls, is_over) = (AtomicUsize::new(0), AtomicBool::new(false));
     let keep_calling = || {
         while !is_over.load(Ordering::Relaxed) {
@@ -238,28 +242,28 @@ fn hammer(call: impl Fn() + Sync, settings: impl Fn(usize) -> Settings) {
 }
 
 /// To change a quota is to look at all places of a table: here there are few.
-fn small(name: &'static str, quota: &str) -> Result<Declaration, BuildError> {
-    Ok(Declaration::of(name).quota(quota)?.capacity(Capacity::Keys(16)))
+fn small_rule(name: &'static str, quota: &str) -> Result<RuleConfig, BuildError> {
+    Ok(RuleConfig::new(name).quota(quota)?.capacity(Capacity::Keys(16)))
 }
 
-fn ask(site: &LimitSite, is_kept: bool) -> Result<(), Limited> {
+fn call_site(site: &LimitSite, is_kept: bool) -> Result<(), Limited> {
     let Some(opened) = site.open() else { return Ok(()) };
     match is_kept {
-        true => opened.ask_blocking("all", 1),
-        false => opened.take_blocking("all", 1).map(drop),
+        true => opened.admit_blocking("all", 1),
+        false => opened.reserve_blocking("all", 1).map(drop),
     }
 }
 
 #[test]
-fn other_numbers_under_fire_never_add_up() {
-    static SITE: LimitSite = LimitSite::new(|| small("numbers", "50 per 52w"));
-    let _story = story();
+fn rate_changes_under_load_never_add_up() {
+    static SITE: LimitSite = LimitSite::new(|| small_rule("numbers", "50 per 52w"));
+    let _story = lock_global_rules();
     let admitted = AtomicUsize::new(0);
     let quotas = ["40 per 52w", "10 per 52w", "100 per 52w", "60 per 52w burst 100"];
-    hammer(
+    call_while_applying(
         || {
-            let _ = ask(&SITE, false);
-            admitted.fetch_add(usize::from(ask(&SITE, true).is_ok()), Ordering::Relaxed);
+            let _ = call_site(&SITE, false);
+            admitted.fetch_add(usize::from(call_site(&SITE, true).is_ok()), Ordering::Relaxed);
         },
         |step| Settings::new().quota("numbers", quotas[step % quotas.len()]).unwrap(),
     );
@@ -267,14 +271,14 @@ fn other_numbers_under_fire_never_add_up() {
 }
 
 #[test]
-fn other_numbers_at_once_under_fire_never_add_up() {
-    static SITE: LimitSite = LimitSite::new(|| small("slots", "3 at once"));
-    let _story = story();
+fn concurrency_changes_under_load_never_add_up() {
+    static SITE: LimitSite = LimitSite::new(|| small_rule("slots", "3 at once"));
+    let _story = lock_global_rules();
     let (in_flight, most) = (AtomicUsize::new(0), AtomicUsize::new(0));
     let quotas = ["1 at once", "3 at once", "2 at once"];
-    hammer(
+    call_while_applying(
         || {
-            if let Ok(_held) = SITE.open().unwrap().hold_blocking("all") {
+            if let Ok(_held) = SITE.open().unwrap().acquire_blocking("all") {
                 most.fetch_max(in_flight.fetch_add(1, Ordering::SeqCst) + 1, Ordering::SeqCst);
                 thread::yield_now();
                 in_flight.fetch_sub(1, Ordering::SeqCst);
@@ -288,11 +292,11 @@ fn other_numbers_at_once_under_fire_never_add_up() {
 
 /// Everything that can change changes: nobody panics or hangs, and in the end it is as it was declared.
 #[test]
-fn a_place_that_is_all_the_time_something_else() {
+fn any_change_under_load_ends_consistent() {
     static SITE: LimitSite =
-        LimitSite::new(|| Ok(Declaration::of("anything").quota("50 per 52w")?.capacity(Capacity::Keys(16))));
-    let _story = story();
-    let store: Arc<dyn Store> = Arc::new(Away);
+        LimitSite::new(|| Ok(RuleConfig::new("anything").quota("50 per 52w")?.capacity(Capacity::Keys(16))));
+    let _story = lock_global_rules();
+    let store: Arc<dyn Store> = Arc::new(FailingStore);
     let quotas = [
         "5/s",
         "10 per 52w sliding-log",
@@ -302,10 +306,10 @@ fn a_place_that_is_all_the_time_something_else() {
     ];
     let modes = [Mode::Enforce, Mode::Shadow, Mode::Off];
     let outages = [FailureMode::Open, FailureMode::Closed, FailureMode::Local { nodes: 2 }];
-    hammer(
+    call_while_applying(
         || {
-            let _ = (ask(&SITE, true), ask(&SITE, false));
-            let _held = SITE.open().map(|opened| opened.hold_blocking("all"));
+            let _ = (call_site(&SITE, true), call_site(&SITE, false));
+            let _held = SITE.open().map(|opened| opened.acquire_blocking("all"));
         },
         |step| {
             let rule = RuleSettings::new().quota(quotas[step % quotas.len()]).unwrap();
@@ -315,5 +319,5 @@ fn a_place_that_is_all_the_time_something_else() {
         },
     );
     Rules::global().apply(Settings::new().quota("anything", "4 per 51w").unwrap()).unwrap();
-    assert_eq!((0..10).filter(|_| ask(&SITE, true).is_ok()).count(), 4);
+    assert_eq!((0..10).filter(|_| call_site(&SITE, true).is_ok()).count(), 4);
 }

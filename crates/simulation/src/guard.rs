@@ -3,8 +3,8 @@
 use std::fmt;
 use tidegate_core::Micros;
 use tidegate_overload::{
-    BreakerSettings, ClientThrottleSettings, Report,
-    adaptive::{Call, Controller},
+    BreakerSettings, CallOutcome, ClientThrottleSettings,
+    adaptive::{CallSample, Controller},
     breaker::{BreakerMachine, Generation},
     error_rate::ClientThrottleState,
 };
@@ -15,7 +15,7 @@ pub trait SimulatedGuard: fmt::Debug {
     fn admit(&mut self, now: Micros, roll: f64) -> Option<SimulatedPermit>;
 
     /// An attempt that was let through has ended.
-    fn finish(&mut self, pass: SimulatedPermit, now: Micros, report: Report);
+    fn finish(&mut self, pass: SimulatedPermit, now: Micros, report: CallOutcome);
 
     /// On which side it stands.
     fn side(&self) -> GuardSide {
@@ -57,7 +57,7 @@ impl SimulatedGuard for NoGuard {
         Some(SimulatedPermit { start: now, in_flight: 0, generation: 0 })
     }
 
-    fn finish(&mut self, _pass: SimulatedPermit, _now: Micros, _report: Report) {}
+    fn finish(&mut self, _pass: SimulatedPermit, _now: Micros, _report: CallOutcome) {}
 }
 
 /// So many in flight, always.
@@ -82,7 +82,7 @@ impl SimulatedGuard for FixedGuard {
         })
     }
 
-    fn finish(&mut self, _pass: SimulatedPermit, _now: Micros, _report: Report) {
+    fn finish(&mut self, _pass: SimulatedPermit, _now: Micros, _report: CallOutcome) {
         self.in_flight -= 1;
     }
 
@@ -113,10 +113,15 @@ impl SimulatedGuard for AdaptiveGuard {
         })
     }
 
-    fn finish(&mut self, pass: SimulatedPermit, now: Micros, report: Report) {
+    fn finish(&mut self, pass: SimulatedPermit, now: Micros, report: CallOutcome) {
         self.in_flight -= 1;
-        let report = if report == Report::Failure { Report::Ignored } else { report };
-        self.controller.record(Call { start: pass.start, end: now, in_flight: pass.in_flight, report });
+        let report = if report == CallOutcome::Failure { CallOutcome::Ignored } else { report };
+        self.controller.record(CallSample {
+            start: pass.start,
+            end: now,
+            in_flight: pass.in_flight,
+            outcome: report,
+        });
     }
 
     fn limit(&self) -> Option<u32> {
@@ -143,12 +148,12 @@ impl BreakerGuard {
 impl SimulatedGuard for BreakerGuard {
     fn admit(&mut self, now: Micros, roll: f64) -> Option<SimulatedPermit> {
         self.roll = roll;
-        let generation = self.breaker.try_pass(now, roll).ok()?;
+        let generation = self.breaker.try_acquire(now, roll).ok()?;
         Some(SimulatedPermit { start: now, in_flight: 0, generation: generation.0 })
     }
 
-    fn finish(&mut self, pass: SimulatedPermit, now: Micros, report: Report) {
-        self.breaker.report(Generation(pass.generation), report, now.since(pass.start), now, self.roll);
+    fn finish(&mut self, pass: SimulatedPermit, now: Micros, report: CallOutcome) {
+        self.breaker.record(Generation(pass.generation), report, now.since(pass.start), now, self.roll);
     }
 
     fn side(&self) -> GuardSide {
@@ -171,12 +176,12 @@ impl ThrottleGuard {
 
 impl SimulatedGuard for ThrottleGuard {
     fn admit(&mut self, now: Micros, roll: f64) -> Option<SimulatedPermit> {
-        self.throttle.try_pass(now, roll).ok()?;
+        self.throttle.try_acquire(now, roll).ok()?;
         Some(SimulatedPermit { start: now, in_flight: 0, generation: 0 })
     }
 
-    fn finish(&mut self, pass: SimulatedPermit, now: Micros, report: Report) {
-        self.throttle.report(pass.start, report, now);
+    fn finish(&mut self, pass: SimulatedPermit, now: Micros, report: CallOutcome) {
+        self.throttle.record(pass.start, report, now);
     }
 
     fn side(&self) -> GuardSide {

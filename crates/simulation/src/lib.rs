@@ -11,12 +11,12 @@
 //!
 //! ```
 //! use tidegate_core::Micros;
-//! use tidegate_overload::adaptive_guard::Anchored;
+//! use tidegate_overload::adaptive_guard::LatencyTarget;
 //! use tidegate_simulation::{AdaptiveGuard, NoGuard, Scenario, Surge};
 //!
 //! let scenario = Scenario::surge(Surge::TenTimes).with_seconds(2);
 //! let without = scenario.play(NoGuard);
-//! let with = scenario.play(AdaptiveGuard::new(Anchored::new(Micros::from_millis(20))?));
+//! let with = scenario.play(AdaptiveGuard::new(LatencyTarget::new(Micros::from_millis(20))?));
 //! assert!(with.goodput_during_change() > 2.0 * without.goodput_during_change());
 //! # Ok::<(), tidegate_core::SettingError>(())
 //! ```

@@ -12,8 +12,8 @@ use crate::{
 };
 use tidegate_core::{Micros, SettingError};
 use tidegate_overload::{
-    BreakerSettings, ClientThrottleSettings, Report,
-    adaptive::{Aimd, Anchored, Bounds, Gradient2, Vegas},
+    BreakerSettings, CallOutcome, ClientThrottleSettings,
+    adaptive::{Aimd, Bounds, Gradient2, LatencyTarget, Vegas},
 };
 
 /// A guard that can be called by name, anew for each scene.
@@ -51,7 +51,7 @@ const PRESETS: &[GuardPreset] = &[
         "in the client: open for 200ms when half of the last 200ms' calls fail or time out",
         |_| {
             let settings = BreakerSettings::builder()
-                .over_time(FIFTH_SECOND)
+                .time_window(FIFTH_SECOND)
                 .open_for(FIFTH_SECOND)
                 .backoff(1.0, FIFTH_SECOND);
             Ok(Box::new(BreakerGuard::new(settings.build()?)))
@@ -61,7 +61,7 @@ const PRESETS: &[GuardPreset] = &[
         "throttle",
         "in the client, as in Google's SRE book: no more than twice what is answered",
         |_| {
-            let settings = ClientThrottleSettings::builder().over_time(SECOND);
+            let settings = ClientThrottleSettings::builder().window(SECOND);
             Ok(Box::new(ThrottleGuard::new(settings.build()?)))
         },
     ),
@@ -79,7 +79,7 @@ const PRESETS: &[GuardPreset] = &[
     GuardPreset::new(
         "anchored",
         "the default: a gradient with a latency target of 20ms that checks throughput",
-        |_| adaptive_guard(Anchored::new(LATENCY_TARGET)?.bounds(Bounds::default())),
+        |_| adaptive_guard(LatencyTarget::new(LATENCY_TARGET)?.bounds(Bounds::default())),
     ),
 ];
 
@@ -104,7 +104,7 @@ impl SimulatedGuard for Box<dyn SimulatedGuard> {
         (**self).admit(now, roll)
     }
 
-    fn finish(&mut self, pass: SimulatedPermit, now: Micros, report: Report) {
+    fn finish(&mut self, pass: SimulatedPermit, now: Micros, report: CallOutcome) {
         (**self).finish(pass, now, report);
     }
 

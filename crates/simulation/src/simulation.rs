@@ -9,7 +9,7 @@ use crate::{
 use fastrand::Rng;
 use std::{cmp::Reverse, collections::BinaryHeap};
 use tidegate_core::Micros;
-use tidegate_overload::Report;
+use tidegate_overload::CallOutcome;
 
 /// Lets a scene happen.
 pub(crate) fn run(scene: &Scenario, guard: impl SimulatedGuard) -> SimulationResult {
@@ -105,7 +105,7 @@ impl<G: SimulatedGuard> SimulationRun<'_, G> {
         let AdmittedAttempt { permit: pass, retries: tries, is_awaited } = self.calls[call];
         self.calls[call].is_awaited = false;
         if self.guard.side() == GuardSide::Server || is_awaited {
-            let report = if ending == CallEnd::Success { Report::Success } else { Report::Failure };
+            let report = if ending == CallEnd::Success { CallOutcome::Success } else { CallOutcome::Failure };
             self.guard.finish(pass, now, report);
         }
         match ending {
@@ -125,7 +125,7 @@ impl<G: SimulatedGuard> SimulationRun<'_, G> {
         }
         self.calls[call].is_awaited = false;
         if self.guard.side() == GuardSide::Client {
-            self.guard.finish(pass, now, Report::Failure);
+            self.guard.finish(pass, now, CallOutcome::Failure);
         }
         self.fail(now, tries);
     }

@@ -3,14 +3,14 @@
 #![allow(clippy::unwrap_used, reason = "this is how a test fails")]
 
 use tidegate_core::Micros;
-use tidegate_overload::adaptive::{Anchored, Bounds, Gradient2};
+use tidegate_overload::adaptive::{Bounds, Gradient2, LatencyTarget};
 use tidegate_simulation::{
     AdaptiveGuard, FixedGuard, NoGuard, Scenario, SimulatedGuard, SimulationResult, Surge, guard_presets,
 };
 
 /// The default controller, for calls that should take at most twenty milliseconds.
 fn default_guard() -> AdaptiveGuard {
-    AdaptiveGuard::new(Anchored::new(Micros::from_millis(20)).unwrap())
+    AdaptiveGuard::new(LatencyTarget::new(Micros::from_millis(20)).unwrap())
 }
 
 fn rejected_after(result: &SimulationResult, start: Micros) -> u32 {
@@ -84,7 +84,7 @@ fn default_guard_rejects_nothing_when_healthy() {
 fn default_guard_converges_from_any_initial_limit() {
     for initial in [1, 5, 100, 1_000] {
         let bounds = Bounds::new(1, initial, 1_000).unwrap();
-        let controller = Anchored::new(Micros::from_millis(20)).unwrap().bounds(bounds);
+        let controller = LatencyTarget::new(Micros::from_millis(20)).unwrap().bounds(bounds);
         let scene = Scenario { change_start: Micros::ZERO, ..Scenario::surge(Surge::TenTimes) };
         let story = scene.run(AdaptiveGuard::new(controller));
         let late = story.goodput(Micros::from_millis(1_500), scene.change_end);

@@ -13,24 +13,25 @@ use actix_web::{
 };
 use std::{error::Error, io, net::TcpListener};
 use tidegate::{
-    BuildError, Declaration, Gate, Limited, RequestLimit,
+    BuildError, Gate, Limited, RequestLimit, RuleConfig,
     actix::{FactsMiddleware, LimitMiddleware},
     limit,
     rule::{
-        Charge,
-        request::{Reply, key},
+        ChargePolicy,
+        request::{ResponseHead, key},
     },
 };
 
 /// The rules of the shop. They are made once, and all workers ask the same.
 fn gate() -> Result<Gate, BuildError> {
-    let client = RequestLimit::of(Declaration::of("client").quota("1000/h burst 100")?)?.key(key::peer());
-    let login = RequestLimit::of(Declaration::of("login").quota("3/h")?)?
+    let client =
+        RequestLimit::from_config(RuleConfig::new("client").quota("1000/h burst 100")?)?.key(key::peer());
+    let login = RequestLimit::from_config(RuleConfig::new("login").quota("3/h")?)?
         .key(key::peer())
         .routes(["/login"])
-        .charge(Charge::only_if(|reply: &dyn Reply| reply.status() == 401));
+        .charge(ChargePolicy::only_if(|reply: &dyn ResponseHead| reply.status() == 401));
     // Held until the last byte has been sent.
-    let downloads = RequestLimit::of(Declaration::of("downloads").quota("2 at once")?)?
+    let downloads = RequestLimit::from_config(RuleConfig::new("downloads").quota("2 at once")?)?
         .key(key::peer())
         .routes(["/download/*"]);
     Ok(Gate::new([client, login, downloads]))

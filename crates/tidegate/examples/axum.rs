@@ -26,12 +26,12 @@ use std::{
     task::{Context, Poll},
 };
 use tidegate::{
-    Declaration, Limited, RequestLimit, Rules,
+    Limited, RequestLimit, RuleConfig, Rules,
     bandwidth::Bandwidth,
     limit,
     rule::{
-        Charge,
-        request::{Reply, key},
+        ChargePolicy,
+        request::{ResponseHead, key},
     },
     tower::{
         BandwidthLayer, FactsLayer, LimitLayer, RequestBandwidth, RequestFacts,
@@ -55,24 +55,24 @@ enum CustomerPlan {
 
 /// The whole application, under the rules of this program.
 pub(crate) fn app(rules: &Rules) -> Result<Router, Box<dyn Error>> {
-    let rule = |declaration| rules.rule(declaration).map(RequestLimit::new);
+    let rule = |declaration| rules.declare(declaration).map(RequestLimit::new);
 
     // Only logins that fail count, so that nobody is locked out by logging in often.
-    let login = rule(Declaration::of("login").quota("5/min")?)?
+    let login = rule(RuleConfig::new("login").quota("5/min")?)?
         .key(key::peer())
-        .charge(Charge::only_if(|reply: &dyn Reply| reply.status() == 401));
+        .charge(ChargePolicy::only_if(|reply: &dyn ResponseHead| reply.status() == 401));
     // Each customer by its plan; who has no key is counted by address, as a free one.
-    let plans = Declaration::of("api").tiers(["3/min".parse()?, "1000/min".parse()?]);
+    let plans = RuleConfig::new("api").tiers(["3/min".parse()?, "1000/min".parse()?]);
     let api = rule(plans)?
         .key(extension(|customer: &Customer| Some(customer.name.as_str().into())).or(key::peer()))
         .tier(|head| {
             find_extension(head).map_or(CustomerPlan::Free, |customer: &Customer| customer.plan) as usize
         });
     // Downloads hold their place until the last byte has been sent.
-    let downloads = rule(Declaration::of("downloads").quota("2 at once")?)?.key(key::peer());
+    let downloads = rule(RuleConfig::new("downloads").quota("2 at once")?)?.key(key::peer());
     let bandwidths = Bandwidth::builder().build_keyed("256kB/s")?;
     // And everything together, whoever it is.
-    let everything = rule(Declaration::of("everything").quota("1000/s")?)?;
+    let everything = rule(RuleConfig::new("everything").quota("1000/s")?)?;
 
     let downloads = Router::new()
         .route("/download", get(download))

@@ -16,7 +16,7 @@ use std::{
     time::Duration,
 };
 use tidegate::{
-    Declaration, RequestLimit,
+    RequestLimit, RuleConfig,
     rule::{Settings, request::key},
     tower::LimitLayer,
 };
@@ -26,7 +26,7 @@ use tokio::net::TcpListener;
 pub(crate) fn app(settings: Settings) -> Result<Router, Box<dyn Error>> {
     let rules = tidegate::rules();
     rules.apply(settings)?;
-    let visits = rules.rule(Declaration::of("visits").quota("5/min")?)?;
+    let visits = rules.declare(RuleConfig::new("visits").quota("5/min")?)?;
     let layer = LimitLayer::new(RequestLimit::new(visits).key(key::peer()));
     Ok(Router::new().route("/", get(async || "hello\n")).layer(layer))
 }
@@ -35,7 +35,7 @@ pub(crate) fn app(settings: Settings) -> Result<Router, Box<dyn Error>> {
 async fn main() -> Result<(), Box<dyn Error>> {
     let settings = || match env::args().nth(1) {
         // On a machine that is busy with other things Redis needs more than the usual 5 ms, after which each decides alone.
-        Some(url) => Settings::new().store_at(url).deadline(Duration::from_millis(250)),
+        Some(url) => Settings::new().store_url(url).deadline(Duration::from_millis(250)),
         None => Settings::new(),
     };
     let serve = async |port: u16| -> Result<(), Box<dyn Error>> {

@@ -8,7 +8,7 @@
 
 use std::{error::Error, io, net::SocketAddr, process::ExitCode};
 use tidegate::{
-    Declaration, Gate, RequestLimit, Rules,
+    Gate, RequestLimit, RuleConfig, Rules,
     limiter::Semaphore,
     rule::request::key,
     tower::{ConcurrencyLayer, LimitLayer, RuleInterceptor},
@@ -29,12 +29,12 @@ async fn serve(listener: TcpListener) -> Result<(), ExampleServerError> {
     let rules = Rules::new();
 
     // A layer sees every call before it is read, and answers with a status of gRPC: five an hour from one address.
-    let per_client = rules.rule(Declaration::of("per-client").quota("5/h")?)?;
+    let per_client = rules.declare(RuleConfig::new("per-client").quota("5/h")?)?;
     let gate = Gate::new([RequestLimit::new(per_client).key(key::peer())]);
     let slots = Semaphore::new(100)?;
 
     // An interceptor belongs to one service, and sees metadata: three an hour for each tenant.
-    let per_tenant = rules.rule(Declaration::of("per-tenant").quota("3/h")?)?;
+    let per_tenant = rules.declare(RuleConfig::new("per-tenant").quota("3/h")?)?;
     let per_tenant = RequestLimit::new(per_tenant).key(key::header("x-tenant")?);
     let (_reporter, health) = tonic_health::server::health_reporter();
     let health = InterceptedService::new(health, RuleInterceptor::new(per_tenant)?);

@@ -1,6 +1,6 @@
 //! The policy file of a program.
 
-use tidegate_rule::{Connect, Rules};
+use tidegate_rule::{ConnectStore, Rules};
 
 #[cfg(feature = "policy")]
 pub use file::{PolicyStatus, init, policy_status, reload};
@@ -8,12 +8,12 @@ pub use file::{PolicyStatus, init, policy_status, reload};
 /// Rules apart from those of the program, which connect to stores as those do: for tests, and for a program that serves
 /// several others.
 pub fn rules() -> Rules {
-    with_connector(Rules::global()).sibling()
+    with_connector(Rules::global()).with_same_connect()
 }
 
 fn with_connector(rules: &Rules) -> &Rules {
     if let Some(connect) = STORE_CONNECTOR {
-        rules.connect_by(connect);
+        rules.set_connect(connect);
     }
     rules
 }
@@ -160,10 +160,10 @@ mod file {
 }
 
 #[cfg(not(feature = "redis"))]
-const STORE_CONNECTOR: Option<Connect> = None;
+const STORE_CONNECTOR: Option<ConnectStore> = None;
 
 #[cfg(feature = "redis")]
-const STORE_CONNECTOR: Option<Connect> = Some(|connection| {
+const STORE_CONNECTOR: Option<ConnectStore> = Some(|connection| {
     // The thread of stores ends with the process.
     let mut builder = tidegate_redis::RedisStore::builder().bind_to_runtime();
     if let Some(prefix) = connection.prefix {

@@ -24,7 +24,7 @@
 //! | [`FallbackStore`], [`FailureMode`] | where a fleet counts; what is decided while it is unavailable |
 //! | [`Rule`], [`Rules`] | a limit with a name that a policy file can change; all rules of a program |
 //! | [`Gate`], [`Verdict`] | rules for requests, asked together; what they decided |
-//! | [`Limited`], [`Cause`] | the error of a call that was refused, and why |
+//! | [`Limited`], [`CallError`] | the error of a call that was refused, and why |
 //!
 //! | module | holds |
 //! |---|---|
@@ -61,9 +61,9 @@ pub use tidegate_limiter::{
 };
 #[cfg(feature = "macros")]
 pub use tidegate_macros::{breaker, concurrency, limit};
-pub use tidegate_overload::{Cause, Report};
+pub use tidegate_overload::{CallError, CallOutcome};
 #[cfg(feature = "tokio")]
-pub use tidegate_rule::{Declaration, Gate, Limited, RequestLimit, Rule, Rules, Verdict};
+pub use tidegate_rule::{Gate, Limited, RequestLimit, Rule, RuleConfig, Rules, Verdict};
 
 /// Quotas, algorithms and decisions, without a clock.
 pub use tidegate_core as core;

@@ -220,7 +220,7 @@ async fn root() -> String {
 
 mod names {
     use super::*;
-    use tidegate::{Cause, breaker};
+    use tidegate::{CallError, breaker};
 
     #[limit("10/h burst 3")]
     pub(super) fn price() -> Result<(), Limited> {
@@ -280,7 +280,7 @@ mod names {
         elsewhere::fare().unwrap();
         let limited = other::elsewhere::fare().unwrap_err();
         assert_eq!(limited.rule(), "elsewhere::fare");
-        assert!(matches!(limited.cause(), Cause::Misconfigured(_)), "{limited}");
+        assert!(matches!(limited.cause(), CallError::Misconfigured(_)), "{limited}");
         let text = limited.to_string();
         let named = [
             "`attributes::names::elsewhere::fare`",
@@ -291,7 +291,7 @@ mod names {
         assert!(named.iter().all(|part| text.contains(part)), "{text}");
         elsewhere::rate().unwrap();
         let limited = other::elsewhere::rate().unwrap_err();
-        assert!(matches!(limited.cause(), Cause::Misconfigured(_)), "{limited}");
+        assert!(matches!(limited.cause(), CallError::Misconfigured(_)), "{limited}");
     }
 
     #[limit("10/h burst 3", rule = "one rule")]

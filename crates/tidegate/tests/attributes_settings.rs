@@ -16,7 +16,7 @@ use std::{
     time::Duration,
 };
 use tidegate::{
-    Clock, FailureMode, Limited, Report, Rules, breaker, concurrency,
+    CallOutcome, Clock, FailureMode, Limited, Rules, breaker, concurrency,
     core::Micros,
     limit,
     limiter::{
@@ -276,7 +276,7 @@ async fn stored_slots(depth: u32) -> Result<(), Limited> {
 }
 
 #[limit("10/h burst 2", rule = "stored stack", store = "sessions")]
-#[breaker(over = 1, rule = "stored breaker", failure = |_| Report::Failure)]
+#[breaker(over = 1, rule = "stored breaker", failure = |_| CallOutcome::Failure)]
 async fn stored_stack() -> Result<(), Limited> {
     Ok(())
 }
@@ -286,7 +286,7 @@ async fn counters_use_configured_store() {
     let (ledger, sessions) = (Arc::new(RecordingStore::default()), Arc::new(RecordingStore::default()));
     let settings = Settings::new()
         .store(ledger.clone())
-        .named_store("sessions", StoreAddress::Given(sessions.clone()))
+        .named_store("sessions", StoreAddress::Instance(sessions.clone()))
         .on_outage(FailureMode::Closed);
     let _guard = apply_settings(settings);
     let blocking = thread::spawn(|| (passed_of_ten(|| stored(1, "/a|b")), passed_of_ten(|| stored(1, "/c"))));

@@ -12,7 +12,8 @@ use std::{
     time::Duration,
 };
 use tidegate::{
-    Cause, Clock, Limited, Report, Rules, breaker, concurrency, limit, limiter::ManualClock, rule::Settings,
+    CallError, CallOutcome, Clock, Limited, Rules, breaker, concurrency, limit, limiter::ManualClock,
+    rule::Settings,
 };
 use tokio::sync::Notify;
 
@@ -141,7 +142,7 @@ mod breakers {
         assert!(catch_unwind(|| parse("panic")).is_err());
         let Err(StackError::Rejected(limited)) = parse("7") else { panic!("still closed") };
         assert_eq!(limited.rule(), "breakers::parse#breaker");
-        assert!(matches!(limited.cause(), Cause::Rejected(_)));
+        assert!(matches!(limited.cause(), CallError::Rejected(_)));
         assert_eq!(limited.retry_after(), Some(Duration::from_secs(30)));
         CLOCK.advance(Duration::from_secs(30));
         assert!(matches!(parse("7"), Ok(7)));
@@ -169,8 +170,8 @@ mod breakers {
         assert!(is_rejected(&call(&until).await));
     }
 
-    fn nothing_found(answer: &Option<u32>) -> Report {
-        if answer.is_some() { Report::Success } else { Report::Failure }
+    fn nothing_found(answer: &Option<u32>) -> CallOutcome {
+        if answer.is_some() { CallOutcome::Success } else { CallOutcome::Failure }
     }
 
     fn zero(_: &str) -> Option<u32> {
@@ -182,7 +183,7 @@ mod breakers {
         text.parse().ok()
     }
 
-    #[breaker(over = 2, min_calls = 2, failure = |answer| match answer { Err(0) => Report::Ignored, other => Report::of(other) },
+    #[breaker(over = 2, min_calls = 2, failure = |answer| match answer { Err(0) => CallOutcome::Ignored, other => CallOutcome::from_result(other) },
         or = |_| 99)]
     fn fails(with: u32) -> Result<(), u32> {
         Err(with)
@@ -350,7 +351,7 @@ mod fallbacks {
         }
 
         #[limit("10/h burst 1", on_limit = Self::stale)]
-        #[breaker(failure = |_| Report::Success, on_limit = Self::stale)]
+        #[breaker(failure = |_| CallOutcome::Success, on_limit = Self::stale)]
         async fn read(
             &self,
             Wrapper(rc): Wrapper<Rc<u32>>,

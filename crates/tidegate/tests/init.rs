@@ -9,7 +9,7 @@ use std::{
     sync::{Mutex, MutexGuard, PoisonError},
 };
 use tempfile::TempDir;
-use tidegate::{Declaration, Limited, Rules, breaker, concurrency, limit, rule::Mode};
+use tidegate::{Limited, RuleConfig, Rules, breaker, concurrency, limit, rule::Mode};
 use tidegate_testkit::servers::wait_until;
 
 static TEST_LOCK: Mutex<()> = Mutex::new(());
@@ -47,7 +47,7 @@ fn passed_of_nine<T, E>(mut call: impl FnMut() -> Result<T, E>) -> usize {
 fn file_overrides_code_and_is_reloaded() {
     let file = TestFile::new();
     // Without a file everything is in memory, as code declares it.
-    let login = Rules::global().rule(Declaration::of("login").quota("3 per 52w").unwrap()).unwrap();
+    let login = Rules::global().declare(RuleConfig::new("login").quota("3 per 52w").unwrap()).unwrap();
     let admitted = || passed_of_nine(|| login.admit_blocking("alice", 1));
     assert_eq!(admitted(), 3);
 

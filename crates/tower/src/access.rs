@@ -8,7 +8,7 @@ use crate::{
 use http::{Request, Response};
 use http_body::Body;
 use std::task::{Context, Poll};
-use tidegate_rule::surface::{Guest, RequestAccess};
+use tidegate_rule::middleware::{AdmittedClient, RequestAccess};
 use tower_service::Service;
 
 /// Rejects clients that an access list or a ban denies, and bans clients that are denied too often by the service inside.
@@ -36,20 +36,20 @@ where
 {
     type Response = Response<PermitBody<R>>;
     type Error = S::Error;
-    type Future = PermitFuture<S::Future, Guest>;
+    type Future = PermitFuture<S::Future, AdmittedClient>;
 
     fn poll_ready(&mut self, context: &mut Context<'_>) -> Poll<Result<(), S::Error>> {
         self.inner.poll_ready(context)
     }
 
     fn call(&mut self, request: Request<B>) -> Self::Future {
-        match self.settings.knock(&TowerRequestHead::new(&request)) {
+        match self.settings.check(&TowerRequestHead::new(&request)) {
             Ok(guest) => {
-                PermitFuture::forward(self.inner.call(request), guest, self.settings.terms().clone())
+                PermitFuture::forward(self.inner.call(request), guest, self.settings.options().clone())
             }
             Err(barred) => {
                 let wire = ResponseProtocol::detect(&request);
-                PermitFuture::respond(wire.respond(barred.answer, barred.reason, barred.retry_after))
+                PermitFuture::respond(wire.respond(barred.response, barred.reason, barred.retry_after))
             }
         }
     }

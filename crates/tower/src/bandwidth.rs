@@ -11,7 +11,7 @@ use std::{
     task::{Context, Poll},
 };
 use tidegate_bandwidth::{Bandwidth, ShapedStream};
-use tidegate_rule::surface::RequestBandwidth;
+use tidegate_rule::middleware::RequestBandwidth;
 use tower_service::Service;
 
 /// Has the bodies of answers move no faster than a bandwidth allows: all of them together, or all of a client's.

@@ -8,7 +8,7 @@ use std::{
     pin::Pin,
     task::{Context, Poll, ready},
 };
-use tidegate_rule::HeldSlots;
+use tidegate_rule::RequestPermits;
 
 pin_project! {
     /// The body of an answer: the service's own, which holds the slots of its request until it has been sent or dropped, or
@@ -32,7 +32,7 @@ pin_project! {
     // The bodies that are rare.
     #[project = BoxedContentProj]
     enum BoxedContent<R> {
-        WithSlots { #[pin] body: R, slots: HeldSlots },
+        WithSlots { #[pin] body: R, slots: RequestPermits },
         Text { text: Bytes },
     }
 }
@@ -45,7 +45,7 @@ impl<R> GateBody<R> {
     }
 
     /// The service's own, which holds these slots until its end.
-    pub(crate) fn with_slots(body: R, slots: HeldSlots) -> Self {
+    pub(crate) fn with_slots(body: R, slots: RequestPermits) -> Self {
         if slots.is_empty() {
             return Self::from_inner(body);
         }

@@ -14,7 +14,7 @@ use std::{
     task::{Context, Poll},
 };
 use tidegate_limiter::SemaphorePermit;
-use tidegate_rule::surface::{RequestSlots, Turn};
+use tidegate_rule::middleware::{RequestConcurrency, SlotAcquisition};
 use tower_service::Service;
 
 /// Lets no more requests into a service at once than there are slots. Each holds its slot until the body of its answer has
@@ -23,10 +23,10 @@ use tower_service::Service;
 /// ```
 /// use std::time::Duration;
 /// use tidegate_limiter::Slots;
-/// use tidegate_tower::{ConcurrencyLayer, RequestSlots};
+/// use tidegate_tower::{ConcurrencyLayer, RequestConcurrency};
 ///
 /// let slots = Slots::builder().max_waiters(200).build(64)?;
-/// let layer = ConcurrencyLayer::new(RequestSlots::new(slots).wait(Duration::from_millis(500)));
+/// let layer = ConcurrencyLayer::new(RequestConcurrency::new(slots).wait(Duration::from_millis(500)));
 /// # Ok::<(), tidegate_core::SettingError>(())
 /// ```
 ///
@@ -34,9 +34,9 @@ use tower_service::Service;
 ///
 /// A request that finds no slot gets 503 and `Retry-After`, in gRPC `UNAVAILABLE`. All services that are made from
 /// one layer share the slots, and what else uses them.
-pub type ConcurrencyLayer = MiddlewareLayer<RequestSlots>;
+pub type ConcurrencyLayer = MiddlewareLayer<RequestConcurrency>;
 
-impl<S, B, R> Service<Request<B>> for MiddlewareService<S, RequestSlots>
+impl<S, B, R> Service<Request<B>> for MiddlewareService<S, RequestConcurrency>
 where
     S: Service<Request<B>, Response = Response<R>, Future: Send> + Clone + Send + 'static,
     B: Send + 'static,
@@ -51,24 +51,25 @@ where
     }
 
     fn call(&mut self, request: Request<B>) -> Self::Future {
-        let (turn, terms) = (self.settings.turn(&TowerRequestHead::new(&request)), self.settings.terms());
+        let (turn, terms) =
+            (self.settings.acquire(&TowerRequestHead::new(&request)), self.settings.options());
         let line = match turn {
-            Turn::Now(Ok(slot)) => {
+            SlotAcquisition::Ready(Ok(slot)) => {
                 let served = PermitFuture::forward(self.inner.call(request), slot, terms.clone());
                 return ConcurrencyFuture::immediate(served);
             }
-            Turn::Now(Err(cause)) => {
+            SlotAcquisition::Ready(Err(cause)) => {
                 let refused = reject(terms, ResponseProtocol::detect(&request), cause);
                 return ConcurrencyFuture::immediate(PermitFuture::respond(refused));
             }
-            Turn::Later(line) => line,
+            SlotAcquisition::Waiting(line) => line,
         };
         // The service that is ready waits; the next call goes to its clone.
         let clone = self.inner.clone();
         let mut inner = std::mem::replace(&mut self.inner, clone);
         let (wire, terms) = (ResponseProtocol::detect(&request), terms.clone());
         ConcurrencyFuture::queued(async move {
-            match line.slot().await {
+            match line.wait().await {
                 Ok(slot) => PermitFuture::forward(inner.call(request), slot, terms).await,
                 Err(cause) => Ok(reject(&terms, wire, cause).map(PermitBody::from_bytes)),
             }

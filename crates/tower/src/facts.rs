@@ -9,7 +9,7 @@ use std::{
     pin::Pin,
     task::{Context, Poll},
 };
-use tidegate_rule::surface::RequestFacts;
+use tidegate_rule::middleware::RequestFacts;
 use tower_service::Service;
 
 /// Finds out who sent a request, and tells everybody who serves it: attributes with `key = ip` and `key = user` deep below,

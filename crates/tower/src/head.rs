@@ -7,7 +7,7 @@ use std::{
 };
 use tidegate_rule::{
     Facts,
-    request::{Head, Reply},
+    request::{RequestHead, ResponseHead},
 };
 
 /// A request before its body.
@@ -35,7 +35,7 @@ impl<'a> TowerRequestHead<'a> {
     }
 }
 
-impl Head for TowerRequestHead<'_> {
+impl RequestHead for TowerRequestHead<'_> {
     fn method(&self) -> &str {
         self.method.as_str()
     }
@@ -65,7 +65,7 @@ impl Head for TowerRequestHead<'_> {
         peer_address(self.extensions)
     }
 
-    fn peer_fix(&self) -> Option<&'static str> {
+    fn peer_hint(&self) -> Option<&'static str> {
         Some(PEER_FIX)
     }
 
@@ -73,7 +73,7 @@ impl Head for TowerRequestHead<'_> {
         self.headers.get(name).map(http::HeaderValue::as_bytes)
     }
 
-    fn each_header<'a>(&'a self, name: &str, each: &mut dyn FnMut(&'a [u8])) {
+    fn for_each_header<'a>(&'a self, name: &str, each: &mut dyn FnMut(&'a [u8])) {
         self.headers.get_all(name).iter().for_each(|value| each(value.as_bytes()));
     }
 
@@ -123,7 +123,7 @@ impl<'a> TowerResponseHead<'a> {
     }
 }
 
-impl Reply for TowerResponseHead<'_> {
+impl ResponseHead for TowerResponseHead<'_> {
     fn status(&self) -> u16 {
         self.status.as_u16()
     }

@@ -1,11 +1,11 @@
 //! Tidegate as tower layers, for axum, hyper, tonic and whatever else speaks `http`.
 //!
 //! ```
-//! use tidegate_rule::{Declaration, RequestLimit, request::key};
+//! use tidegate_rule::{RuleConfig, RequestLimit, request::key};
 //! use tidegate_tower::LimitLayer;
 //!
-//! let per_client = RequestLimit::of(Declaration::of("per-client").quota("100/min burst 20")?)?.key(key::peer());
-//! let login = RequestLimit::of(Declaration::of("login").quota("5/min")?)?.key(key::peer()).routes(["/login"]);
+//! let per_client = RequestLimit::of(RuleConfig::of("per-client").quota("100/min burst 20")?)?.key(key::peer());
+//! let login = RequestLimit::of(RuleConfig::of("login").quota("5/min")?)?.key(key::peer()).routes(["/login"]);
 //! let layer = LimitLayer::new([per_client, login]);
 //! // axum: Router::new().route(…).layer(layer); tonic: HeaderServer::builder().layer(layer)
 //! # Ok::<(), tidegate_limiter::BuildError>(())
@@ -69,7 +69,7 @@ pub use permit::{PermitBody, PermitFuture};
 #[cfg(feature = "policy")]
 pub use policy::{BandwidthBody, PolicyFuture, PolicyLayer, PolicyService};
 pub use priority::PriorityLayer;
-pub use tidegate_rule::surface::{
-    Guards, GuardsBuilder, RequestAccess, RequestBandwidth, RequestFacts, RequestGuard, RequestPriority,
-    RequestSlots, Until, called, served,
+pub use tidegate_rule::middleware::{
+    Guards, GuardsBuilder, InFlightEnd, RequestAccess, RequestBandwidth, RequestConcurrency, RequestFacts,
+    RequestGuard, RequestPriority, classify_client, classify_server,
 };

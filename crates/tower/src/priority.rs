@@ -11,21 +11,21 @@ use std::{
     sync::Arc,
     task::{Context, Poll},
 };
-use tidegate_overload::{Pass, PriorityLimit};
-use tidegate_rule::surface::RequestPriority;
+use tidegate_overload::{CallPermit, PriorityLimit};
+use tidegate_rule::middleware::RequestPriority;
 use tower_service::Service;
 
 /// Sheds load in front of a service, the least important first.
 ///
 /// ```
-/// use tidegate_overload::{PriorityLimit, priority::{Arrival, Class}};
+/// use tidegate_overload::{PriorityLimit, priority::{PriorityRequest, PriorityClass}};
 /// use tidegate_tower::{PriorityLayer, RequestPriority};
 ///
 /// let (user, batch) = (0, 1);
-/// let limit = PriorityLimit::new([Class::new("user", "60%".parse()?), Class::new("batch", "10%".parse()?)], 100)?;
+/// let limit = PriorityLimit::new([PriorityClass::new("user", "60%".parse()?), PriorityClass::new("batch", "10%".parse()?)], 100)?;
 /// let layer = PriorityLayer::new(RequestPriority::new(limit, move |head, limit| match head.header("x-batch") {
-///     Some(_) => Arrival::of(batch),
-///     None => Arrival::of(user).user(limit.user(&head.peer())),
+///     Some(_) => PriorityRequest::of(batch),
+///     None => PriorityRequest::of(user).user(limit.user(&head.peer())),
 /// }));
 /// # Ok::<(), tidegate_core::SettingError>(())
 /// ```
@@ -41,15 +41,15 @@ where
 {
     type Response = Response<PermitBody<R>>;
     type Error = S::Error;
-    type Future = PermitFuture<S::Future, Pass<Arc<PriorityLimit>>>;
+    type Future = PermitFuture<S::Future, CallPermit<Arc<PriorityLimit>>>;
 
     fn poll_ready(&mut self, context: &mut Context<'_>) -> Poll<Result<(), S::Error>> {
         self.inner.poll_ready(context)
     }
 
     fn call(&mut self, request: Request<B>) -> Self::Future {
-        let terms = self.settings.terms();
-        match self.settings.try_pass(&TowerRequestHead::new(&request)) {
+        let terms = self.settings.options();
+        match self.settings.try_acquire(&TowerRequestHead::new(&request)) {
             Ok(pass) => PermitFuture::forward(self.inner.call(request), pass, terms.clone()),
             Err(cause) => PermitFuture::respond(reject(terms, ResponseProtocol::detect(&request), cause)),
         }

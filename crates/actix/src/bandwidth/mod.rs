@@ -20,7 +20,7 @@ use std::{
     task::{Context, Poll},
 };
 use tidegate_bandwidth::Bandwidth;
-use tidegate_rule::surface::RequestBandwidth;
+use tidegate_rule::middleware::RequestBandwidth;
 
 /// Has the bodies of answers move no faster than a bandwidth allows: all of them together, or all of a client's.
 ///

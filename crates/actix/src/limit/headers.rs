@@ -3,7 +3,7 @@
 use actix_web::http::header::{HeaderMap, HeaderName, HeaderValue};
 use tidegate_core::header::SmallString;
 use tidegate_limiter::store::QuotaSelection;
-use tidegate_rule::{Fields, Gate, Mode, Verdict};
+use tidegate_rule::{Gate, HeaderStyle, Mode, Verdict};
 
 /// The header fields of a response that describe what is left.
 #[derive(Debug)]
@@ -22,9 +22,9 @@ const RATELIMIT: HeaderName = HeaderName::from_static("ratelimit");
 
 impl RateLimitHeaders {
     pub(super) fn from_verdict(gate: &Gate, verdict: &Verdict) -> Self {
-        match gate.told() {
-            Fields::None => Self::None,
-            Fields::Ietf => Self::from_single_decision(gate, verdict)
+        match gate.header_style() {
+            HeaderStyle::None => Self::None,
+            HeaderStyle::Ietf => Self::from_single_decision(gate, verdict)
                 .unwrap_or_else(|| Self::from_all_decisions(gate, verdict)),
             _ => Self::from_all_decisions(gate, verdict),
         }
@@ -32,11 +32,11 @@ impl RateLimitHeaders {
 
     /// What most requests need: the policy is written already, and what is left is written in place.
     fn from_single_decision(gate: &Gate, verdict: &Verdict) -> Option<Self> {
-        let only = verdict.only().filter(|only| only.mode == Mode::Enforce)?;
-        let (decision, labels) = (only.decision()?, only.rule(gate)?.labels());
-        let policy = match labels.choice() {
+        let only = verdict.single().filter(|only| only.mode == Mode::Enforce)?;
+        let (decision, labels) = (only.decision()?, only.rule(gate)?.policy_fields());
+        let policy = match labels.selection() {
             QuotaSelection::All => labels.policy(),
-            QuotaSelection::Tier => labels.policy_of(decision.quota())?,
+            QuotaSelection::Tier => labels.policy_at(decision.quota())?,
         };
         let mut left = SmallString::default();
         labels.get(decision.quota())?.write_remaining(&mut left, decision).ok()?;
@@ -49,7 +49,7 @@ impl RateLimitHeaders {
     #[cold]
     fn from_all_decisions(gate: &Gate, verdict: &Verdict) -> Self {
         let mut fields = Vec::new();
-        verdict.write_fields(gate, |name, value| {
+        verdict.write_headers(gate, |name, value| {
             if let Ok(value) = HeaderValue::from_str(value) {
                 fields.push((HeaderName::from_static(name), value));
             }

@@ -18,7 +18,7 @@ use std::{
     rc::Rc,
     task::{Context, Poll},
 };
-use tidegate_overload::Report;
+use tidegate_overload::CallOutcome;
 use tidegate_rule::{Evaluation, Gate, Verdict};
 
 /// A service with a gate in front of it; see [`LimitMiddleware`](super::LimitMiddleware).
@@ -68,10 +68,10 @@ fn apply_verdict<B>(
     verdict: Verdict,
 ) -> MiddlewareDecision<B, LimitedRequest> {
     if !verdict.is_admitted() {
-        return MiddlewareDecision::Respond(respond(request, gate.answer_to(&verdict)));
+        return MiddlewareDecision::Respond(respond(request, gate.rejection_response(&verdict)));
     }
     let headers = RateLimitHeaders::from_verdict(&gate, &verdict);
-    let held = verdict.holds_anything().then(|| Box::new((gate, verdict)));
+    let held = verdict.has_hold().then(|| Box::new((gate, verdict)));
     MiddlewareDecision::Forward(request, LimitedRequest { reserved: held, headers })
 }
 
@@ -93,7 +93,7 @@ impl AdmittedServiceRequest for LimitedRequest {
         let mut response = result?;
         self.headers.write(response.headers_mut());
         Ok(response.map_body(|_, body| match slots.filter(|slots| !slots.is_empty()) {
-            Some(slots) => PermitMessageBody::with_permit(body, slots, Report::Ignored),
+            Some(slots) => PermitMessageBody::with_permit(body, slots, CallOutcome::Ignored),
             None => PermitMessageBody::without_permit(body),
         }))
     }

@@ -15,10 +15,10 @@ use tidegate_rule::Gate;
 /// ```no_run
 /// use actix_web::{App, HttpServer, web};
 /// use tidegate_actix::LimitMiddleware;
-/// use tidegate_rule::{Declaration, Gate, RequestLimit, Rules, request::key};
+/// use tidegate_rule::{RuleConfig, Gate, RequestLimit, Rules, request::key};
 ///
 /// # async fn run() -> Result<(), Box<dyn std::error::Error>> {
-/// let rule = Rules::global().rule(Declaration::of("per-client").quota("100/min")?)?;
+/// let rule = Rules::global().rule(RuleConfig::of("per-client").quota("100/min")?)?;
 /// let gate = Gate::from(RequestLimit::new(rule).key(key::peer()));
 /// HttpServer::new(move || App::new().wrap(LimitMiddleware::new(gate.clone())).route("/", web::get().to(|| async { "hello" })))
 ///     .bind(("127.0.0.1", 8080))?

@@ -17,41 +17,44 @@ use actix_web::{
 use bytes::Bytes;
 use std::{ops::Deref, sync::Arc};
 use tidegate_limiter::SemaphorePermit;
-use tidegate_overload::{Cause, Pass, Report, Settle};
+use tidegate_overload::{CallError, CallOutcome, CallPermit, RecordOutcome};
 use tidegate_rule::{
-    Answer, HeldSlots,
-    request::Reply,
-    surface::{Guest, Terms, Until},
+    RejectionResponse, RequestPermits,
+    middleware::{AdmittedClient, InFlightEnd, MiddlewareOptions},
+    request::ResponseHead,
 };
 
 /// What is held while a request is served. Dropping it says nothing of how it ended.
 pub trait BodyPermit: 'static {
     /// The request was served, in this way.
-    fn release(self: Box<Self>, report: Report);
+    fn release(self: Box<Self>, report: CallOutcome);
 }
 
-impl<B: Deref<Target: Settle> + 'static> BodyPermit for Pass<B> {
-    fn release(self: Box<Self>, report: Report) {
-        self.report(report);
+impl<B: Deref<Target: RecordOutcome> + 'static> BodyPermit for CallPermit<B> {
+    fn release(self: Box<Self>, report: CallOutcome) {
+        self.record(report);
     }
 }
 
 impl BodyPermit for SemaphorePermit {
-    fn release(self: Box<Self>, _: Report) {}
+    fn release(self: Box<Self>, _: CallOutcome) {}
 }
 
-impl BodyPermit for HeldSlots {
-    fn release(self: Box<Self>, _: Report) {}
+impl BodyPermit for RequestPermits {
+    fn release(self: Box<Self>, _: CallOutcome) {}
 }
 
-impl BodyPermit for Guest {
-    fn release(self: Box<Self>, report: Report) {
-        self.answered(report);
+impl BodyPermit for AdmittedClient {
+    fn release(self: Box<Self>, report: CallOutcome) {
+        self.record_response(report);
     }
 }
 
 /// Translates an answer. What cannot be a header is left out.
-pub(crate) fn respond<B>(request: ServiceRequest, answer: Answer) -> ServiceResponse<PermitMessageBody<B>> {
+pub(crate) fn respond<B>(
+    request: ServiceRequest,
+    answer: RejectionResponse,
+) -> ServiceResponse<PermitMessageBody<B>> {
     let status = StatusCode::from_u16(answer.final_status()).unwrap_or(StatusCode::TOO_MANY_REQUESTS);
     let mut response =
         HttpResponse::with_body(status, PermitMessageBody::from_bytes(Bytes::from(answer.body)));
@@ -68,7 +71,7 @@ pub(crate) fn respond<B>(request: ServiceRequest, answer: Answer) -> ServiceResp
 /// Shows an answer, or an error as the answer that it becomes.
 pub(crate) fn with_response_head<B: MessageBody, T>(
     result: &Result<ServiceResponse<B>, Error>,
-    read: impl FnOnce(&dyn Reply) -> T,
+    read: impl FnOnce(&dyn ResponseHead) -> T,
 ) -> T {
     match result {
         Ok(response) => read(&ActixResponseHead::new(response)),
@@ -81,9 +84,9 @@ pub(crate) fn with_response_head<B: MessageBody, T>(
 
 /// Lets a request in that holds this, or answers it.
 pub(crate) fn admit_or_reject<B, H: BodyPermit>(
-    terms: &Arc<Terms>,
+    terms: &Arc<MiddlewareOptions>,
     request: ServiceRequest,
-    permit: Result<H, Cause>,
+    permit: Result<H, CallError>,
 ) -> MiddlewareDecision<B, PermittedRequest<H>> {
     match permit {
         Ok(permit) => admit(terms, request, permit),
@@ -93,7 +96,7 @@ pub(crate) fn admit_or_reject<B, H: BodyPermit>(
 
 /// Lets a request in that holds this.
 pub(crate) fn admit<B, H: BodyPermit>(
-    terms: &Arc<Terms>,
+    terms: &Arc<MiddlewareOptions>,
     request: ServiceRequest,
     permit: H,
 ) -> MiddlewareDecision<B, PermittedRequest<H>> {
@@ -103,7 +106,7 @@ pub(crate) fn admit<B, H: BodyPermit>(
 /// A request that was let in.
 pub struct PermittedRequest<H> {
     permit: H,
-    terms: Arc<Terms>,
+    terms: Arc<MiddlewareOptions>,
 }
 
 impl<H: BodyPermit> AdmittedServiceRequest for PermittedRequest<H> {
@@ -112,8 +115,8 @@ impl<H: BodyPermit> AdmittedServiceRequest for PermittedRequest<H> {
         result: Result<ServiceResponse<B>, Error>,
     ) -> Result<ServiceResponse<PermitMessageBody<B>>, Error> {
         let report = with_response_head(&result, |reply| (self.terms.classify)(Some(reply)));
-        match (result, self.terms.until) {
-            (Ok(response), Until::Body) => {
+        match (result, self.terms.in_flight_end) {
+            (Ok(response), InFlightEnd::Body) => {
                 Ok(response.map_body(|_, body| PermitMessageBody::with_permit(body, self.permit, report)))
             }
             (result, _) => {

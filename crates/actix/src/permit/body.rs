@@ -9,7 +9,7 @@ use std::{
     pin::Pin,
     task::{Context, Poll, ready},
 };
-use tidegate_overload::Report;
+use tidegate_overload::CallOutcome;
 
 pin_project! {
     /// The body of an answer: that of the service, or that of the middleware where it answered itself.
@@ -32,7 +32,7 @@ pin_project! {
 /// What is held, and what will be said of it if nothing goes wrong on the way.
 struct PendingRelease {
     permit: Box<dyn BodyPermit>,
-    report: Report,
+    report: CallOutcome,
 }
 
 impl<B: MessageBody> PermitMessageBody<B> {
@@ -42,7 +42,7 @@ impl<B: MessageBody> PermitMessageBody<B> {
     }
 
     /// A body that holds something until its end, unless there is none.
-    pub(crate) fn with_permit(body: B, permit: impl BodyPermit, report: Report) -> Self {
+    pub(crate) fn with_permit(body: B, permit: impl BodyPermit, report: CallOutcome) -> Self {
         if body.size().is_eof() {
             Box::new(permit).release(report);
             return Self::without_permit(body);
@@ -87,7 +87,7 @@ impl<B: MessageBody> MessageBody for PermitMessageBody<B> {
         let chunk = ready!(body.poll_next(context));
         let broken = match &chunk {
             Some(Ok(_)) => return Poll::Ready(chunk),
-            Some(Err(_)) => Some(Report::Failure),
+            Some(Err(_)) => Some(CallOutcome::Failure),
             None => None,
         };
         if let Some(PendingRelease { permit, report }) = permit.take() {

@@ -23,17 +23,17 @@ use std::{
 use tidegate_access::{AccessControl, Bans, ListAction};
 use tidegate_actix::{
     AccessMiddleware, BandwidthMiddleware, ConcurrencyMiddleware, FactsMiddleware, GuardMiddleware, Guards,
-    LimitMiddleware, PriorityMiddleware, RequestAccess, RequestFacts, RequestGuard, RequestPriority,
-    RequestSlots, Until, UploadMiddleware,
+    InFlightEnd, LimitMiddleware, PriorityMiddleware, RequestAccess, RequestConcurrency, RequestFacts,
+    RequestGuard, RequestPriority, UploadMiddleware,
 };
 use tidegate_bandwidth::Bandwidth;
 use tidegate_limiter::{Clock, Semaphore};
 use tidegate_overload::{
     Breaker, BreakerSettings, BreakerState, PriorityLimit,
-    priority::{Arrival, Class},
+    priority::{PriorityClass, PriorityRequest},
 };
 use tidegate_rule::{
-    Answer, Facts,
+    Facts, RejectionResponse,
     request::{TrustedProxies, key},
 };
 
@@ -65,9 +65,10 @@ fn routes(config: &mut web::ServiceConfig) {
 #[tokio::test]
 async fn breaker_opens_on_failures_and_recovers() {
     let (clock, hand) = Clock::manual();
-    let settings = BreakerSettings::builder().over_calls(2).open_for(Duration::from_secs(5)).build().unwrap();
+    let settings =
+        BreakerSettings::builder().count_window(2).open_for(Duration::from_secs(5)).build().unwrap();
     let breaker = Arc::new(Breaker::with_clock(settings, clock));
-    let guard = GuardMiddleware::new(RequestGuard::new(breaker.clone()).named("backend"));
+    let guard = GuardMiddleware::new(RequestGuard::new(breaker.clone()).name("backend"));
     let app = test::init_service(App::new().wrap(guard).configure(routes)).await;
     for path in ["/503", "/429", "/500"] {
         assert_ne!(send_request(&app, request_to(path)).await.status(), 200);
@@ -84,13 +85,15 @@ async fn breaker_opens_on_failures_and_recovers() {
 #[tokio::test]
 async fn each_tenant_has_own_breaker() {
     let breaker = || {
-        let settings = BreakerSettings::builder().over_calls(1).build().unwrap();
+        let settings = BreakerSettings::builder().count_window(1).build().unwrap();
         Arc::new(Breaker::with_clock(settings, Clock::manual().0))
     };
     let breakers = [breaker(), breaker()];
-    let guard = RequestGuard::by(move |head| breakers[usize::from(head.header("x-b").is_some())].clone());
+    let guard =
+        RequestGuard::by_request(move |head| breakers[usize::from(head.header("x-b").is_some())].clone());
     let app =
-        test::init_service(App::new().wrap(GuardMiddleware::new(guard.for_calls())).configure(routes)).await;
+        test::init_service(App::new().wrap(GuardMiddleware::new(guard.for_client_calls())).configure(routes))
+            .await;
     assert_eq!(
         send_request(&app, request_to("/429")).await.status(),
         429,
@@ -103,7 +106,7 @@ async fn each_tenant_has_own_breaker() {
 /// Whoever has none shares one.
 #[tokio::test]
 async fn keyed_breakers_are_separate() {
-    let settings = BreakerSettings::builder().over_calls(1).build().unwrap();
+    let settings = BreakerSettings::builder().count_window(1).build().unwrap();
     let (clock, _hand) = Clock::manual();
     let breakers = Guards::builder().build(move || Breaker::with_clock(settings.clone(), clock.clone()));
     let guard = GuardMiddleware::new(RequestGuard::by_key(breakers, key::header("x-tenant").unwrap()));
@@ -118,8 +121,8 @@ async fn keyed_breakers_are_separate() {
 #[tokio::test]
 async fn slots_are_held_and_queued() {
     let slots = Semaphore::builder().max_waiters(8).build(1).unwrap();
-    for (until, while_unsent) in [(Until::Body, 503), (Until::Head, 200)] {
-        let at_once = ConcurrencyMiddleware::new(RequestSlots::new(slots.clone()).until(until));
+    for (until, while_unsent) in [(InFlightEnd::Body, 503), (InFlightEnd::Head, 200)] {
+        let at_once = ConcurrencyMiddleware::new(RequestConcurrency::new(slots.clone()).in_flight_end(until));
         let app = test::init_service(App::new().wrap(at_once).configure(routes)).await;
         let response = send_request(&app, request_to("/200")).await;
         assert_eq!(response.status(), 200);
@@ -135,7 +138,8 @@ async fn slots_are_held_and_queued() {
         assert_eq!(slots.in_flight(), 0);
     }
 
-    let patient = ConcurrencyMiddleware::new(RequestSlots::new(slots.clone()).wait(Duration::from_secs(60)));
+    let patient =
+        ConcurrencyMiddleware::new(RequestConcurrency::new(slots.clone()).wait(Duration::from_secs(60)));
     let app = test::init_service(App::new().wrap(patient).configure(routes)).await;
     let first = send_request(&app, request_to("/200")).await;
     let mut waiting = Box::pin(app.call(request_to("/200").to_request()));
@@ -151,12 +155,15 @@ async fn slots_are_held_and_queued() {
 
 #[tokio::test]
 async fn low_priority_is_shed_first() {
-    let classes = [Class::new("user", "50%".parse().unwrap()), Class::new("batch", "0%".parse().unwrap())];
+    let classes = [
+        PriorityClass::new("user", "50%".parse().unwrap()),
+        PriorityClass::new("batch", "0%".parse().unwrap()),
+    ];
     let limit = Arc::new(PriorityLimit::new(classes, 2).unwrap());
     let shed = RequestPriority::new(limit.clone(), |head, _| {
-        Arrival::of(usize::from(head.header("x-batch").is_some()))
+        PriorityRequest::new(usize::from(head.header("x-batch").is_some()))
     })
-    .answer(|limited| Answer::from(limited).status(529));
+    .with_response(|limited| RejectionResponse::from(limited).status(529));
     let app = test::init_service(App::new().wrap(PriorityMiddleware::new(shed)).configure(routes)).await;
     let (first, second) =
         (send_request(&app, request_to("/200")).await, send_request(&app, request_to("/200")).await);
@@ -174,7 +181,7 @@ async fn repeatedly_denied_client_is_banned() {
     let bans = Bans::builder().clock(clock).rule("2/min for 1h".parse().unwrap()).build().unwrap();
     let control = Arc::new(AccessControl::new("deny 192.0.2.0/24".parse().unwrap(), bans));
     let access = RequestAccess::new(control.clone())
-        .behind(TrustedProxies::new(["10.0.0.0/8"]).unwrap())
+        .trusted_proxies(TrustedProxies::new(["10.0.0.0/8"]).unwrap())
         .ban_on(|reply| reply.status() == 429);
     let access = AccessMiddleware::new(access);
     let limit = LimitMiddleware::new(
@@ -197,7 +204,7 @@ async fn repeatedly_denied_client_is_banned() {
 
     // Who is not known is kept out, unless told otherwise.
     assert_eq!(send_request(&app, request_to("/200")).await.status(), 403);
-    let open = AccessMiddleware::new(RequestAccess::new(control).unknown(ListAction::Allow));
+    let open = AccessMiddleware::new(RequestAccess::new(control).on_unknown(ListAction::Allow));
     let app = test::init_service(App::new().wrap(open).configure(routes)).await;
     assert_eq!(send_request(&app, request_to("/200")).await.status(), 200);
 }
@@ -207,9 +214,9 @@ async fn facts_reach_handlers_and_inner_middleware() {
     let stage = RuleFixture::new();
     let limit = stage.limit("per-user", "1/h").key(key::user());
     let facts = RequestFacts::new()
-        .behind(TrustedProxies::new(["10.0.0.0/8"]).unwrap())
+        .trusted_proxies(TrustedProxies::new(["10.0.0.0/8"]).unwrap())
         .user(|head| str::from_utf8(head.header("x-user")?).ok().map(Into::into))
-        .and(|head, facts| facts.with("path", head.path()));
+        .extend(|head, facts| facts.with("path", head.path()));
     let tell = || async {
         let told = |facts: &Facts| format!("{:?} {:?} {:?}", facts.ip(), facts.user(), facts.get("path"));
         Facts::with_current(told).unwrap()

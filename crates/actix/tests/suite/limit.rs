@@ -19,8 +19,8 @@ use std::{
 };
 use tidegate_actix::{LimitMiddleware, key::extension};
 use tidegate_rule::{
-    Answer, Charge, Declaration, Fields, Gate,
-    request::{Missing, Reply, TrustedProxies, key},
+    ChargePolicy, Gate, HeaderStyle, RejectionResponse, RuleConfig,
+    request::{MissingKey, ResponseHead, TrustedProxies, key},
 };
 
 /// An application behind a gate, whose handler answers as it is asked to.
@@ -86,15 +86,17 @@ async fn headers_report_remaining_and_reset() {
 #[tokio::test]
 async fn headers_and_response_are_configurable() {
     let stage = RuleFixture::new();
-    let legacy = Gate::from(stage.limit("legacy", "1/min")).fields(Fields::Legacy);
+    let legacy = Gate::from(stage.limit("legacy", "1/min")).with_header_style(HeaderStyle::Legacy);
     let app = app!(legacy);
     let response = send_request(&app, TestRequest::get()).await;
     assert_eq!(header(&response, "x-ratelimit-remaining"), Some("0"));
     assert_eq!(header(&response, "ratelimit"), None);
 
-    let silent = Gate::from(stage.limit("silent", "1/min")).fields(Fields::None).answer(|_, verdict| {
-        Answer::new(303).header("location", format!("/wait/{:?}", verdict.retry_after()))
-    });
+    let silent = Gate::from(stage.limit("silent", "1/min"))
+        .with_header_style(HeaderStyle::None)
+        .with_rejection(|_, verdict| {
+            RejectionResponse::new(303).header("location", format!("/wait/{:?}", verdict.retry_after()))
+        });
     let app = app!(silent);
     let response = send_request(&app, TestRequest::get()).await;
     assert_eq!((response.status().as_u16(), header(&response, "ratelimit-policy")), (200, None));
@@ -107,13 +109,14 @@ async fn headers_and_response_are_configurable() {
 #[tokio::test]
 async fn charge_depends_on_response() {
     let stage = RuleFixture::new();
-    let failed = Charge::only_if(|reply: &dyn Reply| reply.status() == 401);
-    let refund = Charge::refund_if(|reply: &dyn Reply| reply.status() >= 500);
-    let price =
-        Charge::actual(|reply: &dyn Reply| str::from_utf8(reply.header("x-price")?).ok()?.parse().ok());
+    let failed = ChargePolicy::only_if(|reply: &dyn ResponseHead| reply.status() == 401);
+    let refund = ChargePolicy::refund_if(|reply: &dyn ResponseHead| reply.status() >= 500);
+    let price = ChargePolicy::actual(|reply: &dyn ResponseHead| {
+        str::from_utf8(reply.header("x-price")?).ok()?.parse().ok()
+    });
     // A quota of five, what is asked for one after the other, and what is answered.
     type StatusSequence = &'static [(&'static str, u16)];
-    let stories: [(&str, Charge, StatusSequence); 3] = [
+    let stories: [(&str, ChargePolicy, StatusSequence); 3] = [
         (
             "login",
             failed,
@@ -157,7 +160,7 @@ async fn charge_depends_on_response() {
 #[tokio::test]
 async fn inner_middleware_error_counts_as_response() {
     let stage = RuleFixture::new();
-    let refund = Charge::refund_if(|reply: &dyn Reply| reply.status() == 502);
+    let refund = ChargePolicy::refund_if(|reply: &dyn ResponseHead| reply.status() == 502);
     let limit = stage.limit("refund", "1 at once").charge(refund.clone());
     let tokens = stage.limit("tokens", "1/h").charge(refund);
     let app = App::new()
@@ -220,7 +223,7 @@ async fn malformed_requests_never_return_500() {
     let by_header = || key::header("x-key").unwrap();
     let by_client = || key::client(proxies());
     let by_other = || key::client(proxies().forwarded());
-    let by_function = || key::by(|_| Some("k".repeat(1 << 20).into()));
+    let by_function = || key::custom(|_| Some("k".repeat(1 << 20).into()));
     let (latin, nul, nobody): (MakeRequest<'_>, MakeRequest<'_>, MakeRequest<'_>) =
         (&|| header_of(b"caf\xe9"), &|| header_of(b"\xff\xfe"), &TestRequest::get);
     let (huge, large): (MakeRequest<'_>, MakeRequest<'_>) =
@@ -240,7 +243,7 @@ async fn malformed_requests_never_return_500() {
         ("in the other header too", by_other(), open, bytes, [200, 429], [200, 429]),
     ];
     for (what, key, first, second, shared, refused) in table {
-        for (missing, answers) in [(Missing::Share, shared), (Missing::Refuse, refused)] {
+        for (missing, answers) in [(MissingKey::Shared, shared), (MissingKey::Reject, refused)] {
             let stage = RuleFixture::new();
             let app = app!(stage.limit("key", "1/h").key(key.clone()).missing(missing));
             let statuses = [send_request(&app, first()).await, send_request(&app, second()).await];
@@ -349,7 +352,7 @@ async fn extension_of_earlier_middleware_is_key() {
 #[tokio::test]
 async fn request_waits_for_quota() {
     let stage = RuleFixture::new();
-    let patient = Declaration::of("patient").quota("1/s").unwrap().wait(Duration::from_secs(1));
+    let patient = RuleConfig::new("patient").quota("1/s").unwrap().wait(Duration::from_secs(1));
     let app = app!(stage.add_rule(patient));
     assert_eq!(send_request(&app, TestRequest::get()).await.status(), 200);
     // Who gives up while waiting has paid nothing.
@@ -370,7 +373,7 @@ async fn request_waits_for_quota() {
 #[tokio::test]
 async fn request_waits_for_slot() {
     let stage = RuleFixture::new();
-    let patient = Declaration::of("patient").quota("10/s").unwrap().quota("1 at once").unwrap();
+    let patient = RuleConfig::new("patient").quota("10/s").unwrap().quota("1 at once").unwrap();
     let app = app!(stage.add_rule(patient.wait(Duration::from_secs(1))));
     let first = send_request(&app, TestRequest::get()).await;
     let mut waiting = Box::pin(app.call(TestRequest::get().to_request()));

@@ -16,8 +16,8 @@ use std::{
 };
 use tidegate_actix::LimitMiddleware;
 use tidegate_rule::{
-    Charge, Gate, Limited, Rule,
-    request::{Reply, key},
+    ChargePolicy, Gate, Limited, Rule,
+    request::{ResponseHead, key},
 };
 use tokio::{
     io::{AsyncReadExt as _, AsyncWriteExt as _},
@@ -173,7 +173,7 @@ async fn request_is_denied_before_body_is_read() {
 async fn failed_logins_are_charged_and_handler_can_deny() {
     for (version, client) in HTTP_CLIENTS {
         let stage = RuleFixture::new();
-        let failed = Charge::only_if(|reply: &dyn Reply| reply.status() == 401);
+        let failed = ChargePolicy::only_if(|reply: &dyn ResponseHead| reply.status() == 401);
         let gate = Gate::from(stage.limit("login", "3/h").key(key::peer()).charge(failed));
         let search = stage.limit("search", "1/h").rule().clone();
         let login = |password: String| async move {

@@ -8,8 +8,8 @@ use std::{
     thread,
 };
 use tidegate::{
-    Declaration, Gate, RequestLimit, Rules,
-    rule::{Fields, request::key},
+    Gate, RequestLimit, RuleConfig, Rules,
+    rule::{HeaderStyle, request::key},
     tower::LimitLayer,
 };
 use tidegate_bench::{BenchResult, interleaved::median, suite::Measurement};
@@ -31,9 +31,9 @@ pub(crate) fn measure() -> BenchResult<Measurement> {
     let body = || MapResponseLayer::new(|response: Response<_>| response.map(Body::new));
     let servers = [
         serve(app())?,
-        serve(body().layer(limit_layer(Fields::None)?.layer(app())))?,
-        serve(body().layer(limit_layer(Fields::Ietf)?.layer(app())))?,
-        serve(app().layer(limit_layer(Fields::Ietf)?))?,
+        serve(body().layer(limit_layer(HeaderStyle::None)?.layer(app())))?,
+        serve(body().layer(limit_layer(HeaderStyle::Ietf)?.layer(app())))?,
+        serve(app().layer(limit_layer(HeaderStyle::Ietf)?))?,
         serve(app().layer(nothing))?,
     ];
     for server in servers {
@@ -61,9 +61,9 @@ pub(crate) fn measure() -> BenchResult<Measurement> {
     Ok(Measurement { value, figures })
 }
 
-fn limit_layer(fields: Fields) -> BenchResult<LimitLayer> {
-    let rule = Rules::new().rule(Declaration::of("api").quota("1000000000/s")?)?;
-    Ok(LimitLayer::new(Gate::new([RequestLimit::new(rule).key(key::peer())]).fields(fields)))
+fn limit_layer(fields: HeaderStyle) -> BenchResult<LimitLayer> {
+    let rule = Rules::new().declare(RuleConfig::new("api").quota("1000000000/s")?)?;
+    Ok(LimitLayer::new(Gate::new([RequestLimit::new(rule).key(key::peer())]).with_header_style(fields)))
 }
 
 /// A server on a thread of its own, until the program ends.

@@ -13,8 +13,8 @@ use std::{
     time::Duration,
 };
 use tidegate::{
-    Declaration, Gate, RequestLimit, Rules,
-    rule::{Fields, request::key},
+    Gate, RequestLimit, RuleConfig, Rules,
+    rule::{HeaderStyle, request::key},
     tower::LimitLayer,
 };
 use tidegate_bench::{BenchResult, interleaved::compare, suite::Measurement};
@@ -28,14 +28,15 @@ pub(crate) const ABOUT: &str =
 const CLIENTS: u16 = 100;
 
 pub(crate) fn measure() -> BenchResult<Measurement> {
-    compare_with_governor("layer", Fields::None)
+    compare_with_governor("layer", HeaderStyle::None)
 }
 
 /// Our layer with these fields, beside theirs without any. Requests are made before and used again, so that only the way
 /// through the layer and the service is timed.
-pub(crate) fn compare_with_governor(name: &str, fields: Fields) -> BenchResult<Measurement> {
-    let rule = Rules::new().rule(Declaration::of("api").quota("1000000000/s")?)?;
-    let layer = LimitLayer::new(Gate::new([RequestLimit::new(rule).key(key::peer())]).fields(fields));
+pub(crate) fn compare_with_governor(name: &str, fields: HeaderStyle) -> BenchResult<Measurement> {
+    let rule = Rules::new().declare(RuleConfig::new("api").quota("1000000000/s")?)?;
+    let layer =
+        LimitLayer::new(Gate::new([RequestLimit::new(rule).key(key::peer())]).with_header_style(fields));
     let governor = GovernorConfigBuilder::default()
         .period(Duration::from_nanos(1))
         .burst_size(1_000_000)

@@ -8,7 +8,7 @@ use tidegate_replay::{
     log::{LineFormats, LogInput, RequestLog},
     replay_log,
 };
-use tidegate_rule::request::Head as _;
+use tidegate_rule::request::RequestHead as _;
 
 pub(crate) const ABOUT: &str =
     "lines/s of a replay under a policy of 10 rules over reading the same log with the same parser";

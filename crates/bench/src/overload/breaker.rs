@@ -10,7 +10,7 @@ use std::{
     time::Duration,
 };
 use tidegate_bench::{BenchResult, interleaved::compare, suite::Measurement};
-use tidegate_overload::{Breaker, BreakerSettings, Guard};
+use tidegate_overload::{Breaker, BreakerSettings, CallGuard};
 use tower::{Layer, Service, service_fn};
 use tower_resilience_circuitbreaker::CircuitBreakerLayer;
 
@@ -20,10 +20,10 @@ const WINDOW_CALLS: u32 = 100;
 /// Asynchronous calls; both measure how long a call takes, because theirs always does.
 pub(crate) fn compare_with_tower_resilience() -> BenchResult<Measurement> {
     let slow = BreakerSettings::builder()
-        .over_calls(WINDOW_CALLS)
+        .count_window(WINDOW_CALLS)
         .slow_calls("50%".parse()?, Duration::from_secs(1));
     let breaker = Breaker::new(slow.build()?);
-    let plain = Breaker::new(BreakerSettings::builder().over_calls(WINDOW_CALLS).build()?);
+    let plain = Breaker::new(BreakerSettings::builder().count_window(WINDOW_CALLS).build()?);
     let layer = CircuitBreakerLayer::builder().sliding_window_size(WINDOW_CALLS as usize).build()?;
     let mut service = layer.layer(service_fn(|(): ()| succeed()));
     let mut theirs = || {
@@ -44,7 +44,7 @@ pub(crate) fn compare_with_tower_resilience() -> BenchResult<Measurement> {
 
 /// Plain calls; theirs measures no time.
 pub(crate) fn compare_with_recloser() -> BenchResult<Measurement> {
-    let breaker = Breaker::new(BreakerSettings::builder().over_calls(WINDOW_CALLS).build()?);
+    let breaker = Breaker::new(BreakerSettings::builder().count_window(WINDOW_CALLS).build()?);
     let recloser = Recloser::custom().closed_len(WINDOW_CALLS as usize).build();
     let call = || -> std::result::Result<(), Infallible> { black_box(Ok(())) };
     Ok(compare(

@@ -2,7 +2,7 @@
 
 use tidegate_bench::{BenchResult, interleaved::median, suite::Measurement};
 use tidegate_core::Micros;
-use tidegate_overload::adaptive::Anchored;
+use tidegate_overload::adaptive::LatencyTarget;
 use tidegate_simulation::{AdaptiveGuard, NoGuard, Scenario, Surge};
 
 /// Seeds that are played; a value is their median.
@@ -13,7 +13,7 @@ pub(crate) fn measure_goodput() -> BenchResult<Measurement> {
     for seed in 1..=SEED_COUNT {
         let scene = Scenario { seed, ..Scenario::surge(Surge::TenTimes) };
         without.push(scene.run(NoGuard).goodput_during_change());
-        let controller = Anchored::new(Micros::from_millis(20))?;
+        let controller = LatencyTarget::new(Micros::from_millis(20))?;
         with.push(scene.run(AdaptiveGuard::new(controller)).goodput_during_change());
     }
     let (without, with) = (median(&without), median(&with));

@@ -10,7 +10,7 @@ use std::{
     net::{IpAddr, SocketAddr, ToSocketAddrs as _},
     path::Path,
 };
-use tidegate_rule::request::Head;
+use tidegate_rule::request::RequestHead;
 
 /// Where it goes, and how.
 #[derive(Clone)]
@@ -122,7 +122,7 @@ pub(super) struct Sent<'a> {
     pub(super) from: IpAddr,
 }
 
-impl Head for Sent<'_> {
+impl RequestHead for Sent<'_> {
     fn method(&self) -> &str {
         self.request.method().as_str()
     }
@@ -152,7 +152,7 @@ impl Head for Sent<'_> {
         self.request.headers().get(name).map(HeaderValue::as_bytes)
     }
 
-    fn each_header<'h>(&'h self, name: &str, each: &mut dyn FnMut(&'h [u8])) {
+    fn for_each_header<'h>(&'h self, name: &str, each: &mut dyn FnMut(&'h [u8])) {
         self.request.headers().get_all(name).iter().for_each(|value| each(value.as_bytes()));
     }
 

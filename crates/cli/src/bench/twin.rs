@@ -11,7 +11,7 @@ use tidegate_policy::{
     compile::{Compiler, DryRun, PolicyAdmission, PolicyGate, Prefetch},
     model::{Fallback, OnLimit, Stores},
 };
-use tidegate_rule::{Rules, request::Reply};
+use tidegate_rule::{Rules, request::ResponseHead};
 
 /// A policy that has counted nothing but what it is asked here.
 pub(crate) struct Twin {
@@ -137,7 +137,7 @@ pub(super) struct Answered<'a> {
     pub(super) headers: Option<&'a HeaderMap>,
 }
 
-impl Reply for Answered<'_> {
+impl ResponseHead for Answered<'_> {
     fn status(&self) -> u16 {
         self.status
     }

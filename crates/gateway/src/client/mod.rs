@@ -2,7 +2,7 @@
 //!
 //! ```text
 //!            first byte          head is there
-//!   Idle ───────────────▶ Head ────────────────▶ Rejected ──▶ … the last answer is gone: Idle
+//!   Idle ───────────────▶ RequestHead ────────────────▶ Rejected ──▶ … the last answer is gone: Idle
 //!    idle-timeout          header-timeout         (body-timeout where bodies stand still)
 //! ```
 //!

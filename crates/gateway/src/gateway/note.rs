@@ -44,6 +44,7 @@ pub(super) fn refused(refusal: &PolicyRefusal, gate: &PolicyGate, head: &HttpReq
 
 fn note(rule: &str, decision: &str, gate: &Gate, head: &HttpRequestHead<'_>) -> LogNote {
     let limit = gate.limits().iter().find(|limit| limit.rule().name() == rule);
-    let key = limit.and_then(|limit| limit.key_in(head)).map(|key| format!("{:016x}", key_hash(rule, &key)));
+    let key =
+        limit.and_then(|limit| limit.resolve_key(head)).map(|key| format!("{:016x}", key_hash(rule, &key)));
     LogNote { rule: Some(rule.to_owned()), key, decision: Some(decision.to_owned()) }
 }

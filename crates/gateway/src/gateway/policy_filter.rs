@@ -17,7 +17,9 @@ use tidegate_policy::{
     matching::RequestView,
     model::{AccessLogFormat, RouteAction},
 };
-use tidegate_rule::{Answer, Evaluation, Fields, HeldSlots, ProblemDetails, request::Head};
+use tidegate_rule::{
+    Evaluation, HeaderStyle, ProblemDetails, RejectionResponse, RequestPermits, request::RequestHead,
+};
 
 /// Asks the policy that is in force now.
 pub(crate) struct PolicyFilter {
@@ -54,7 +56,7 @@ enum Stage {
     /// It was let through, and waits for its response. Contexts are moved about, so it is boxed.
     Admitted(Box<PolicyAdmission>),
     /// It has a response, and holds this until the body is gone.
-    Settled { _held: HeldSlots },
+    Settled { _held: RequestPermits },
     /// Nothing is held, and there is nothing to settle.
     Free,
 }
@@ -191,7 +193,7 @@ impl ActivePolicy {
                 PolicyResult::Refused(refusal) => note::refused(refusal, &self.gate, head),
             })
         });
-        let denial = self.recorder.decided(&passage, &self.gate, head.map(|head| head as &dyn Head));
+        let denial = self.recorder.decided(&passage, &self.gate, head.map(|head| head as &dyn RequestHead));
         let rules = match &passage {
             PolicyResult::Admitted(admission) => {
                 admission.decisions().map(|decision| decision.rule).collect()
@@ -204,7 +206,7 @@ impl ActivePolicy {
             PolicyResult::Admitted(admission) => {
                 let is_slowed =
                     !admission.request_rates().is_empty() || !admission.response_rates().is_empty();
-                if admission.has_pending() || is_slowed || admission.header_style() != Fields::None {
+                if admission.has_pending() || is_slowed || admission.header_style() != HeaderStyle::None {
                     context.stage = Stage::Admitted(Box::new(admission));
                 }
                 match route {
@@ -259,7 +261,7 @@ impl ActivePolicy {
         let denial = self.recorder.banned((whom, left), problem.status, &self.gate, head);
         let instance = denial.as_ref().map(DenialId::uri);
         problem.instance = instance.as_deref();
-        let mut response: Response<Bytes> = Answer::problem(&problem).into();
+        let mut response: Response<Bytes> = RejectionResponse::from_problem(&problem).into();
         response.headers_mut().insert(header::RETRY_AFTER, field::ceil_seconds(left).into());
         let telemetry = self.telemetry(came, Vec::new(), denial, Some(head));
         let mut context = PolicyContext { stage: Stage::Free, telemetry };
@@ -285,7 +287,7 @@ impl PolicyContext {
     /// Settles what was taken, and adds the headers of limits and of a denial.
     fn on_response(&mut self, response: &mut response::Parts) {
         if let Stage::Admitted(admission) = mem::replace(&mut self.stage, Stage::Free) {
-            if admission.header_style() != Fields::None {
+            if admission.header_style() != HeaderStyle::None {
                 admission.write_headers(|name, value| {
                     if let Ok(value) = HeaderValue::from_str(value) {
                         response.headers.insert(HeaderName::from_static(name), value);

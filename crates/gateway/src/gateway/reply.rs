@@ -1,12 +1,12 @@
 //! Answers as rules see them.
 
 use http::{HeaderValue, response};
-use tidegate_rule::request::Reply;
+use tidegate_rule::request::ResponseHead;
 
 /// An answer before its body.
 pub(super) struct GatewayReply<'a>(pub(super) &'a response::Parts);
 
-impl Reply for GatewayReply<'_> {
+impl ResponseHead for GatewayReply<'_> {
     fn status(&self) -> u16 {
         self.0.status.as_u16()
     }

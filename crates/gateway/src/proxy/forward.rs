@@ -17,7 +17,7 @@ use std::{
     task::{Context, Poll},
 };
 use tidegate_core::Micros;
-use tidegate_overload::{Breaker, Pass, Report};
+use tidegate_overload::{Breaker, CallOutcome, CallPermit};
 use tidegate_policy::model::Protocol;
 
 /// How the answer comes.
@@ -50,7 +50,7 @@ type Concluded = Result<Result<(Response<Incoming>, Via), Failure>, Box<Rest>>;
 pub(super) struct Turn {
     place: usize,
     server: Rc<Server>,
-    pass: Option<Pass<Arc<Breaker>>>,
+    pass: Option<CallPermit<Arc<Breaker>>>,
     traced: Traced,
     /// When the request was sent to it.
     sent: Micros,
@@ -165,7 +165,7 @@ impl Turn {
         }
         if let Some(pass) = self.pass {
             let is_failure = response.status().is_server_error();
-            pass.report(if is_failure { Report::Failure } else { Report::Success });
+            pass.record(if is_failure { CallOutcome::Failure } else { CallOutcome::Success });
         }
     }
 

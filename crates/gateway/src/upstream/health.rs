@@ -11,7 +11,7 @@ use std::{
     time::Duration,
 };
 use tidegate_observe::{Count, HealthReport, ServerState, Times, TimesRecorder};
-use tidegate_overload::{Breaker, BreakerSettings, Guard, Pass};
+use tidegate_overload::{Breaker, BreakerSettings, CallGuard, CallPermit};
 use tidegate_policy::model::HealthCheck;
 use tokio::time;
 
@@ -94,8 +94,8 @@ impl Health {
     }
 
     /// Leave to ask it; `Err` while its breaker is open.
-    pub(super) fn pass(&self) -> Result<Option<Pass<Arc<Breaker>>>, tidegate_overload::Rejection> {
-        self.breaker.as_ref().map(Guard::try_pass_owned).transpose()
+    pub(super) fn pass(&self) -> Result<Option<CallPermit<Arc<Breaker>>>, tidegate_overload::Rejection> {
+        self.breaker.as_ref().map(CallGuard::try_acquire_owned).transpose()
     }
 
     /// It answered.

@@ -143,7 +143,7 @@ fn settings(terms: &BreakerSpec) -> Result<BreakerSettings, SettingError> {
         settings = settings.slow_calls(rate, slow);
     }
     if let Some(calls) = terms.window_size {
-        settings = settings.over_calls(few(calls));
+        settings = settings.count_window(few(calls));
     }
     if let Some(calls) = terms.min_calls {
         settings = settings.min_calls(calls);

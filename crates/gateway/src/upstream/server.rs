@@ -21,7 +21,7 @@ use std::{
 use tidegate_core::Micros;
 use tidegate_http_server::Stream;
 use tidegate_observe::ServerState;
-use tidegate_overload::{Breaker, Pass, Rejection};
+use tidegate_overload::{Breaker, CallPermit, Rejection};
 use tidegate_policy::model::Protocol;
 use tokio::{net::TcpStream, time};
 
@@ -99,7 +99,7 @@ impl Server {
 
     /// Leave to ask it; `Err` while its breaker is open.
     #[inline]
-    pub(crate) fn pass(&self) -> Result<Option<Pass<Arc<Breaker>>>, Rejection> {
+    pub(crate) fn pass(&self) -> Result<Option<CallPermit<Arc<Breaker>>>, Rejection> {
         self.plan.health.pass()
     }
 

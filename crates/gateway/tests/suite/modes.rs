@@ -115,7 +115,7 @@ async fn a_part_of_the_keys_is_enforced() {
         stage.get_as("/", &user_header).await;
         let answer = stage.get_as("/", &user_header).await;
         denied.push(answer.status() == 429);
-        let chosen = tidegate_rule::is_chosen("watched", &format!("user-{user}"), "50%".parse().unwrap());
+        let chosen = tidegate_rule::is_in_rollout("watched", &format!("user-{user}"), "50%".parse().unwrap());
         assert_eq!(denied.last(), Some(&chosen), "user-{user}");
     }
     assert!(denied.contains(&true) && denied.contains(&false));

@@ -665,7 +665,7 @@ impl Store for Away {
 async fn a_store_that_is_away_is_seen() {
     let server = Server::mirror().await;
     let rules = Rules::new();
-    rules.connect_by(|_| Ok(Arc::new(Away)));
+    rules.set_connect(|_| Ok(Arc::new(Away)));
     let rest = "store: redis://:secret@db\non-outage: closed\nobserve: { denials: 9 }\n\
                 rules: [{ name: all, key: ip, quota: 5/h }]";
     let stage = Stage::with(&server, rest, rules);
@@ -868,7 +868,7 @@ async fn decisions_that_programs_ask_for_count_too() {
 async fn the_board_asks_for_nothing_that_is_not_there() {
     let server = Server::mirror().await;
     let rules = Rules::new();
-    rules.connect_by(|_| Ok(Arc::new(Away)));
+    rules.set_connect(|_| Ok(Arc::new(Away)));
     let rest = "stores: { far: redis://db }
 rules:
   - { name: far, store: far, quota: 5/h }

@@ -234,7 +234,7 @@ impl<S: HttpService> HttpServer<S> {
             }
         });
         let shutdown = async {
-            // A dropped sender means the same as `Now`.
+            // A dropped sender means the same as `Ready`.
             let order = shutdown.wait_for(|order| *order != Shutdown::Never).await.map(|order| *order);
             if order.is_ok_and(|order| order == Shutdown::AfterFirstRequest) {
                 tokio::select! {

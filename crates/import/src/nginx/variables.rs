@@ -17,7 +17,7 @@ use crate::LossKind;
 use std::collections::BTreeMap;
 use tidegate_access::Prefix;
 use tidegate_policy::model::{AddressList, Expression, Glob, KeyPart, KeySpec, Match, Network, ValueGlobs};
-use tidegate_rule::request::Missing;
+use tidegate_rule::request::MissingKey;
 
 /// `geo` and `map` blocks, by the names of their variables.
 #[derive(Debug, Default)]
@@ -48,7 +48,7 @@ struct MapBlock {
 #[derive(Clone, Debug, PartialEq)]
 pub(super) struct KeyPlan {
     pub(super) key: KeySpec,
-    pub(super) missing: Missing,
+    pub(super) missing: MissingKey,
     /// Only requests of which this holds.
     pub(super) condition: Option<Match>,
     /// Nobody from these networks, under this name.
@@ -381,12 +381,12 @@ fn plain_key_plan(words: &[VariableToken]) -> Result<KeyPlan, String> {
         }
     }
     let is_sure = |part: &KeyPart| matches!(part, KeyPart::Ip { .. } | KeyPart::Method | KeyPart::Cel(_));
-    let mut missing = Missing::default();
+    let mut missing = MissingKey::default();
     let key = match &parts[..] {
         [] => KeySpec::All,
         [part] => {
             if !is_sure(part) {
-                missing = Missing::Skip;
+                missing = MissingKey::Skip;
             }
             KeySpec::Part(part.clone())
         }

@@ -15,7 +15,7 @@ use tidegate_policy::{
     FileSource, Policy, PolicyFormat, Problems,
     compile::{self, Compiler, PolicyGate, PolicyResult},
 };
-use tidegate_rule::{Evaluation, Rules, request::Head};
+use tidegate_rule::{Evaluation, Rules, request::RequestHead};
 
 fn compile_gate(policy: &Policy) -> PolicyGate {
     let (clock, _hand) = Clock::manual();
@@ -23,7 +23,7 @@ fn compile_gate(policy: &Policy) -> PolicyGate {
 }
 
 /// How many of ten requests are admitted.
-fn count_admitted(gate: &PolicyGate, request: &dyn Head) -> usize {
+fn count_admitted(gate: &PolicyGate, request: &dyn RequestHead) -> usize {
     let is_admitted = |_: &i32| matches!(gate.check(request), Evaluation::Ready(PolicyResult::Admitted(_)));
     (0..10).filter(is_admitted).count()
 }

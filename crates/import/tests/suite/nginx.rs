@@ -15,7 +15,7 @@ use tidegate_policy::{
     DiskFiles,
     compile::{Compiler, PolicyGate, PolicyResult, RejectAction},
 };
-use tidegate_rule::{Evaluation, Mode, Pending, Rules};
+use tidegate_rule::{Evaluation, Mode, PendingEvaluation, Rules};
 use tidegate_testkit::servers::{NginxServer, SentHttpRequest};
 
 /// Both, at the same moment.
@@ -38,7 +38,7 @@ struct PendingRequest {
     index: usize,
     started_at: u64,
     nginx: Option<SentHttpRequest>,
-    policy: Option<Pending<PolicyResult>>,
+    policy: Option<PendingEvaluation<PolicyResult>>,
 }
 
 /// What became of a request, and how many milliseconds later.
@@ -174,7 +174,7 @@ impl NginxComparison {
     }
 }
 
-async fn poll(asking: &mut Pending<PolicyResult>) -> Poll<PolicyResult> {
+async fn poll(asking: &mut PendingEvaluation<PolicyResult>) -> Poll<PolicyResult> {
     poll_fn(|context| Poll::Ready(asking.as_mut().poll(context))).await
 }
 

@@ -8,8 +8,8 @@
 //!
 //! Its surprise: it learns only from losses. As long as nothing fails it grows, whatever happens to latency.
 
-use super::{Bounds, Call, Controller};
-use crate::report::Report;
+use super::{Bounds, CallSample, Controller};
+use crate::call_outcome::CallOutcome;
 use tidegate_core::{Micros, SettingError};
 
 /// Additive increase, multiplicative decrease.
@@ -45,11 +45,11 @@ impl Controller for Aimd {
         self.limit
     }
 
-    fn record(&mut self, call: Call) -> u32 {
-        let is_lost = call.report == Report::Failure || call.latency() > self.timeout;
-        let limit = match call.report {
-            Report::Ignored => return self.limit,
-            _ if is_lost => (f64::from(self.limit) * self.backoff) as u32,
+    fn record(&mut self, call: CallSample) -> u32 {
+        let is_failed = call.outcome == CallOutcome::Failure || call.latency() > self.timeout;
+        let limit = match call.outcome {
+            CallOutcome::Ignored => return self.limit,
+            _ if is_failed => (f64::from(self.limit) * self.backoff) as u32,
             _ if u64::from(call.in_flight) * 2 >= u64::from(self.limit) => self.limit.saturating_add(1),
             _ => self.limit,
         };

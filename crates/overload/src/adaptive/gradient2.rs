@@ -1,33 +1,33 @@
 //! Netflix's second gradient: compares latency now with latency over a long time, and shrinks when it got worse.
 //!
 //! ```text
-//!   gradient = tolerance · long-term latency / latency      (from 0.5 to 1)
-//!   limit    = limit · gradient + queue                     (a fifth of the way at each call)
+//!   gradient = tolerance · long-term latency / latency      (from 0.5 end 1)
+//!   limit    = limit · gradient + queue                     (a fifth of the way at apply_each call)
 //! ```
 //!
 //! Its surprise: latency that is bad for long enough becomes what it compares with. Under timeouts that all take the
 //! same time the gradient is 1, and the limit grows without end. It does not look at failures at all. It is here to
-//! be compared with; use [`super::Anchored`].
+//! be compared with; use [`super::LatencyTarget`].
 
-use super::{Bounds, Call, Controller};
-use crate::report::Report;
+use super::{Bounds, CallSample, Controller};
+use crate::call_outcome::CallOutcome;
 
 /// Netflix's `Gradient2Limit`, with its defaults.
 #[derive(Clone, Debug)]
 pub struct Gradient2 {
     bounds: Bounds,
     limit: f64,
-    long_term: Average,
+    long_term: WarmUpAverage,
 }
 
 const SMOOTHING: f64 = 0.2;
-const QUEUE: f64 = 4.0;
+const QUEUE_SIZE: f64 = 4.0;
 const TOLERANCE: f64 = 1.5;
 
 impl Gradient2 {
     /// The controller with Netflix's defaults but for the ends of its range, which are 20 and 200 there.
     pub fn new(bounds: Bounds) -> Self {
-        Self { bounds, limit: bounds.initial().into(), long_term: Average::default() }
+        Self { bounds, limit: bounds.initial().into(), long_term: WarmUpAverage::default() }
     }
 }
 
@@ -36,8 +36,8 @@ impl Controller for Gradient2 {
         self.limit as u32
     }
 
-    fn record(&mut self, call: Call) -> u32 {
-        if call.report == Report::Ignored {
+    fn record(&mut self, call: CallSample) -> u32 {
+        if call.outcome == CallOutcome::Ignored {
             return self.limit();
         }
         let latency = call.latency().get() as f64;
@@ -50,7 +50,7 @@ impl Controller for Gradient2 {
             return self.limit();
         }
         let gradient = (TOLERANCE * long_term / latency).clamp(0.5, 1.0);
-        let wanted = self.limit * gradient + QUEUE;
+        let wanted = self.limit * gradient + QUEUE_SIZE;
         self.limit = self.bounds.clamp(self.limit * (1.0 - SMOOTHING) + wanted * SMOOTHING);
         self.limit()
     }
@@ -58,21 +58,21 @@ impl Controller for Gradient2 {
 
 /// An exponential average over 600 calls that begins as a plain mean of the first ten.
 #[derive(Clone, Debug, Default)]
-struct Average {
+struct WarmUpAverage {
     value: f64,
     calls: u32,
 }
 
-impl Average {
-    const WARM_UP: u32 = 10;
-    const FACTOR: f64 = 2.0 / 601.0;
+impl WarmUpAverage {
+    const WARM_UP_CALLS: u32 = 10;
+    const SMOOTHING_FACTOR: f64 = 2.0 / 601.0;
 
     fn add(&mut self, value: f64) -> f64 {
-        if self.calls < Self::WARM_UP {
+        if self.calls < Self::WARM_UP_CALLS {
             self.calls += 1;
             self.value += (value - self.value) / f64::from(self.calls);
         } else {
-            self.value = self.value * (1.0 - Self::FACTOR) + value * Self::FACTOR;
+            self.value = self.value * (1.0 - Self::SMOOTHING_FACTOR) + value * Self::SMOOTHING_FACTOR;
         }
         self.value
     }

@@ -1,11 +1,11 @@
 //! A concurrency limit that finds itself: slots whose number a controller sets from how calls end.
 
 #[cfg(feature = "tokio")]
-use crate::guard::Pass;
+use crate::call_guard::CallPermit;
 use crate::{
-    Rejection, Report,
-    adaptive::{Call, Controller},
-    guard::{Guard, Settle},
+    CallOutcome, Rejection,
+    adaptive::{CallSample, Controller},
+    call_guard::{CallGuard, RecordOutcome},
 };
 use std::fmt;
 #[cfg(feature = "tokio")]
@@ -19,18 +19,18 @@ use tidegate_limiter::{
 use tidegate_limiter::{WaitError, Waiter};
 
 /// As many calls in flight as the backend can take, found by a controller such as
-/// [`Anchored`](crate::adaptive::Anchored).
+/// [`LatencyTarget`](crate::adaptive::LatencyTarget).
 ///
 /// ```
 /// use tidegate_core::Micros;
-/// use tidegate_overload::{AdaptiveLimit, Guard, adaptive::Anchored};
+/// use tidegate_overload::{AdaptiveLimit, CallGuard, adaptive::LatencyTarget};
 ///
-/// let limit = AdaptiveLimit::new(Anchored::new(Micros::from_millis(250))?)?; // the latency that you promise
-/// match limit.try_pass() {
+/// let limit = AdaptiveLimit::new(LatencyTarget::new(Micros::from_millis(250))?)?; // the latency that you promise
+/// match limit.try_acquire() {
 ///     Err(rejection) => println!("come back later: {rejection}"),
-///     Ok(pass) => {
+///     Ok(acquire) => {
 ///         // … call the backend …
-///         pass.succeed();
+///         acquire.succeed();
 ///     }
 /// }
 /// # Ok::<(), tidegate_core::SettingError>(())
@@ -40,7 +40,7 @@ use tidegate_limiter::{WaitError, Waiter};
 /// ignored, or as successes. A pass that is dropped without a word is ignored, which tells the controller nothing unless
 /// the call was given up late.
 ///
-/// Share it by reference or in an `Arc`; see [`Guard`] for how to ask, and [`crate::Pass`] for how to report.
+/// Share it by reference or in an `Arc`; see [`CallGuard`] for how to ask, and [`crate::Pass`] for how to report.
 pub struct AdaptiveLimit {
     slots: Semaphore,
     controller: Mutex<Box<dyn Controller>>,
@@ -50,7 +50,7 @@ pub struct AdaptiveLimit {
 #[derive(Debug)]
 pub struct AdaptiveEntry {
     slot: SemaphorePermit,
-    began: Micros,
+    started_at: Micros,
 }
 
 impl AdaptiveLimit {
@@ -70,16 +70,16 @@ impl AdaptiveLimit {
 
     /// Waits in line for room. Only the time after that counts as the call's.
     #[cfg(feature = "tokio")]
-    pub async fn pass(&self, waiter: Waiter) -> Result<Pass<&Self>, WaitError> {
+    pub async fn acquire(&self, waiter: Waiter) -> Result<CallPermit<&Self>, WaitError> {
         let slot = self.slots.acquire_owned(waiter).await?;
-        Ok(Pass::new(self, self.entry(slot)))
+        Ok(CallPermit::new(self, self.new_entry(slot)))
     }
 
     /// Waits in line for room, and gives a pass that borrows nothing.
     #[cfg(feature = "tokio")]
-    pub async fn pass_owned(self: &Arc<Self>, waiter: Waiter) -> Result<Pass<Arc<Self>>, WaitError> {
+    pub async fn acquire_owned(self: &Arc<Self>, waiter: Waiter) -> Result<CallPermit<Arc<Self>>, WaitError> {
         let slot = self.slots.acquire_owned(waiter).await?;
-        Ok(Pass::new(self.clone(), self.entry(slot)))
+        Ok(CallPermit::new(self.clone(), self.new_entry(slot)))
     }
 
     /// How many calls may be in flight now.
@@ -92,22 +92,22 @@ impl AdaptiveLimit {
         self.slots.in_flight()
     }
 
-    fn entry(&self, slot: SemaphorePermit) -> AdaptiveEntry {
-        AdaptiveEntry { slot, began: self.slots.clock().now() }
+    fn new_entry(&self, slot: SemaphorePermit) -> AdaptiveEntry {
+        AdaptiveEntry { slot, started_at: self.slots.clock().now() }
     }
 }
 
-impl Guard for AdaptiveLimit {
-    fn enter(&self) -> Result<AdaptiveEntry, Rejection> {
-        self.slots.try_acquire_owned().map(|slot| self.entry(slot)).ok_or(Rejection::Full)
+impl CallGuard for AdaptiveLimit {
+    fn admit(&self) -> Result<AdaptiveEntry, Rejection> {
+        self.slots.try_acquire_owned().map(|slot| self.new_entry(slot)).ok_or(Rejection::Full)
     }
 }
 
-impl Settle for AdaptiveLimit {
+impl RecordOutcome for AdaptiveLimit {
     type Entry = AdaptiveEntry;
 
-    fn settle(&self, entry: AdaptiveEntry, report: Report) {
-        let AdaptiveEntry { slot, began } = entry;
+    fn record(&self, entry: AdaptiveEntry, report: CallOutcome) {
+        let AdaptiveEntry { slot, started_at: began } = entry;
         let in_flight = slot.in_flight();
         // Given back before the controller hears of it, so that the next is not kept waiting.
         drop(slot);
@@ -115,7 +115,7 @@ impl Settle for AdaptiveLimit {
         // Read under the lock, so that ends are in order.
         let end = self.slots.clock().now();
         let before = controller.limit();
-        let limit = controller.record(Call { start: began, end, in_flight, report });
+        let limit = controller.record(CallSample { start: began, end, in_flight, outcome: report });
         // Set under the lock, so that the last word is the controller's.
         let awaited = if limit == before { HasWaiters::No } else { self.slots.set_limit(limit.max(1)) };
         drop(controller);

@@ -1,29 +1,29 @@
 //! Limits that find themselves: controllers that turn finished calls into how many may be in flight.
 //!
 //! ```text
-//!   finished call: when, how long, how many beside it, how it ended ──record──▶ limit
+//!   finished call: when, how long, how many find_sibling_dir it, how it ended ──record──▶ limit
 //! ```
 //!
 //! Each controller is a pure state machine in a file of its own. It never refuses a call; it only says how many there
-//! may be. [`Anchored`] is the one to use. The others are the models that services know from Netflix's
+//! may be. [`LatencyTarget`] is the one to use. The others are the models that services know from Netflix's
 //! concurrency-limits, to compare with and to move from.
 //!
 //! Absurd measurements do no harm: a call of no length counts as one of a microsecond, one that ends before it starts
 //! as well, and no measurement moves a limit past its floor or its ceiling.
 
 mod aimd;
-mod anchored;
 mod gradient2;
+mod latency_target;
 mod limit;
 mod vegas;
 
 pub use aimd::Aimd;
-pub use anchored::Anchored;
 pub use gradient2::Gradient2;
+pub use latency_target::LatencyTarget;
 pub use limit::{AdaptiveEntry, AdaptiveLimit};
 pub use vegas::{Decrease, Vegas};
 
-use crate::report::Report;
+use crate::call_outcome::CallOutcome;
 use std::fmt;
 use tidegate_core::{Micros, SettingError};
 
@@ -33,12 +33,12 @@ pub trait Controller: fmt::Debug + Send {
     fn limit(&self) -> u32;
 
     /// Takes note of a call that has ended, and says how many may be in flight from now on.
-    fn record(&mut self, call: Call) -> u32;
+    fn record(&mut self, call: CallSample) -> u32;
 }
 
 /// A call that has ended.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Call {
+pub struct CallSample {
     /// When it was let in.
     pub start: Micros,
     /// When it ended.
@@ -46,10 +46,10 @@ pub struct Call {
     /// How many were in flight when it was let in, itself included.
     pub in_flight: u32,
     /// How it ended. A failure is one that tells of overload: a timeout, a refusal, a dropped connection.
-    pub report: Report,
+    pub outcome: CallOutcome,
 }
 
-impl Call {
+impl CallSample {
     /// How long it took, at least a microsecond.
     pub fn latency(&self) -> Micros {
         self.end.since(self.start).max(Micros::new(1))

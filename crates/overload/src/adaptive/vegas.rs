@@ -1,7 +1,7 @@
 //! TCP Vegas: guesses the queue from how much longer a call takes than one without load, and keeps it short.
 //!
 //! ```text
-//!   queue = limit · (1 − unloaded / latency)
+//!   queue = limit · (1 − no_load_latency / latency)
 //!
 //!   0 ── grow fast ── threshold ── grow ── α ── stay ── β ── shrink ──▶ queue
 //! ```
@@ -9,8 +9,8 @@
 //! Its surprise: every so often it takes whatever it measures for the latency without load. Under a load that never
 //! pauses, the queue that it should have seen becomes part of its yardstick, and the limit grows by it.
 
-use super::{Bounds, Call, Controller};
-use crate::report::Report;
+use super::{Bounds, CallSample, Controller};
+use crate::call_outcome::CallOutcome;
 use tidegate_core::SettingError;
 
 /// Keeps the estimated queue between two marks.
@@ -21,7 +21,7 @@ pub struct Vegas {
     smoothing: f64,
     limit: f64,
     /// The latency of a call that waits for nobody, in microseconds; unknown at first.
-    unloaded: Option<f64>,
+    no_load_latency: Option<f64>,
     calls: u64,
     /// Where in its range the next probe falls: drawn anew for each, so that many instances do not probe together.
     jitter: u64,
@@ -31,9 +31,9 @@ pub struct Vegas {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Decrease {
     /// By the number of its digits less one, and at least by one.
-    ByDigits,
+    Log10,
     /// To a half.
-    ByHalf,
+    Halve,
 }
 
 /// A probe is due after so many calls for each place of the limit.
@@ -44,7 +44,15 @@ impl Vegas {
     pub fn new(bounds: Bounds) -> Self {
         let limit = bounds.initial().into();
         let jitter = 0x9e37_79b9_7f4a_7c15;
-        Self { bounds, decrease: Decrease::ByDigits, smoothing: 1.0, limit, unloaded: None, calls: 0, jitter }
+        Self {
+            bounds,
+            decrease: Decrease::Log10,
+            smoothing: 1.0,
+            limit,
+            no_load_latency: None,
+            calls: 0,
+            jitter,
+        }
     }
 
     /// How the limit falls.
@@ -73,16 +81,16 @@ impl Vegas {
     }
 
     /// The limit that this call speaks for; `None` to stay.
-    fn wanted(&self, call: &Call, latency: f64, unloaded: f64) -> Option<f64> {
+    fn target_limit(&self, call: &CallSample, latency: f64, unloaded: f64) -> Option<f64> {
         let digits = f64::from((self.limit as u32).max(1).ilog10().max(1));
         let (alpha, beta) = (3.0 * digits, 6.0 * digits);
         let queue = ceil(self.limit * (1.0 - unloaded / latency));
         let less = match self.decrease {
-            Decrease::ByDigits => self.limit - digits,
-            Decrease::ByHalf => self.limit / 2.0,
+            Decrease::Log10 => self.limit - digits,
+            Decrease::Halve => self.limit / 2.0,
         };
         match queue {
-            _ if call.report == Report::Failure => Some(less),
+            _ if call.outcome == CallOutcome::Failure => Some(less),
             _ if f64::from(call.in_flight) * 2.0 < self.limit => None,
             _ if queue <= digits => Some(self.limit + beta),
             _ if queue < alpha => Some(self.limit + digits),
@@ -97,18 +105,18 @@ impl Controller for Vegas {
         self.limit as u32
     }
 
-    fn record(&mut self, call: Call) -> u32 {
-        if call.report == Report::Ignored {
+    fn record(&mut self, call: CallSample) -> u32 {
+        if call.outcome == CallOutcome::Ignored {
             return self.limit();
         }
         let latency = call.latency().get() as f64;
         self.calls += 1;
-        let known = self.unloaded.filter(|unloaded| latency >= *unloaded);
+        let known = self.no_load_latency.filter(|unloaded| latency >= *unloaded);
         let Some(unloaded) = known.filter(|_| !self.is_probe_due()) else {
-            self.unloaded = Some(latency);
+            self.no_load_latency = Some(latency);
             return self.limit();
         };
-        if let Some(wanted) = self.wanted(&call, latency, unloaded) {
+        if let Some(wanted) = self.target_limit(&call, latency, unloaded) {
             let wanted = self.bounds.clamp(wanted);
             self.limit = self.limit * (1.0 - self.smoothing) + wanted * self.smoothing;
         }

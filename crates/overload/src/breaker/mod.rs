@@ -31,9 +31,9 @@ pub use shared::{Breaker, BreakerEntry};
 pub use snapshot::{BreakerSnapshot, BreakerState};
 pub use window::CallCounts;
 
-use crate::{rejection::Rejection, report::Report};
+use crate::{call_outcome::CallOutcome, rejection::Rejection};
 use tidegate_core::{Micros, Percent};
-use window::{Outcome, Window};
+use window::{CallWindow, PackedOutcome};
 
 /// Which stretch between two changes of state a pass was given in.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
@@ -50,42 +50,42 @@ impl Generation {
 
 /// What would change nothing, so that a shell need not ask or tell until the next change.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Leeway {
+pub enum FastPath {
     /// Every question and every report counts.
     None,
     /// All pass.
-    Pass,
+    Admit,
     /// All pass, and quick successes open nothing: it is enough to hand in their number before anything else is told.
-    PassAndCount,
+    CountSuccess,
     /// All pass, and one more quick success changes nothing.
-    PassAndSucceed,
+    SkipSuccess,
     /// All pass, and no report changes anything.
-    Everything,
+    SkipAll,
 }
 
 /// The state of a breaker.
 ///
 /// ```
-/// use tidegate_overload::{BreakerSettings, BreakerState, Rejection, Report, breaker::BreakerMachine};
+/// use tidegate_overload::{BreakerSettings, BreakerState, Rejection, CallOutcome, breaker::BreakerMachine};
 /// use tidegate_core::Micros;
 ///
-/// let settings = BreakerSettings::builder().over_calls(2).open_for(Micros::from_secs(5)).build()?;
+/// let settings = BreakerSettings::builder().count_window(2).open_for(Micros::from_secs(5)).build()?;
 /// let mut breaker = BreakerMachine::new(settings);
-/// for second in [0, 1] {
-///     let (now, roll, took) = (Micros::from_secs(second), 0.5, Micros::ZERO);
-///     let pass = breaker.try_pass(now, roll).unwrap();
-///     breaker.report(pass, Report::Failure, took, now, roll);
+/// for seconds in [0, 1] {
+///     let (now, roll, took) = (Micros::from_secs(seconds), 0.5, Micros::ZERO);
+///     let acquire = breaker.try_acquire(now, roll).unwrap();
+///     breaker.report(acquire, CallOutcome::Failure, took, now, roll);
 /// }
 /// let wait = Micros::from_secs(3);
-/// assert_eq!(breaker.try_pass(Micros::from_secs(3), 0.5), Err(Rejection::OpenEpisode(wait)));
+/// assert_eq!(breaker.try_acquire(Micros::from_secs(3), 0.5), Err(Rejection::OpenEpisode(wait)));
 /// # Ok::<(), tidegate_core::SettingError>(())
 /// ```
 #[derive(Clone, Debug)]
 pub struct BreakerMachine {
     settings: BreakerSettings,
-    mode: Mode,
+    mode: BreakerMode,
     generation: Generation,
-    window: Window,
+    window: CallWindow,
     rejected: u64,
     /// How often it opened since it was closed, and for how long last time, before chance had its say.
     attempts: u32,
@@ -93,10 +93,10 @@ pub struct BreakerMachine {
 }
 
 #[derive(Clone, Copy, Debug)]
-enum Mode {
+enum BreakerMode {
     Closed,
-    Open { span: Span, because: CallCounts },
-    HalfOpen { span: Span, free: u32, results: CallCounts },
+    Open { span: StateTimer, counts: CallCounts },
+    HalfOpen { span: StateTimer, free_probes: u32, results: CallCounts },
     ForcedOpen,
     Disabled,
     MetricsOnly,
@@ -105,88 +105,90 @@ enum Mode {
 /// A stretch of time. A clock that steps back before its start begins it anew, so that it is seen in full once and
 /// ends even if the clock had been far ahead by mistake.
 #[derive(Clone, Copy, Debug)]
-struct Span {
-    since: Micros,
-    lasts: Micros,
+struct StateTimer {
+    start: Micros,
+    duration: Micros,
 }
 
-impl Span {
-    fn left(&self, now: Micros) -> Micros {
-        self.lasts.since(now.since(self.since))
+impl StateTimer {
+    fn remaining(&self, now: Micros) -> Micros {
+        self.duration.since(now.since(self.start))
     }
 
-    fn is_over(&mut self, now: Micros) -> bool {
-        self.since = self.since.min(now);
-        self.left(now) == Micros::ZERO
+    fn is_elapsed(&mut self, now: Micros) -> bool {
+        self.start = self.start.min(now);
+        self.remaining(now) == Micros::ZERO
     }
 }
 
 impl BreakerMachine {
     /// A closed breaker.
     pub fn new(settings: BreakerSettings) -> Self {
-        let window = Window::new(&settings);
-        let mode = Mode::Closed;
+        let window = CallWindow::new(&settings);
+        let mode = BreakerMode::Closed;
         Self { settings, mode, generation: Generation(0), window, rejected: 0, attempts: 0, open_time: None }
     }
 
     /// Asks to make a call. Whoever passes reports exactly once how it ended. The roll, from 0 to 1, spreads the
     /// open time.
-    pub fn try_pass(&mut self, now: Micros, roll: f64) -> Result<Generation, Rejection> {
+    pub fn try_acquire(&mut self, now: Micros, roll: f64) -> Result<Generation, Rejection> {
         self.advance(now, roll);
         let rejection = match &mut self.mode {
-            Mode::Closed | Mode::Disabled | Mode::MetricsOnly => return Ok(self.generation),
-            Mode::HalfOpen { free, .. } if *free > 0 => {
+            BreakerMode::Closed | BreakerMode::Disabled | BreakerMode::MetricsOnly => {
+                return Ok(self.generation);
+            }
+            BreakerMode::HalfOpen { free_probes: free, .. } if *free > 0 => {
                 *free -= 1;
                 return Ok(self.generation);
             }
-            Mode::HalfOpen { span, .. } => Rejection::Probing(span.left(now)),
-            Mode::Open { span, .. } => Rejection::Open(span.left(now)),
-            Mode::ForcedOpen => Rejection::ForcedOpen,
+            BreakerMode::HalfOpen { span, .. } => Rejection::Probing(span.remaining(now)),
+            BreakerMode::Open { span, .. } => Rejection::Open(span.remaining(now)),
+            BreakerMode::ForcedOpen => Rejection::ForcedOpen,
         };
         self.rejected = self.rejected.saturating_add(1);
         Err(rejection)
     }
 
     /// Tells how a call ended and how long it took.
-    pub fn report(&mut self, pass: Generation, report: Report, took: Micros, now: Micros, roll: f64) {
+    pub fn record(&mut self, pass: Generation, report: CallOutcome, took: Micros, now: Micros, roll: f64) {
         if pass != self.generation {
             return;
         }
-        if report == Report::Ignored {
-            if let Mode::HalfOpen { free, results, .. } = &mut self.mode {
+        if report == CallOutcome::Ignored {
+            if let BreakerMode::HalfOpen { free_probes: free, results, .. } = &mut self.mode {
                 let places = u64::from(self.settings.probes).saturating_sub(results.calls);
                 *free = free.saturating_add(1).min(u32::try_from(places).unwrap_or(u32::MAX));
             }
             return;
         }
 
-        let outcome = Outcome::new(report == Report::Failure, self.settings.is_slow(took));
+        let outcome = PackedOutcome::new(report == CallOutcome::Failure, self.settings.is_slow(took));
         match &mut self.mode {
-            Mode::Closed => {
+            BreakerMode::Closed => {
                 let counts = self.window.record(now, outcome);
-                if counts.calls >= self.settings.min_calls && self.settings.is_reached(counts) {
+                if counts.calls >= self.settings.min_calls && self.settings.is_threshold_reached(counts) {
                     self.open(counts, now, roll);
                 }
             }
-            Mode::MetricsOnly => {
+            BreakerMode::MetricsOnly => {
                 self.window.record(now, outcome);
             }
-            Mode::HalfOpen { results, .. } => {
+            BreakerMode::HalfOpen { results, .. } => {
                 results.add(outcome);
                 let results = *results;
                 if results.calls >= self.settings.quorum() {
-                    self.judge(results, now, roll);
+                    self.evaluate_probes(results, now, roll);
                 }
             }
-            Mode::Open { .. } | Mode::ForcedOpen | Mode::Disabled => {}
+            BreakerMode::Open { .. } | BreakerMode::ForcedOpen | BreakerMode::Disabled => {}
         }
     }
 
     /// Records so many quick successes at once, that were counted by the leeway of
-    /// [`PassAndCount`](Leeway::PassAndCount) in this generation.
-    pub fn succeed(&mut self, calls: u64) {
-        if matches!(self.mode, Mode::Closed | Mode::MetricsOnly) {
-            self.window.succeed(calls);
+    /// [`CountSuccess`](FastPath::CountSuccess) in this generation.
+    pub fn record_successes(&mut self, calls: u64) {
+        if matches!(self.mode, BreakerMode::Closed | BreakerMode::MetricsOnly) {
+            self.window.record_successes(calls);
         }
     }
 
@@ -195,50 +197,54 @@ impl BreakerMachine {
         self.window.clear();
         self.attempts = 0;
         self.open_time = None;
-        self.change(Mode::Closed);
+        self.set_mode(BreakerMode::Closed);
     }
 
     /// Opens it by hand for so long, as if it had opened by itself; later open times do not grow because of it.
     pub fn open_for(&mut self, now: Micros, time: Micros) {
-        let span = Span { since: now, lasts: time.max(Micros::new(1)) };
-        self.change(Mode::Open { span, because: CallCounts::default() });
+        let span = StateTimer { start: now, duration: time.max(Micros::new(1)) };
+        self.set_mode(BreakerMode::Open { span, counts: CallCounts::default() });
     }
 
     /// Opens it by hand, until a hand changes that.
     pub fn force_open(&mut self) {
-        self.change(Mode::ForcedOpen);
+        self.set_mode(BreakerMode::ForcedOpen);
     }
 
     /// Lets all calls pass and records nothing, until a hand changes that.
     pub fn disable(&mut self) {
-        self.change(Mode::Disabled);
+        self.set_mode(BreakerMode::Disabled);
     }
 
     /// Lets all calls pass and records them, starting from nothing, until a hand changes that.
-    pub fn metrics_only(&mut self) {
+    pub fn set_metrics_only(&mut self) {
         self.window.clear();
-        self.change(Mode::MetricsOnly);
+        self.set_mode(BreakerMode::MetricsOnly);
     }
 
     /// What would change nothing now.
-    pub fn leeway(&self) -> Leeway {
+    pub fn fast_path(&self) -> FastPath {
         match self.mode {
-            Mode::Closed | Mode::MetricsOnly => self.window.leeway(),
-            Mode::Disabled => Leeway::Everything,
-            Mode::Open { .. } | Mode::HalfOpen { .. } | Mode::ForcedOpen => Leeway::None,
+            BreakerMode::Closed | BreakerMode::MetricsOnly => self.window.fast_path(),
+            BreakerMode::Disabled => FastPath::SkipAll,
+            BreakerMode::Open { .. } | BreakerMode::HalfOpen { .. } | BreakerMode::ForcedOpen => {
+                FastPath::None
+            }
         }
     }
 
     /// Whether no report could open it now, and none is counted by time: then the time of a report, and its roll,
     /// do not matter.
-    pub fn is_timeless(&self) -> bool {
+    pub fn is_time_independent(&self) -> bool {
         match self.mode {
-            Mode::Closed | Mode::MetricsOnly => match self.window.at_worst() {
-                Some(counts) => counts.calls < self.settings.min_calls || !self.settings.is_reached(counts),
+            BreakerMode::Closed | BreakerMode::MetricsOnly => match self.window.worst_case() {
+                Some(counts) => {
+                    counts.calls < self.settings.min_calls || !self.settings.is_threshold_reached(counts)
+                }
                 None => false,
             },
-            Mode::Disabled | Mode::ForcedOpen | Mode::Open { .. } => true,
-            Mode::HalfOpen { .. } => false,
+            BreakerMode::Disabled | BreakerMode::ForcedOpen | BreakerMode::Open { .. } => true,
+            BreakerMode::HalfOpen { .. } => false,
         }
     }
 
@@ -255,22 +261,26 @@ impl BreakerMachine {
     /// What it does with calls. An open breaker is open until somebody asks.
     pub fn state(&self) -> BreakerState {
         match self.mode {
-            Mode::Closed => BreakerState::Closed,
-            Mode::Open { .. } => BreakerState::Open,
-            Mode::HalfOpen { .. } => BreakerState::HalfOpen,
-            Mode::ForcedOpen => BreakerState::ForcedOpen,
-            Mode::Disabled => BreakerState::Disabled,
-            Mode::MetricsOnly => BreakerState::MetricsOnly,
+            BreakerMode::Closed => BreakerState::Closed,
+            BreakerMode::Open { .. } => BreakerState::Open,
+            BreakerMode::HalfOpen { .. } => BreakerState::HalfOpen,
+            BreakerMode::ForcedOpen => BreakerState::ForcedOpen,
+            BreakerMode::Disabled => BreakerState::Disabled,
+            BreakerMode::MetricsOnly => BreakerState::MetricsOnly,
         }
     }
 
     /// All numbers at once.
     pub fn snapshot(&self, now: Micros) -> BreakerSnapshot {
         let (counts, needed, remaining) = match &self.mode {
-            Mode::Closed | Mode::MetricsOnly => (self.window.counts(now), self.settings.min_calls, None),
-            Mode::Open { span, because } => (*because, 1, Some(span.left(now))),
-            Mode::HalfOpen { span, results, .. } => (*results, self.settings.quorum(), Some(span.left(now))),
-            Mode::ForcedOpen | Mode::Disabled => (CallCounts::default(), 1, None),
+            BreakerMode::Closed | BreakerMode::MetricsOnly => {
+                (self.window.counts(now), self.settings.min_calls, None)
+            }
+            BreakerMode::Open { span, counts: because } => (*because, 1, Some(span.remaining(now))),
+            BreakerMode::HalfOpen { span, results, .. } => {
+                (*results, self.settings.quorum(), Some(span.remaining(now)))
+            }
+            BreakerMode::ForcedOpen | BreakerMode::Disabled => (CallCounts::default(), 1, None),
         };
         let rate = |part| (counts.calls >= needed).then(|| Percent::from_ratio(part, counts.calls));
         BreakerSnapshot {
@@ -278,7 +288,7 @@ impl BreakerMachine {
             generation: self.generation.0,
             counts,
             failure_rate: rate(counts.failures),
-            slow_rate: rate(counts.slow).filter(|_| self.settings.watches_time()),
+            slow_rate: rate(counts.slow).filter(|_| self.settings.is_timed()),
             rejected: self.rejected,
             attempts: self.attempts,
             remaining,
@@ -287,24 +297,30 @@ impl BreakerMachine {
 
     /// Goes on to the next state if this one has lasted its time.
     fn advance(&mut self, now: Micros, roll: f64) {
-        let (Mode::Open { span, .. } | Mode::HalfOpen { span, .. }) = &mut self.mode else { return };
-        if !span.is_over(now) {
+        let (BreakerMode::Open { span, .. } | BreakerMode::HalfOpen { span, .. }) = &mut self.mode else {
+            return;
+        };
+        if !span.is_elapsed(now) {
             return;
         }
         match self.mode {
-            Mode::Open { .. } => self.half_open(now),
-            _ => self.judge_late(now, roll),
+            BreakerMode::Open { .. } => self.enter_half_open(now),
+            _ => self.evaluate_expired_probes(now, roll),
         }
     }
 
-    fn half_open(&mut self, now: Micros) {
-        let span = Span { since: now, lasts: self.settings.deadline };
-        self.change(Mode::HalfOpen { span, free: self.settings.probes, results: CallCounts::default() });
+    fn enter_half_open(&mut self, now: Micros) {
+        let span = StateTimer { start: now, duration: self.settings.deadline };
+        self.set_mode(BreakerMode::HalfOpen {
+            span,
+            free_probes: self.settings.probes,
+            results: CallCounts::default(),
+        });
     }
 
     /// The deadline is over: those that have not answered count as failed and slow.
-    fn judge_late(&mut self, now: Micros, roll: f64) {
-        let Mode::HalfOpen { free, mut results, .. } = self.mode else { return };
+    fn evaluate_expired_probes(&mut self, now: Micros, roll: f64) {
+        let BreakerMode::HalfOpen { free_probes: free, mut results, .. } = self.mode else { return };
         if results.calls == 0 {
             return self.open(results, now, roll);
         }
@@ -312,25 +328,25 @@ impl BreakerMachine {
         results.calls += missing;
         results.failures += missing;
         results.slow += missing;
-        self.judge(results, now, roll);
+        self.evaluate_probes(results, now, roll);
     }
 
-    fn judge(&mut self, results: CallCounts, now: Micros, roll: f64) {
-        match self.settings.is_reached(results) {
+    fn evaluate_probes(&mut self, results: CallCounts, now: Micros, roll: f64) {
+        match self.settings.is_threshold_reached(results) {
             true => self.open(results, now, roll),
             false => self.close(),
         }
     }
 
     fn open(&mut self, because: CallCounts, now: Micros, roll: f64) {
-        let open_time = self.settings.open_time(self.open_time);
+        let open_time = self.settings.next_open_time(self.open_time);
         self.attempts = self.attempts.saturating_add(1);
         self.open_time = Some(open_time);
-        let span = Span { since: now, lasts: self.settings.spread(open_time, roll) };
-        self.change(Mode::Open { span, because });
+        let span = StateTimer { start: now, duration: self.settings.apply_jitter(open_time, roll) };
+        self.set_mode(BreakerMode::Open { span, counts: because });
     }
 
-    fn change(&mut self, mode: Mode) {
+    fn set_mode(&mut self, mode: BreakerMode) {
         self.mode = mode;
         self.generation = self.generation.next();
     }

@@ -5,10 +5,10 @@
 //! ```text
 //!   63           10 9        3 2    0
 //!   ┌──────────────┬──────────┬──────┐   0  ask and tell
-//!   │  generation  │ counted  │leeway│   1  all pass
-//!   └──────────────┴──────────┴──────┘   2  all pass, successes are counted here
-//!                                        3  all pass, a success changes nothing
-//!                                        4  all pass, nothing is recorded
+//!   │  generation  │ entries  │fast_path│   1  all acquire
+//!   └──────────────┴──────────┴──────┘   2  all acquire, successes are entries here
+//!                                        3  all acquire, a success changes nothing
+//!                                        4  all acquire, nothing is recorded
 //! ```
 //!
 //! So a call that goes well takes a load and a swap without a lock or a clock, and two loads if the last calls all
@@ -16,9 +16,9 @@
 //! holds it first takes over what was counted and stops the counting, so that all calls keep their order.
 
 use crate::{
-    BreakerSettings, BreakerSnapshot, BreakerState, Rejection, Report,
-    breaker::{self, Generation, Leeway},
-    guard::{Guard, Settle},
+    BreakerSettings, BreakerSnapshot, BreakerState, CallOutcome, Rejection,
+    breaker::{self, FastPath, Generation},
+    call_guard::{CallGuard, RecordOutcome},
 };
 use std::{fmt, time::Duration};
 use tidegate_core::Micros;
@@ -31,32 +31,32 @@ use tidegate_limiter::{
 ///
 /// ```
 /// use std::time::Duration;
-/// use tidegate_overload::{Breaker, BreakerSettings, BreakerState, Guard};
-/// use tidegate_limiter::Clock;
+/// use tidegate_overload::{Breaker, BreakerSettings, BreakerState, CallGuard};
+/// use tidegate_limiter::TimeOfDay;
 ///
-/// let (clock, hand) = Clock::manual();
+/// let (clock, override_state) = TimeOfDay::manual();
 /// let settings = BreakerSettings::builder()
-///     .over_calls(10)
+///     .count_window(10)
 ///     .min_calls(2)
 ///     .open_for(Duration::from_secs(5))
 ///     .probes(1)
 ///     .build()?;
 /// let breaker = Breaker::with_clock(settings, clock);
 ///
-/// breaker.try_pass()?.fail();
-/// breaker.try_pass()?.fail();
-/// let rejection = breaker.try_pass().unwrap_err();
+/// breaker.try_acquire()?.fail();
+/// breaker.try_acquire()?.fail();
+/// let rejection = breaker.try_acquire().unwrap_err();
 /// assert_eq!(rejection.retry_after(), Some(Duration::from_secs(5).into()));
 ///
-/// hand.advance(Duration::from_secs(5));
-/// let probe = breaker.try_pass()?;
-/// assert!(breaker.try_pass().is_err());
+/// override_state.advance(Duration::from_secs(5));
+/// let probe = breaker.try_acquire()?;
+/// assert!(breaker.try_acquire().is_err());
 /// probe.succeed();
 /// assert_eq!(breaker.state(), BreakerState::FailClosed);
 /// # Ok::<(), Box<dyn std::error::Error>>(())
 /// ```
 ///
-/// Share it by reference or in an `Arc`; see [`Guard`] for how to ask, and [`crate::Pass`] for how to report.
+/// Share it by reference or in an `Arc`; see [`CallGuard`] for how to ask, and [`crate::Pass`] for how to report.
 pub struct Breaker {
     word: AtomicU64,
     settings: BreakerSettings,
@@ -69,7 +69,7 @@ pub struct Breaker {
 pub struct BreakerEntry {
     generation: Generation,
     /// When it began, if that matters.
-    began: Micros,
+    started_at: Micros,
 }
 
 impl Breaker {
@@ -81,33 +81,33 @@ impl Breaker {
     /// A closed breaker on this clock.
     pub fn with_clock(settings: BreakerSettings, clock: Clock) -> Self {
         let machine = breaker::BreakerMachine::new(settings.clone());
-        let word = word_of(machine.generation(), leeway_of(&machine));
+        let word = encode_word(machine.generation(), encode_fast_path(&machine));
         Self { word: AtomicU64::new(word), settings, machine: Mutex::new(machine), clock }
     }
 
     /// Closes it, with nothing recorded. The way back from every other state.
     pub fn close(&self) {
-        self.change(breaker::BreakerMachine::close);
+        self.update(breaker::BreakerMachine::close);
     }
 
     /// Opens it for so long, after which probes decide.
     pub fn open_for(&self, time: Duration) {
-        self.with(|machine, now| machine.open_for(now, time.into()));
+        self.update_now(|machine, now| machine.open_for(now, time.into()));
     }
 
     /// Opens it until a hand closes it.
     pub fn force_open(&self) {
-        self.change(breaker::BreakerMachine::force_open);
+        self.update(breaker::BreakerMachine::force_open);
     }
 
     /// Lets all calls through and records nothing.
     pub fn disable(&self) {
-        self.change(breaker::BreakerMachine::disable);
+        self.update(breaker::BreakerMachine::disable);
     }
 
     /// Lets all calls through and records them.
-    pub fn metrics_only(&self) {
-        self.change(breaker::BreakerMachine::metrics_only);
+    pub fn set_metrics_only(&self) {
+        self.update(breaker::BreakerMachine::set_metrics_only);
     }
 
     /// What it does with calls. An open breaker is open until somebody asks.
@@ -117,7 +117,7 @@ impl Breaker {
 
     /// All its numbers at this moment.
     pub fn snapshot(&self) -> BreakerSnapshot {
-        self.with(|machine, now| machine.snapshot(now))
+        self.update_now(|machine, now| machine.snapshot(now))
     }
 
     /// The settings.
@@ -127,45 +127,47 @@ impl Breaker {
 
     /// Kept out of line, so that the common case stays small.
     #[inline(never)]
-    fn ask(&self) -> Result<Generation, Rejection> {
-        self.with(|machine, now| machine.try_pass(now, self.roll()))
+    fn acquire_slow(&self) -> Result<Generation, Rejection> {
+        self.update_now(|machine, now| machine.try_acquire(now, self.sample_jitter()))
     }
 
     #[inline(never)]
-    fn tell(&self, generation: Generation, report: Report, took: Micros) {
-        self.change(|machine| {
+    fn record_slow(&self, generation: Generation, report: CallOutcome, took: Micros) {
+        self.update(|machine| {
             // In a window of calls the time matters only to a report that may open the breaker.
-            let (now, roll) = match machine.is_timeless() {
+            let (now, roll) = match machine.is_time_independent() {
                 true => (Micros::ZERO, 0.5),
-                false => (self.clock.now(), self.roll()),
+                false => (self.clock.now(), self.sample_jitter()),
             };
-            machine.report(generation, report, took, now, roll);
+            machine.record(generation, report, took, now, roll);
         });
     }
 
     #[inline(never)]
-    fn settle_timed(&self, entry: &BreakerEntry, report: Report) {
-        let took = self.clock.now().since(entry.began);
-        if self.tell_briefly(entry.generation, report, self.settings.is_slow(took)) == Told::No {
-            self.tell(entry.generation, report, took);
+    fn record_timed(&self, entry: &BreakerEntry, report: CallOutcome) {
+        let took = self.clock.now().since(entry.started_at);
+        if self.try_record_fast(entry.generation, report, self.settings.is_slow(took))
+            == FastRecord::NeedsLock
+        {
+            self.record_slow(entry.generation, report, took);
         }
     }
 
     /// Changes the machine at the time that it is. The clock is read under the lock, so that it does not step back.
-    fn with<R>(&self, change: impl FnOnce(&mut breaker::BreakerMachine, Micros) -> R) -> R {
-        self.change(|machine| change(machine, self.clock.now()))
+    fn update_now<R>(&self, change: impl FnOnce(&mut breaker::BreakerMachine, Micros) -> R) -> R {
+        self.update(|machine| change(machine, self.clock.now()))
     }
 
     /// Changes the machine, and the word with it.
     #[inline]
-    fn change<R>(&self, change: impl FnOnce(&mut breaker::BreakerMachine) -> R) -> R {
+    fn update<R>(&self, change: impl FnOnce(&mut breaker::BreakerMachine) -> R) -> R {
         let mut machine = lock(&self.machine);
-        if self.word.load(Ordering::Relaxed) & LEEWAY == PASS_AND_COUNT {
-            let counting = self.word.swap(word_of(machine.generation(), PASS), Ordering::AcqRel);
-            machine.succeed((counting & COUNTED) / ONE);
+        if self.word.load(Ordering::Relaxed) & FAST_PATH_MASK == COUNT_SUCCESS {
+            let counting = self.word.swap(encode_word(machine.generation(), ADMIT), Ordering::AcqRel);
+            machine.record_successes((counting & SUCCESS_MASK) / SUCCESS_UNIT);
         }
         let result = change(&mut machine);
-        let word = word_of(machine.generation(), leeway_of(&machine));
+        let word = encode_word(machine.generation(), encode_fast_path(&machine));
         if word != self.word.load(Ordering::Relaxed) {
             self.word.store(word, Ordering::Release);
         }
@@ -174,55 +176,55 @@ impl Breaker {
 
     /// Reports by the word alone, if its leeway allows.
     #[inline]
-    fn tell_briefly(&self, generation: Generation, report: Report, is_slow: bool) -> Told {
+    fn try_record_fast(&self, generation: Generation, report: CallOutcome, is_slow: bool) -> FastRecord {
         let mut word = self.word.load(Ordering::Acquire);
         loop {
-            if generation_of(word) != generation {
-                return Told::Yes;
+            if decode_generation(word) != generation {
+                return FastRecord::Recorded;
             }
-            match (word & LEEWAY, report) {
-                (NONE, _) => return Told::No,
-                (EVERYTHING, _) | (_, Report::Ignored) => return Told::Yes,
-                (PASS_AND_SUCCEED, Report::Success) if !is_slow => return Told::Yes,
-                (PASS_AND_COUNT, Report::Success) if !is_slow && word & COUNTED != COUNTED => {}
-                _ => return Told::No,
+            match (word & FAST_PATH_MASK, report) {
+                (NONE, _) => return FastRecord::NeedsLock,
+                (SKIP_ALL, _) | (_, CallOutcome::Ignored) => return FastRecord::Recorded,
+                (SKIP_SUCCESS, CallOutcome::Success) if !is_slow => return FastRecord::Recorded,
+                (COUNT_SUCCESS, CallOutcome::Success) if !is_slow && word & SUCCESS_MASK != SUCCESS_MASK => {}
+                _ => return FastRecord::NeedsLock,
             }
-            let counted = word + ONE;
+            let counted = word + SUCCESS_UNIT;
             match self.word.compare_exchange_weak(word, counted, Ordering::AcqRel, Ordering::Acquire) {
-                Ok(_) => return Told::Yes,
+                Ok(_) => return FastRecord::Recorded,
                 Err(other) => word = other,
             }
         }
     }
 
-    fn roll(&self) -> f64 {
+    fn sample_jitter(&self) -> f64 {
         if self.settings.is_jittered() { fastrand::f64() } else { 0.5 }
     }
 }
 
-impl Guard for Breaker {
+impl CallGuard for Breaker {
     #[inline]
-    fn enter(&self) -> Result<BreakerEntry, Rejection> {
+    fn admit(&self) -> Result<BreakerEntry, Rejection> {
         let word = self.word.load(Ordering::Acquire);
-        let generation = match word & LEEWAY {
-            NONE => self.ask()?,
-            _ => generation_of(word),
+        let generation = match word & FAST_PATH_MASK {
+            NONE => self.acquire_slow()?,
+            _ => decode_generation(word),
         };
-        let began = if self.settings.watches_time() { self.clock.now() } else { Micros::ZERO };
-        Ok(BreakerEntry { generation, began })
+        let began = if self.settings.is_timed() { self.clock.now() } else { Micros::ZERO };
+        Ok(BreakerEntry { generation, started_at: began })
     }
 }
 
-impl Settle for Breaker {
+impl RecordOutcome for Breaker {
     type Entry = BreakerEntry;
 
     #[inline]
-    fn settle(&self, entry: BreakerEntry, report: Report) {
-        if self.settings.watches_time() {
-            return self.settle_timed(&entry, report);
+    fn record(&self, entry: BreakerEntry, report: CallOutcome) {
+        if self.settings.is_timed() {
+            return self.record_timed(&entry, report);
         }
-        if self.tell_briefly(entry.generation, report, false) == Told::No {
-            self.tell(entry.generation, report, Micros::ZERO);
+        if self.try_record_fast(entry.generation, report, false) == FastRecord::NeedsLock {
+            self.record_slow(entry.generation, report, Micros::ZERO);
         }
     }
 }
@@ -235,40 +237,40 @@ impl fmt::Debug for Breaker {
 
 /// Whether a report has reached the machine, or need not.
 #[derive(PartialEq)]
-enum Told {
-    Yes,
-    No,
+enum FastRecord {
+    Recorded,
+    NeedsLock,
 }
 
 /// The lowest bits of the word, and what they say.
-const LEEWAY: u64 = 7;
+const FAST_PATH_MASK: u64 = 7;
 const NONE: u64 = 0;
-const PASS: u64 = 1;
-const PASS_AND_COUNT: u64 = 2;
-const PASS_AND_SUCCEED: u64 = 3;
-const EVERYTHING: u64 = 4;
+const ADMIT: u64 = 1;
+const COUNT_SUCCESS: u64 = 2;
+const SKIP_SUCCESS: u64 = 3;
+const SKIP_ALL: u64 = 4;
 /// The bits above them count successes: one, and the most. The next one takes the lock, and finds out whether all is
 /// well again.
-const ONE: u64 = LEEWAY + 1;
-const COUNTED: u64 = (1 << SHIFT) - ONE;
+const SUCCESS_UNIT: u64 = FAST_PATH_MASK + 1;
+const SUCCESS_MASK: u64 = (1 << GENERATION_SHIFT) - SUCCESS_UNIT;
 /// The rest is the generation.
-const SHIFT: u32 = u64::BITS - Generation::BITS;
+const GENERATION_SHIFT: u32 = u64::BITS - Generation::BITS;
 
-fn leeway_of(machine: &breaker::BreakerMachine) -> u64 {
-    match machine.leeway() {
-        Leeway::None => NONE,
-        Leeway::Pass => PASS,
-        Leeway::PassAndCount => PASS_AND_COUNT,
-        Leeway::PassAndSucceed => PASS_AND_SUCCEED,
-        Leeway::Everything => EVERYTHING,
+fn encode_fast_path(machine: &breaker::BreakerMachine) -> u64 {
+    match machine.fast_path() {
+        FastPath::None => NONE,
+        FastPath::Admit => ADMIT,
+        FastPath::CountSuccess => COUNT_SUCCESS,
+        FastPath::SkipSuccess => SKIP_SUCCESS,
+        FastPath::SkipAll => SKIP_ALL,
     }
 }
 
-fn word_of(generation: Generation, leeway: u64) -> u64 {
-    generation.0 << SHIFT | leeway
+fn encode_word(generation: Generation, leeway: u64) -> u64 {
+    generation.0 << GENERATION_SHIFT | leeway
 }
 
 #[inline]
-fn generation_of(word: u64) -> Generation {
-    Generation(word >> SHIFT)
+fn decode_generation(word: u64) -> Generation {
+    Generation(word >> GENERATION_SHIFT)
 }

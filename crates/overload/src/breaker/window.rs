@@ -1,17 +1,17 @@
 //! What a breaker remembers of past calls: the last so many, or those of the last seconds.
 
 use super::{
-    Leeway,
-    settings::{BreakerSettings, Over},
+    FastPath,
+    settings::{BreakerSettings, WindowSize},
 };
-use crate::rolling::Rolling;
+use crate::rolling::RollingWindow;
 use tidegate_core::Micros;
 
 /// How a call ended, in two bits.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub(super) struct Outcome(u64);
+pub(super) struct PackedOutcome(u64);
 
-impl Outcome {
+impl PackedOutcome {
     const FAILED: u64 = 1;
     const SLOW: u64 = 2;
     const BITS: usize = 2;
@@ -42,13 +42,13 @@ pub struct CallCounts {
 }
 
 impl CallCounts {
-    pub(super) fn add(&mut self, outcome: Outcome) {
+    pub(super) fn add(&mut self, outcome: PackedOutcome) {
         self.calls += 1;
         self.failures += outcome.failures();
         self.slow += outcome.slow();
     }
 
-    fn remove(&mut self, outcome: Outcome) {
+    fn remove(&mut self, outcome: PackedOutcome) {
         self.calls -= 1;
         self.failures -= outcome.failures();
         self.slow -= outcome.slow();
@@ -56,17 +56,17 @@ impl CallCounts {
 }
 
 #[derive(Clone, Debug)]
-pub(super) enum Window {
-    Calls(Ring),
-    Time(Rolling<3>),
+pub(super) enum CallWindow {
+    Calls(OutcomeRing),
+    Time(RollingWindow<3>),
 }
 
-impl Window {
+impl CallWindow {
     /// An empty window.
     pub(super) fn new(settings: &BreakerSettings) -> Self {
-        match settings.over {
-            Over::Time { window, buckets } => Self::Time(Rolling::of_checked(window, buckets)),
-            Over::Calls(calls) => Self::Calls(Ring::new(calls)),
+        match settings.window {
+            WindowSize::Time { window, buckets } => Self::Time(RollingWindow::from_checked(window, buckets)),
+            WindowSize::Calls(calls) => Self::Calls(OutcomeRing::new(calls)),
         }
     }
 
@@ -78,7 +78,7 @@ impl Window {
     }
 
     /// Adds a call, and tells what the window holds then.
-    pub(super) fn record(&mut self, now: Micros, outcome: Outcome) -> CallCounts {
+    pub(super) fn record(&mut self, now: Micros, outcome: PackedOutcome) -> CallCounts {
         match self {
             Self::Calls(ring) => ring.push(outcome),
             Self::Time(rolling) => rolling.add(now, [1, outcome.failures(), outcome.slow()]),
@@ -97,36 +97,36 @@ impl Window {
     }
 
     /// What it holds at worst after one more call, if that does not depend on time.
-    pub(super) fn at_worst(&self) -> Option<CallCounts> {
-        let Self::Calls(Ring { size, counts, .. }) = self else { return None };
+    pub(super) fn worst_case(&self) -> Option<CallCounts> {
+        let Self::Calls(OutcomeRing { size, counts, .. }) = self else { return None };
         let calls = (counts.calls + 1).min(*size as u64);
         Some(CallCounts { calls, failures: counts.failures + 1, slow: counts.slow + 1 })
     }
 
     /// Quick successes, in a window that counts calls.
-    pub(super) fn succeed(&mut self, calls: u64) {
+    pub(super) fn record_successes(&mut self, calls: u64) {
         let Self::Calls(ring) = self else { return };
-        (0..calls.min(ring.size as u64)).for_each(|_| ring.push(Outcome::default()));
+        (0..calls.min(ring.size as u64)).for_each(|_| ring.push(PackedOutcome::default()));
     }
 
     /// In a full window a quick success replaces a call that was no better: no rate can rise. If all were as good, it
     /// leaves everything as it is.
-    pub(super) fn leeway(&self) -> Leeway {
+    pub(super) fn fast_path(&self) -> FastPath {
         match self {
-            Self::Calls(Ring { size, counts, .. }) if counts.calls == *size as u64 => {
+            Self::Calls(OutcomeRing { size, counts, .. }) if counts.calls == *size as u64 => {
                 match counts.failures + counts.slow {
-                    0 => Leeway::PassAndSucceed,
-                    _ => Leeway::PassAndCount,
+                    0 => FastPath::SkipSuccess,
+                    _ => FastPath::CountSuccess,
                 }
             }
-            _ => Leeway::Pass,
+            _ => FastPath::Admit,
         }
     }
 }
 
 /// The last calls, two bits each.
 #[derive(Clone, Debug)]
-pub(super) struct Ring {
+pub(super) struct OutcomeRing {
     words: Box<[u64]>,
     size: usize,
     /// Where the next call goes; once the ring is full, the oldest one is there.
@@ -134,12 +134,12 @@ pub(super) struct Ring {
     counts: CallCounts,
 }
 
-impl Ring {
-    const PER_WORD: usize = u64::BITS as usize / Outcome::BITS;
+impl OutcomeRing {
+    const OUTCOMES_PER_WORD: usize = u64::BITS as usize / PackedOutcome::BITS;
 
     fn new(calls: u32) -> Self {
         let size = calls.max(1) as usize;
-        let words = vec![0; size.div_ceil(Self::PER_WORD)].into();
+        let words = vec![0; size.div_ceil(Self::OUTCOMES_PER_WORD)].into();
         Self { words, size, next: 0, counts: CallCounts::default() }
     }
 
@@ -149,13 +149,13 @@ impl Ring {
         self.counts = CallCounts::default();
     }
 
-    fn push(&mut self, outcome: Outcome) {
-        let shift = self.next % Self::PER_WORD * Outcome::BITS;
-        let Some(word) = self.words.get_mut(self.next / Self::PER_WORD) else { return };
+    fn push(&mut self, outcome: PackedOutcome) {
+        let shift = self.next % Self::OUTCOMES_PER_WORD * PackedOutcome::BITS;
+        let Some(word) = self.words.get_mut(self.next / Self::OUTCOMES_PER_WORD) else { return };
         if self.counts.calls == self.size as u64 {
-            self.counts.remove(Outcome(*word >> shift & Outcome::MASK));
+            self.counts.remove(PackedOutcome(*word >> shift & PackedOutcome::MASK));
         }
-        *word = *word & !(Outcome::MASK << shift) | outcome.0 << shift;
+        *word = *word & !(PackedOutcome::MASK << shift) | outcome.0 << shift;
         self.counts.add(outcome);
         self.next = if self.next + 1 == self.size { 0 } else { self.next + 1 };
     }

@@ -1,9 +1,9 @@
 //! Requests are shed by chance, the more of them the fewer are accepted.
 
 use crate::{
+    call_outcome::CallOutcome,
     rejection::Rejection,
-    report::Report,
-    rolling::{Rolling, check_window},
+    rolling::{RollingWindow, check_window},
 };
 use tidegate_core::{Micros, Percent, SettingError};
 
@@ -16,7 +16,7 @@ use tidegate_core::{Micros, Percent, SettingError};
 /// let settings = ClientThrottleSettings::builder()
 ///     .over_time(Micros::from_secs(60))
 ///     .multiplier(1.5)
-///     .most("80%".parse()?)
+///     .max_shed("80%".parse()?)
 ///     .build()?;
 /// assert!(ClientThrottleSettings::builder().multiplier(0.9).build().is_err());
 /// # Ok::<(), tidegate_core::SettingError>(())
@@ -27,11 +27,11 @@ pub struct ClientThrottleSettings {
     buckets: u32,
     multiplier: f64,
     min_requests: u64,
-    most: Percent,
+    max_shed: Percent,
 }
 
 /// How many requests a backend may be sent for each that it accepts, at most.
-const LARGEST_MULTIPLIER: f64 = 1_000.0;
+const MAX_MULTIPLIER: f64 = 1_000.0;
 
 impl ClientThrottleSettings {
     /// Settings to change: twice what was accepted in the last two minutes, from 20 requests on, and at most 90 %
@@ -43,7 +43,7 @@ impl ClientThrottleSettings {
                 buckets: 24,
                 multiplier: 2.0,
                 min_requests: 20,
-                most: Percent::from_ratio(9, 10),
+                max_shed: Percent::from_ratio(9, 10),
             },
         }
     }
@@ -58,7 +58,7 @@ pub struct ClientThrottleBuilder {
 
 impl ClientThrottleBuilder {
     /// How long requests are remembered; two minutes unless told otherwise.
-    pub fn over_time(self, window: impl Into<Micros>) -> Self {
+    pub fn window(self, window: impl Into<Micros>) -> Self {
         let window = window.into();
         Self { settings: ClientThrottleSettings { window, ..self.settings } }
     }
@@ -80,16 +80,16 @@ impl ClientThrottleBuilder {
     }
 
     /// The largest share that is shed; 90 % unless told otherwise. The rest finds out when the backend recovers.
-    pub fn most(self, most: Percent) -> Self {
-        Self { settings: ClientThrottleSettings { most, ..self.settings } }
+    pub fn max_shed(self, most: Percent) -> Self {
+        Self { settings: ClientThrottleSettings { max_shed: most, ..self.settings } }
     }
 
     /// The settings, or the first thing that is wrong with them.
     pub fn build(self) -> Result<ClientThrottleSettings, SettingError> {
         let settings = self.settings;
         check_window(settings.window, settings.buckets)?;
-        SettingError::require_in_range("a multiplier", settings.multiplier, 1.0, LARGEST_MULTIPLIER)?;
-        match settings.most {
+        SettingError::require_in_range("a multiplier", settings.multiplier, 1.0, MAX_MULTIPLIER)?;
+        match settings.max_shed {
             Percent::ZERO => {
                 Err(SettingError::new("a throttle that sheds 0% at most", "give a share above zero"))
             }
@@ -103,41 +103,41 @@ impl ClientThrottleBuilder {
 pub struct ClientThrottleState {
     settings: ClientThrottleSettings,
     /// Requests, and those that were accepted.
-    rolling: Rolling<2>,
+    rolling: RollingWindow<2>,
 }
 
 impl ClientThrottleState {
     /// A throttle that knows nothing yet, and so sheds nothing.
     pub fn new(settings: ClientThrottleSettings) -> Self {
-        let rolling = Rolling::of_checked(settings.window, settings.buckets);
+        let rolling = RollingWindow::from_checked(settings.window, settings.buckets);
         Self { settings, rolling }
     }
 
     /// Asks to make a request; the roll, from 0 to 1, is chance. Whoever passes reports exactly once how it ended.
-    pub fn try_pass(&mut self, now: Micros, roll: f64) -> Result<(), Rejection> {
-        let chance = self.chance(now);
+    pub fn try_acquire(&mut self, now: Micros, roll: f64) -> Result<(), Rejection> {
+        let chance = self.shed_probability(now);
         self.rolling.add(now, [1, 0]);
         if roll < chance { Err(Rejection::Shed) } else { Ok(()) }
     }
 
     /// Tells how the request that passed at `then` ended. One that tells nothing counts as if it had not been made.
-    pub fn report(&mut self, then: Micros, report: Report, now: Micros) {
+    pub fn record(&mut self, then: Micros, report: CallOutcome, now: Micros) {
         match report {
-            Report::Success => self.rolling.add(now, [0, 1]),
-            Report::Failure => {}
-            Report::Ignored => self.rolling.take_back(then, [1, 0]),
+            CallOutcome::Success => self.rolling.add(now, [0, 1]),
+            CallOutcome::Failure => {}
+            CallOutcome::Ignored => self.rolling.subtract(then, [1, 0]),
         }
     }
 
     /// How likely it is that a request at `now` is shed: from 0 to 1.
-    pub fn chance(&self, now: Micros) -> f64 {
+    pub fn shed_probability(&self, now: Micros) -> f64 {
         let [requests, accepts] = self.rolling.totals(now);
         if requests < self.settings.min_requests {
             return 0.0;
         }
         let (requests, accepts) = (requests as f64, accepts as f64);
         let chance = (requests - self.settings.multiplier * accepts) / (requests + 1.0);
-        chance.clamp(0.0, self.settings.most.as_f64())
+        chance.clamp(0.0, self.settings.max_shed.as_f64())
     }
 
     /// Requests, with those that were shed, and how many of them were accepted.
@@ -156,22 +156,22 @@ mod tests {
         ClientThrottleState::new(builder.build().unwrap())
     }
 
-    fn after(mut throttle: ClientThrottleState, requests: u64, accepts: u64) -> ClientThrottleState {
+    fn with_history(mut throttle: ClientThrottleState, requests: u64, accepts: u64) -> ClientThrottleState {
         for request in 0..requests {
             // A roll of one is never below a chance: all pass.
-            throttle.try_pass(NOW, 1.0).unwrap();
-            let report = if request < accepts { Report::Success } else { Report::Failure };
-            throttle.report(NOW, report, NOW);
+            throttle.try_acquire(NOW, 1.0).unwrap();
+            let report = if request < accepts { CallOutcome::Success } else { CallOutcome::Failure };
+            throttle.record(NOW, report, NOW);
         }
         throttle
     }
 
     /// The vectors of failsafe-go, whose threshold of successes is 1/K.
     #[test]
-    fn sheds_as_failsafe_go_does() {
+    fn shed_probability_matches_failsafe_go() {
         let settings = ClientThrottleSettings::builder()
             .multiplier(1.0 / 0.9)
-            .most(Percent::from_ratio(8, 10))
+            .max_shed(Percent::from_ratio(8, 10))
             .min_requests(100);
         for (requests, accepts, least, most) in [
             (0, 0, 0.0, 0.0),
@@ -181,49 +181,49 @@ mod tests {
             (99, 0, 0.0, 0.0),
             (100, 100, 0.0, 0.0),
         ] {
-            let chance = after(throttle(settings.clone()), requests, accepts).chance(NOW);
+            let chance = with_history(throttle(settings.clone()), requests, accepts).shed_probability(NOW);
             let expected = least - 1e-9..=most + 1e-9;
             assert!(expected.contains(&chance), "{requests} requests, {accepts} accepted: {chance}");
         }
     }
 
     #[test]
-    fn a_request_is_shed_iff_the_roll_is_below_the_chance() {
-        let throttle = after(throttle(ClientThrottleSettings::builder().min_requests(0)), 99, 0);
-        assert_eq!(throttle.chance(NOW), 0.9, "99 in 100, but the most is 90 %");
+    fn sheds_when_roll_is_below_probability() {
+        let throttle = with_history(throttle(ClientThrottleSettings::builder().min_requests(0)), 99, 0);
+        assert_eq!(throttle.shed_probability(NOW), 0.9, "99 in 100, but the most is 90 %");
         for (roll, shed) in [(0.0, true), (0.899, true), (0.9, false), (1.0, false), (f64::NAN, false)] {
-            assert_eq!(throttle.clone().try_pass(NOW, roll).is_err(), shed, "{roll}");
+            assert_eq!(throttle.clone().try_acquire(NOW, roll).is_err(), shed, "{roll}");
         }
     }
 
     #[test]
-    fn shed_requests_are_requests_and_ignored_ones_are_not() {
-        let mut throttle = after(throttle(ClientThrottleSettings::builder()), 100, 40);
-        let before = throttle.chance(NOW);
-        assert_eq!(throttle.try_pass(NOW, 0.0), Err(Rejection::Shed));
-        assert!(throttle.chance(NOW) > before);
+    fn shed_requests_count_and_ignored_ones_do_not() {
+        let mut throttle = with_history(throttle(ClientThrottleSettings::builder()), 100, 40);
+        let before = throttle.shed_probability(NOW);
+        assert_eq!(throttle.try_acquire(NOW, 0.0), Err(Rejection::Shed));
+        assert!(throttle.shed_probability(NOW) > before);
         assert_eq!(throttle.counts(NOW), [101, 40]);
-        throttle.try_pass(NOW, 1.0).unwrap();
-        throttle.report(NOW, Report::Ignored, NOW.plus(Micros::from_secs(50)));
+        throttle.try_acquire(NOW, 1.0).unwrap();
+        throttle.record(NOW, CallOutcome::Ignored, NOW.plus(Micros::from_secs(50)));
         assert_eq!(throttle.counts(NOW), [101, 40]);
         assert_eq!(
-            throttle.chance(NOW.plus(Micros::from_secs(120))),
+            throttle.shed_probability(NOW.plus(Micros::from_secs(120))),
             0.0,
             "two minutes later all is forgotten"
         );
     }
 
     #[test]
-    fn refuses_settings_that_make_no_sense() {
+    fn rejects_invalid_settings() {
         let client = ClientThrottleSettings::builder;
         for wrong in [
-            client().over_time(Micros::ZERO),
-            client().over_time(Micros::MAX),
+            client().window(Micros::ZERO),
+            client().window(Micros::MAX),
             client().buckets(0),
             client().multiplier(0.99),
             client().multiplier(f64::NAN),
             client().multiplier(f64::INFINITY),
-            client().most(Percent::ZERO),
+            client().max_shed(Percent::ZERO),
         ] {
             assert!(wrong.clone().build().is_err(), "{wrong:?}");
         }

@@ -1,11 +1,11 @@
 //! Fewer calls to what fails: by chance, or by a quota that holds only meanwhile.
 //!
 //! ```text
-//!   chance ┤              ╭────── the most
-//!          │           ╭──╯                    requests − K · accepts
+//!   shed_probability ┤              ╭────── the max_shed
+//!          │           ╭──╯                    request_threshold − K · accepts
 //!          │        ╭──╯                 p  =  ──────────────────────
-//!        0 ┼────────╯                               requests + 1
-//!          0 %      1 − 1/K        100 %  of requests fail
+//!        0 ┼────────╯                               request_threshold + 1
+//!          0 %      1 − 1/K        100 %  of request_threshold fail
 //! ```
 //!
 //! [`ClientThrottle`] is the rule of Google's book on site reliability: with `K` = 2 a client sends twice what its
@@ -17,9 +17,9 @@
 
 mod client_throttle;
 mod rate;
-mod shared;
+mod throttle;
 
 pub use client_throttle::ClientThrottleState;
 pub use client_throttle::{ClientThrottleBuilder, ClientThrottleSettings};
 pub use rate::{ErrorRate, ErrorRateBuilder, ErrorRateSettings};
-pub use shared::{ClientThrottle, ClientThrottleEntry, ErrorThrottle};
+pub use throttle::{ClientThrottle, ClientThrottleEntry, ErrorThrottle};

@@ -1,8 +1,8 @@
 //! Whether many requests come, and too many of them fail.
 
 use crate::{
-    report::Report,
-    rolling::{Rolling, check_window},
+    call_outcome::CallOutcome,
+    rolling::{RollingWindow, check_window},
 };
 use tidegate_core::{Micros, Percent, SettingError};
 
@@ -14,8 +14,8 @@ use tidegate_core::{Micros, Percent, SettingError};
 ///
 /// let settings = ErrorRateSettings::builder()
 ///     .over_time(Micros::from_secs(10))
-///     .requests_over(100)
-///     .errors_over("20%".parse()?)
+///     .request_threshold(100)
+///     .error_threshold("20%".parse()?)
 ///     .build()?;
 /// # Ok::<(), tidegate_core::SettingError>(())
 /// ```
@@ -23,8 +23,8 @@ use tidegate_core::{Micros, Percent, SettingError};
 pub struct ErrorRateSettings {
     window: Micros,
     buckets: u32,
-    requests: u64,
-    errors: Percent,
+    request_threshold: u64,
+    error_threshold: Percent,
 }
 
 impl ErrorRateSettings {
@@ -34,8 +34,8 @@ impl ErrorRateSettings {
             settings: Self {
                 window: Micros::from_secs(10),
                 buckets: 20,
-                requests: 100,
-                errors: Percent::from_ratio(1, 2),
+                request_threshold: 100,
+                error_threshold: Percent::from_ratio(1, 2),
             },
         }
     }
@@ -50,7 +50,7 @@ pub struct ErrorRateBuilder {
 
 impl ErrorRateBuilder {
     /// How long requests are remembered; 10 seconds unless told otherwise.
-    pub fn over_time(self, window: impl Into<Micros>) -> Self {
+    pub fn window(self, window: impl Into<Micros>) -> Self {
         let window = window.into();
         Self { settings: ErrorRateSettings { window, ..self.settings } }
     }
@@ -61,22 +61,22 @@ impl ErrorRateBuilder {
     }
 
     /// So many requests say nothing yet, but more do; 100 unless told otherwise.
-    pub fn requests_over(self, requests: u64) -> Self {
-        Self { settings: ErrorRateSettings { requests, ..self.settings } }
+    pub fn request_threshold(self, requests: u64) -> Self {
+        Self { settings: ErrorRateSettings { request_threshold: requests, ..self.settings } }
     }
 
     /// This share of errors is fine, but more is not; 50 % unless told otherwise.
-    pub fn errors_over(self, errors: Percent) -> Self {
-        Self { settings: ErrorRateSettings { errors, ..self.settings } }
+    pub fn error_threshold(self, errors: Percent) -> Self {
+        Self { settings: ErrorRateSettings { error_threshold: errors, ..self.settings } }
     }
 
     /// The settings, or the first thing that is wrong with them.
     pub fn build(self) -> Result<ErrorRateSettings, SettingError> {
         let settings = self.settings;
         check_window(settings.window, settings.buckets)?;
-        match settings.errors {
+        match settings.error_threshold {
             Percent::FULL => Err(SettingError::new(
-                format!("a rate of errors over {}", settings.errors),
+                format!("a rate of errors over {}", settings.error_threshold),
                 "give a share below 100%, for no rate is over that",
             )),
             _ => Ok(settings),
@@ -89,39 +89,39 @@ impl ErrorRateBuilder {
 pub struct ErrorRate {
     settings: ErrorRateSettings,
     /// Requests that came, that were answered, and that failed.
-    rolling: Rolling<3>,
+    rolling: RollingWindow<3>,
 }
 
 impl ErrorRate {
     /// One that knows nothing yet.
     pub fn new(settings: ErrorRateSettings) -> Self {
-        let rolling = Rolling::of_checked(settings.window, settings.buckets);
+        let rolling = RollingWindow::from_checked(settings.window, settings.buckets);
         Self { settings, rolling }
     }
 
     /// Counts a request, whether it is let through or not.
-    pub fn note(&mut self, now: Micros) {
+    pub fn record_request(&mut self, now: Micros) {
         self.rolling.add(now, [1, 0, 0]);
     }
 
     /// Tells how a request ended.
-    pub fn report(&mut self, report: Report, now: Micros) {
+    pub fn record(&mut self, report: CallOutcome, now: Micros) {
         match report {
-            Report::Success => self.rolling.add(now, [0, 1, 0]),
-            Report::Failure => self.rolling.add(now, [0, 1, 1]),
-            Report::Ignored => {}
+            CallOutcome::Success => self.rolling.add(now, [0, 1, 0]),
+            CallOutcome::Failure => self.rolling.add(now, [0, 1, 1]),
+            CallOutcome::Ignored => {}
         }
     }
 
     /// Whether both the requests and their errors are over what was set. The rate is that of answered requests, so
     /// that those which were refused do not make it look better.
-    pub fn is_over(&self, now: Micros) -> bool {
+    pub fn is_exceeded(&self, now: Micros) -> bool {
         let [requests, answered, failed] = self.rolling.totals(now);
         // More than a share failed if less than the rest of it went well.
         let went_well = answered - failed.min(answered);
-        requests > self.settings.requests
+        requests > self.settings.request_threshold
             && answered > 0
-            && !self.settings.errors.complement().is_reached_by(went_well, answered)
+            && !self.settings.error_threshold.complement().is_reached_by(went_well, answered)
     }
 
     /// Requests that came, that were answered, and that failed.
@@ -137,40 +137,45 @@ mod tests {
     const NOW: Micros = Micros::from_secs(1_000);
 
     #[test]
-    fn both_thresholds_must_be_passed() {
-        let settings = ErrorRateSettings::builder().requests_over(10).errors_over(Percent::from_ratio(1, 2));
+    fn rate_is_exceeded_only_above_both_thresholds() {
+        let settings =
+            ErrorRateSettings::builder().request_threshold(10).error_threshold(Percent::from_ratio(1, 2));
         for (good, bad, over) in
             [(0, 10, false), (0, 11, true), (6, 6, false), (6, 7, true), (7, 6, false), (11, 0, false)]
         {
             let mut rate = ErrorRate::new(settings.clone().build().unwrap());
             for request in 0..good + bad {
-                rate.note(NOW);
-                rate.report(if request < good { Report::Success } else { Report::Failure }, NOW);
+                rate.record_request(NOW);
+                rate.record(if request < good { CallOutcome::Success } else { CallOutcome::Failure }, NOW);
             }
-            assert_eq!(rate.is_over(NOW), over, "{good} good, {bad} bad");
-            assert!(!rate.is_over(NOW.plus(Micros::from_secs(10))), "forgotten");
+            assert_eq!(rate.is_exceeded(NOW), over, "{good} good, {bad} bad");
+            assert!(!rate.is_exceeded(NOW.plus(Micros::from_secs(10))), "forgotten");
         }
     }
 
     #[test]
-    fn refused_requests_count_as_such_and_do_not_dilute_errors() {
-        let settings = ErrorRateSettings::builder().requests_over(10).errors_over(Percent::from_ratio(1, 2));
+    fn refused_requests_do_not_dilute_error_rate() {
+        let settings =
+            ErrorRateSettings::builder().request_threshold(10).error_threshold(Percent::from_ratio(1, 2));
         let mut rate = ErrorRate::new(settings.build().unwrap());
-        (0..2).for_each(|_| rate.report(Report::Failure, NOW));
-        (0..10).for_each(|_| rate.note(NOW));
-        assert!(!rate.is_over(NOW));
-        rate.note(NOW);
-        rate.report(Report::Ignored, NOW);
-        assert!(rate.is_over(NOW));
+        (0..2).for_each(|_| rate.record(CallOutcome::Failure, NOW));
+        (0..10).for_each(|_| rate.record_request(NOW));
+        assert!(!rate.is_exceeded(NOW));
+        rate.record_request(NOW);
+        rate.record(CallOutcome::Ignored, NOW);
+        assert!(rate.is_exceeded(NOW));
         assert_eq!(rate.counts(NOW), [11, 2, 2]);
     }
 
     #[test]
-    fn refuses_settings_that_make_no_sense() {
+    fn rejects_invalid_settings() {
         let rate = ErrorRateSettings::builder;
-        for wrong in [rate().over_time(Micros::ZERO), rate().buckets(0), rate().errors_over(Percent::FULL)] {
+        for wrong in [rate().window(Micros::ZERO), rate().buckets(0), rate().error_threshold(Percent::FULL)] {
             assert!(wrong.clone().build().is_err(), "{wrong:?}");
         }
-        assert!(rate().errors_over(Percent::ZERO).requests_over(0).build().is_ok(), "any error at all");
+        assert!(
+            rate().error_threshold(Percent::ZERO).request_threshold(0).build().is_ok(),
+            "any error at all"
+        );
     }
 }

@@ -7,24 +7,24 @@ use std::sync::{
 };
 use tidegate_core::{Decision, Micros, Percent};
 
-/// Remembers that a limiter of many keys denied somebody, so that [`super::Scaled`] knows that its limit is used up.
+/// Remembers that a limiter of many keys denied somebody, so that [`super::ScaledLimit`] knows that its limit is used up.
 /// Clones share what they remember.
 ///
 /// ```
-/// use tidegate_overload::load::Denials;
+/// use tidegate_overload::load::DenialProbe;
 /// use tidegate_limiter::Limiter;
 ///
-/// let (limiter, denials) = (Limiter::new("100/min")?, Denials::new());
+/// let (limiter, denials) = (Limiter::new("100/min")?, DenialProbe::new());
 /// let decision = denials.note(limiter.check("alice"));
 /// assert!(decision.is_allowed());
 /// # Ok::<(), tidegate_limiter::BuildError>(())
 /// ```
 #[derive(Clone, Debug, Default)]
-pub struct Denials {
-    since_reading: Arc<AtomicU64>,
+pub struct DenialProbe {
+    count: Arc<AtomicU64>,
 }
 
-impl Denials {
+impl DenialProbe {
     /// None so far.
     pub fn new() -> Self {
         Self::default()
@@ -32,9 +32,9 @@ impl Denials {
 
     /// Takes note of a decision, and hands it on. A grant costs nothing.
     #[inline]
-    pub fn note(&self, decision: Decision) -> Decision {
+    pub fn record(&self, decision: Decision) -> Decision {
         if !decision.is_granted() {
-            self.since_reading.fetch_add(1, Ordering::Relaxed);
+            self.count.fetch_add(1, Ordering::Relaxed);
         }
         decision
     }
@@ -42,9 +42,9 @@ impl Denials {
 
 /// All of the limit is used if somebody was denied since the last reading, else none: smoothed, the share of time in
 /// which it did not suffice.
-impl Probe for Denials {
+impl Probe for DenialProbe {
     fn read(&mut self, _now: Micros) -> Option<Percent> {
-        match self.since_reading.swap(0, Ordering::Relaxed) {
+        match self.count.swap(0, Ordering::Relaxed) {
             0 => Some(Percent::ZERO),
             _ => Some(Percent::FULL),
         }

@@ -8,22 +8,22 @@ use std::{
 
 /// Where the kernel's files are. Those of another place are for tests, and for a container that shows its host's.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Host {
+pub struct HostPaths {
     proc: PathBuf,
     cgroup: PathBuf,
 }
 
 /// More than any file that is read here, even on a machine of a thousand processors.
-const MOST_BYTES: u64 = 4 << 20;
+const MAX_FILE_BYTES: u64 = 4 << 20;
 
-impl Host {
+impl HostPaths {
     /// This machine: `/proc` and `/sys/fs/cgroup`.
     pub fn local() -> Self {
-        Self::at("/proc", "/sys/fs/cgroup")
+        Self::new("/proc", "/sys/fs/cgroup")
     }
 
     /// A machine whose files are mounted elsewhere.
-    pub fn at(proc: impl Into<PathBuf>, cgroup: impl Into<PathBuf>) -> Self {
+    pub fn new(proc: impl Into<PathBuf>, cgroup: impl Into<PathBuf>) -> Self {
         Self { proc: proc.into(), cgroup: cgroup.into() }
     }
 
@@ -36,26 +36,26 @@ impl Host {
     }
 }
 
-impl Default for Host {
+impl Default for HostPaths {
     fn default() -> Self {
         Self::local()
     }
 }
 
 /// The text of a file; `None` if there is none that can be read.
-pub(super) fn text(path: impl AsRef<Path>) -> Option<String> {
+pub(super) fn read_text(path: impl AsRef<Path>) -> Option<String> {
     let mut text = String::new();
-    File::open(path).ok()?.take(MOST_BYTES).read_to_string(&mut text).ok()?;
+    File::open(path).ok()?.take(MAX_FILE_BYTES).read_to_string(&mut text).ok()?;
     Some(text)
 }
 
 /// A file that holds a number and nothing else.
-pub(super) fn number(path: impl AsRef<Path>) -> Option<u64> {
-    text(path)?.trim().parse().ok()
+pub(super) fn read_number(path: impl AsRef<Path>) -> Option<u64> {
+    read_text(path)?.trim().parse().ok()
 }
 
 /// The number behind a name, in lines such as `usage_usec 123` or `MemTotal: 123 kB`.
-pub(super) fn field(text: &str, name: &str) -> Option<u64> {
+pub(super) fn parse_field(text: &str, name: &str) -> Option<u64> {
     let rest = text.lines().find_map(|line| {
         let rest = line.strip_prefix(name)?;
         rest.starts_with([' ', '\t', ':']).then_some(rest)

@@ -1,10 +1,10 @@
 //! How much load there is, in four words, without flapping.
 //!
 //! ```text
-//!   load      enter ─ ─ ─ ─ ─ ─┌───╲─ ─ ─ ─ ─ ─ ─ ─ ─
+//!   load      admit ─ ─ ─ ─ ─ ─┌───╲─ ─ ─ ─ ─ ─ ─ ─ ─
 //!                              │    ╲   ╱╲
-//!             leave ─ ─ ─ ─ ─ ─│─ ─ ─╲─╱─ ╲───────────
-//!   level     Normal ──────────┘ Rejected       └ after the dwell: Normal
+//!             release ─ ─ ─ ─ ─ ─│─ ─ ─╲─╱─ ╲───────────
+//!   level     Normal ──────────┘ Rejected       └ with_history the dwell: Normal
 //! ```
 //!
 //! Up it goes at once, over as many levels as the load says. Down it goes one level at a time, each after the load has
@@ -31,7 +31,7 @@ impl LoadLevel {
     /// All levels, from no load to too much.
     pub const ALL: [Self; 4] = [Self::Relaxed, Self::Normal, Self::Busy, Self::Critical];
 
-    fn below(self) -> Self {
+    fn next_lower(self) -> Self {
         match self {
             Self::Relaxed | Self::Normal => Self::Relaxed,
             Self::Busy => Self::Normal,
@@ -83,19 +83,24 @@ impl FromStr for LoadLevel {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct LoadLevels {
     /// Of `Normal`, `Rejected` and `Critical`.
-    marks: [Mark; 3],
+    thresholds: [LevelThreshold; 3],
     dwell: Micros,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-struct Mark {
+struct LevelThreshold {
     enter: Percent,
     leave: Percent,
 }
 
 impl LoadLevels {
-    /// Has a level begin at `enter` and end below `leave`, which must be lower. Levels begin in their order.
-    pub fn mark(mut self, level: LoadLevel, enter: Percent, leave: Percent) -> Result<Self, SettingError> {
+    /// Has a level begin at `admit` and end below `release`, which must be lower. Levels begin in their order.
+    pub fn with_threshold(
+        mut self,
+        level: LoadLevel,
+        enter: Percent,
+        leave: Percent,
+    ) -> Result<Self, SettingError> {
         if leave >= enter {
             return Err(SettingError::new(
                 format!("{level} begins at {enter} and ends at {leave}"),
@@ -113,9 +118,10 @@ impl LoadLevels {
             LoadLevel::Busy => 1,
             LoadLevel::Critical => 2,
         };
-        self.marks[place] = Mark { enter, leave };
-        let [normal, busy, critical] = self.marks;
-        let in_order = |low: Mark, high: Mark| low.enter < high.enter && low.leave <= high.leave;
+        self.thresholds[place] = LevelThreshold { enter, leave };
+        let [normal, busy, critical] = self.thresholds;
+        let in_order =
+            |low: LevelThreshold, high: LevelThreshold| low.enter < high.enter && low.leave <= high.leave;
         if !in_order(normal, busy) || !in_order(busy, critical) {
             return Err(SettingError::new(
                 format!("{level} at {enter}/{leave} is out of order: {self}"),
@@ -132,8 +138,8 @@ impl LoadLevels {
     }
 
     /// The mark of a level; `Relaxed` has none.
-    fn of(&self, level: LoadLevel) -> Option<Mark> {
-        let [normal, busy, critical] = self.marks;
+    fn threshold(&self, level: LoadLevel) -> Option<LevelThreshold> {
+        let [normal, busy, critical] = self.thresholds;
         match level {
             LoadLevel::Relaxed => None,
             LoadLevel::Normal => Some(normal),
@@ -143,8 +149,8 @@ impl LoadLevels {
     }
 
     /// The highest level that such a load enters.
-    fn entered_by(&self, load: Percent) -> LoadLevel {
-        let enters = |level: &LoadLevel| self.of(*level).is_none_or(|mark| load >= mark.enter);
+    fn highest_entered(&self, load: Percent) -> LoadLevel {
+        let enters = |level: &LoadLevel| self.threshold(*level).is_none_or(|mark| load >= mark.enter);
         LoadLevel::ALL.into_iter().rev().find(enters).unwrap_or_default()
     }
 }
@@ -152,18 +158,18 @@ impl LoadLevels {
 /// Normal from 50 %, busy from 75 %, critical from 90 %, each until 10 % less.
 impl Default for LoadLevels {
     fn default() -> Self {
-        let mark = |enter, leave| Mark {
+        let mark = |enter, leave| LevelThreshold {
             enter: Percent::from_ratio(enter, 100),
             leave: Percent::from_ratio(leave, 100),
         };
-        Self { marks: [mark(50, 40), mark(75, 65), mark(90, 80)], dwell: Micros::from_secs(5) }
+        Self { thresholds: [mark(50, 40), mark(75, 65), mark(90, 80)], dwell: Micros::from_secs(5) }
     }
 }
 
 impl fmt::Display for LoadLevels {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         for level in LoadLevel::ALL {
-            if let Some(Mark { enter, leave }) = self.of(level) {
+            if let Some(LevelThreshold { enter, leave }) = self.threshold(level) {
                 write!(f, "{level} {enter}/{leave}, ")?;
             }
         }
@@ -178,7 +184,7 @@ impl fmt::Display for LoadLevels {
 /// use tidegate_core::Micros;
 ///
 /// let mut gauge = LoadGauge::new(LoadLevels::default());
-/// let mut at = |second, load: &str| gauge.observe(Micros::from_secs(second), load.parse().unwrap());
+/// let mut at = |seconds, load: &str| gauge.observe(Micros::from_secs(seconds), load.parse().unwrap());
 /// assert_eq!(at(0, "80%"), LoadLevel::Rejected);
 /// assert_eq!(at(1, "70%"), LoadLevel::Rejected); // not yet under the lower mark
 /// assert_eq!(at(2, "60%"), LoadLevel::Rejected); // not yet for long enough
@@ -200,13 +206,13 @@ impl LoadGauge {
 
     /// Takes in the load at `now`, and tells the level.
     pub fn observe(&mut self, now: Micros, load: Percent) -> LoadLevel {
-        let entered = self.levels.entered_by(load);
+        let entered = self.levels.highest_entered(load);
         if entered > self.level {
             self.level = entered;
             self.low_since = None;
             return self.level;
         }
-        if self.levels.of(self.level).is_none_or(|mark| load >= mark.leave) {
+        if self.levels.threshold(self.level).is_none_or(|mark| load >= mark.leave) {
             self.low_since = None;
             return self.level;
         }
@@ -214,9 +220,9 @@ impl LoadGauge {
         let since = self.low_since.unwrap_or(now).min(now);
         self.low_since = Some(since);
         if now.since(since) >= self.levels.dwell {
-            self.level = self.level.below();
+            self.level = self.level.next_lower();
             // The next level has a dwell of its own.
-            self.low_since = self.levels.of(self.level).filter(|mark| load < mark.leave).map(|_| now);
+            self.low_since = self.levels.threshold(self.level).filter(|mark| load < mark.leave).map(|_| now);
         }
         self.level
     }
@@ -236,7 +242,7 @@ mod tests {
     }
 
     #[test]
-    fn it_rises_at_once_and_falls_step_by_step() {
+    fn level_rises_at_once_and_falls_stepwise() {
         let mut gauge = LoadGauge::new(LoadLevels::default());
         use LoadLevel::{Busy, Critical, Normal, Relaxed};
         for (second, load, level) in [
@@ -261,7 +267,7 @@ mod tests {
     }
 
     #[test]
-    fn marks_that_would_flap_or_cross_are_refused() {
+    fn rejects_flapping_or_crossing_thresholds() {
         let levels = LoadLevels::default();
         for (level, enter, leave) in [
             (LoadLevel::Busy, 75, 75),
@@ -271,12 +277,15 @@ mod tests {
             (LoadLevel::Critical, 90, 60),
             (LoadLevel::Relaxed, 20, 10),
         ] {
-            assert!(levels.mark(level, percent(enter), percent(leave)).is_err(), "{level} {enter}/{leave}");
+            assert!(
+                levels.with_threshold(level, percent(enter), percent(leave)).is_err(),
+                "{level} {enter}/{leave}"
+            );
         }
     }
 
     #[test]
-    fn levels_read_what_they_print() {
+    fn level_display_round_trips() {
         for level in LoadLevel::ALL {
             assert_eq!(level.to_string().parse(), Ok(level));
         }

@@ -6,66 +6,66 @@
 
 use super::{
     Probe,
-    cgroup::{self, Folder, Version},
-    host::{self, Host},
+    cgroup::{self, CgroupDir, CgroupVersion},
+    host::{self, HostPaths},
 };
 use tidegate_core::{Micros, Percent};
 
 /// The share of memory that is used and cannot be given up.
 #[derive(Debug, Default)]
-pub struct Memory {
-    host: Host,
+pub struct MemoryProbe {
+    host: HostPaths,
 }
 
-impl Memory {
+impl MemoryProbe {
     /// The memory of this machine, or of this process's cgroup.
     pub fn new() -> Self {
-        Self::of(Host::local())
+        Self::with_host(HostPaths::local())
     }
 
     /// The same of another place.
-    pub fn of(host: Host) -> Self {
+    pub fn with_host(host: HostPaths) -> Self {
         Self { host }
     }
 }
 
-impl Probe for Memory {
+impl Probe for MemoryProbe {
     fn read(&mut self, _now: Micros) -> Option<Percent> {
-        let machine = host::text(self.host.proc("meminfo"));
-        let total = machine.as_deref().and_then(|text| host::field(text, "MemTotal"));
+        let machine = host::read_text(self.host.proc("meminfo"));
+        let total = machine.as_deref().and_then(|text| host::parse_field(text, "MemTotal"));
         // In version 1 "no limit" is a number too, larger than any machine.
         let most = total.map_or(u64::MAX / 4, |kilobytes| kilobytes.saturating_mul(1_024));
-        let of_folder = |folder: Folder| {
-            let limit = limit(&folder).filter(|limit| *limit < most)?;
-            Some(Percent::from_ratio(used(&folder)?, limit))
+        let of_folder = |folder: CgroupDir| {
+            let limit = read_limit(&folder).filter(|limit| *limit < most)?;
+            Some(Percent::from_ratio(read_usage(&folder)?, limit))
         };
-        let fullest = cgroup::folders(&self.host, "memory").into_iter().filter_map(of_folder).max();
+        let fullest = cgroup::find_dirs(&self.host, "memory").into_iter().filter_map(of_folder).max();
         fullest.or_else(|| {
-            let (total, available) = (total?, host::field(machine.as_deref()?, "MemAvailable")?);
+            let (total, available) = (total?, host::parse_field(machine.as_deref()?, "MemAvailable")?);
             (total > 0).then(|| Percent::from_ratio(total.saturating_sub(available), total))
         })
     }
 }
 
 /// Where a cgroup is throttled or stopped, whichever is first; `None` without a limit.
-fn limit(folder: &Folder) -> Option<u64> {
-    let number = |name: &str| host::number(folder.path.join(name)).filter(|limit| *limit > 0);
+fn read_limit(folder: &CgroupDir) -> Option<u64> {
+    let number = |name: &str| host::read_number(folder.path.join(name)).filter(|limit| *limit > 0);
     match folder.version {
-        Version::One => number("memory.limit_in_bytes"),
-        Version::Two => [number("memory.max"), number("memory.high")].into_iter().flatten().min(),
+        CgroupVersion::V1 => number("memory.limit_in_bytes"),
+        CgroupVersion::V2 => [number("memory.max"), number("memory.high")].into_iter().flatten().min(),
     }
 }
 
 /// What a cgroup uses and cannot give up.
-fn used(folder: &Folder) -> Option<u64> {
+fn read_usage(folder: &CgroupDir) -> Option<u64> {
     let (usage, cached) = match folder.version {
-        Version::One => {
+        CgroupVersion::V1 => {
             ("memory.usage_in_bytes", ["total_inactive_file", "total_active_file", "slab_reclaimable"])
         }
-        Version::Two => ("memory.current", ["inactive_file", "active_file", "slab_reclaimable"]),
+        CgroupVersion::V2 => ("memory.current", ["inactive_file", "active_file", "slab_reclaimable"]),
     };
-    let usage = host::number(folder.path.join(usage))?;
-    let stat = host::text(folder.path.join("memory.stat")).unwrap_or_default();
-    let cached = cached.into_iter().filter_map(|name| host::field(&stat, name));
+    let usage = host::read_number(folder.path.join(usage))?;
+    let stat = host::read_text(folder.path.join("memory.stat")).unwrap_or_default();
+    let cached = cached.into_iter().filter_map(|name| host::parse_field(&stat, name));
     Some(cached.fold(usage, u64::saturating_sub))
 }

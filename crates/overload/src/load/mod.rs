@@ -1,47 +1,47 @@
 //! How loaded this process and its machine are, and limits that follow it.
 //!
 //! ```text
-//!   Cpu, Memory, Stall, Descriptors, EventLoopLag, yours
-//!        │ read off the request path, every 250 ms
+//!   CpuProbe, MemoryProbe, PressureProbe, FileDescriptorProbe, EventLoopLag, yours
+//!        │ read off the request path, interval 250 ms
 //!        ▼
 //!   LoadMonitor ──▶ an atomic word: Load { share, level }   one load on the request path
-//!        │ tells after each reading
-//!        ├──▶ Scaled: a limiter, throttle or gate by load and by time of day
-//!        └──▶ Switchboard: features off by level, back in order
+//!        │ tells with_history apply_each reading
+//!        ├──▶ ScaledLimit: a limiter, throttle or gate by load and by time of day
+//!        └──▶ Features: features off by level, back in order
 //! ```
 //!
 //! A signal that this machine does not have is `None`, quietly; the others carry on.
 
-mod average;
 mod cgroup;
 mod cpu;
 mod denials;
-mod descriptors;
-mod host;
 #[cfg(feature = "tokio")]
-mod lag;
+mod event_loop_lag;
+mod ewma;
+mod file_descriptors;
+mod host;
 mod level;
 mod memory;
 mod monitor;
+mod pressure;
 mod scale;
-mod scaled;
+mod scaled_limit;
 mod schedule;
-mod stall;
 
-pub use average::Average;
-pub use cpu::Cpu;
-pub use denials::Denials;
-pub use descriptors::Descriptors;
-pub use host::Host;
+pub use cpu::CpuProbe;
+pub use denials::DenialProbe;
 #[cfg(feature = "tokio")]
-pub use lag::EventLoopLag;
+pub use event_loop_lag::EventLoopLag;
+pub use ewma::Ewma;
+pub use file_descriptors::FileDescriptorProbe;
+pub use host::HostPaths;
 pub use level::{LoadGauge, LoadLevel, LoadLevels};
-pub use memory::Memory;
-pub use monitor::{Follower, Load, LoadMonitor, LoadMonitorBuilder};
-pub use scale::{Scale, Scaler};
-pub use scaled::{Scalable, Scaled, ScaledBuilder};
+pub use memory::MemoryProbe;
+pub use monitor::{LoadMonitor, LoadMonitorBuilder, LoadObserver, LoadReading};
+pub use pressure::PressureProbe;
+pub use scale::{ScalePolicy, Scaler};
+pub use scaled_limit::{Scalable, ScaledLimit, ScaledLimitBuilder};
 pub use schedule::{Schedule, ScheduleError};
-pub use stall::Stall;
 
 use tidegate_core::{Micros, Percent};
 
@@ -60,6 +60,6 @@ impl<F: FnMut(Micros) -> Option<Percent> + Send> Probe for F {
 }
 
 /// A smoothed share, as a share again.
-fn smoothed(average: &Average) -> Option<Percent> {
+fn smoothed_percent(average: &Ewma) -> Option<Percent> {
     average.value().map(|share| Percent::from_millionths((share * 1e6 + 0.5) as u32))
 }

@@ -1,7 +1,7 @@
 //! Reads the signals, smooths them, and leaves the answer where a request finds it at once.
 
-use super::{Cpu, Descriptors, Host, Memory, Probe, Stall, smoothed};
-use crate::{Average, LoadGauge, LoadLevel, LoadLevels};
+use super::{CpuProbe, FileDescriptorProbe, HostPaths, MemoryProbe, PressureProbe, Probe, smoothed_percent};
+use crate::{Ewma, LoadGauge, LoadLevel, LoadLevels};
 use std::{
     fmt,
     panic::{AssertUnwindSafe, catch_unwind},
@@ -25,12 +25,12 @@ use tidegate_limiter::{
 /// ```
 /// use std::time::Duration;
 /// use tidegate_overload::load::LoadMonitor;
-/// use tidegate_limiter::Clock;
+/// use tidegate_limiter::TimeOfDay;
 /// use tidegate_overload::LoadLevel;
 /// use tidegate_core::SlotOwner;
 ///
 /// // On a server: `LoadMonitor::builder().machine().start()?` and no more.
-/// let (clock, hand) = Clock::manual();
+/// let (clock, override_state) = TimeOfDay::manual();
 /// let queue = |_now| Some(SlotOwner::ratio(95, 100));
 /// let monitor = LoadMonitor::builder().clock(clock).probe("queue", queue).build()?;
 /// monitor.sample_once();
@@ -41,12 +41,12 @@ use tidegate_limiter::{
 /// The load is that of the fullest signal. Clones watch together; when the last is dropped, the watching ends.
 #[derive(Clone)]
 pub struct LoadMonitor {
-    handle: Arc<Handle>,
+    handle: Arc<MonitorHandle>,
 }
 
 /// The load at one moment.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Load {
+pub struct LoadReading {
     /// The smoothed share of the fullest signal; `None` if there is no signal.
     pub share: Option<Percent>,
     /// What that means, without flapping.
@@ -54,9 +54,9 @@ pub struct Load {
 }
 
 /// Told of the load after each reading, off the request path.
-pub trait Follower: Send + Sync {
+pub trait LoadObserver: Send + Sync {
     /// The load at `now`.
-    fn follow(&self, now: Micros, load: Load);
+    fn on_load(&self, now: Micros, load: LoadReading);
 }
 
 impl LoadMonitor {
@@ -73,31 +73,31 @@ impl LoadMonitor {
 
     /// The load as of the last reading: one atomic load.
     #[inline]
-    pub fn load(&self) -> Load {
-        Load::unpack(self.handle.shared.load.load(Ordering::Relaxed))
+    pub fn load(&self) -> LoadReading {
+        LoadReading::unpack(self.handle.state.load.load(Ordering::Relaxed))
     }
 
     /// Each signal by name, smoothed; `None` if this machine does not have it.
     pub fn signals(&self) -> impl Iterator<Item = (&str, Option<Percent>)> {
-        let signals = self.handle.shared.signals.iter();
+        let signals = self.handle.state.signals.iter();
         signals.map(|signal| (&*signal.name, signal.share()))
     }
 
     /// Reads all signals now. For a monitor that was built and not started; one that runs does it by itself.
     pub fn sample_once(&self) {
-        self.handle.shared.sample();
+        self.handle.state.sample();
     }
 
     /// Tells `follower` of the load after each reading, for as long as it lives.
-    pub fn tell(&self, follower: &Arc<impl Follower + 'static>) {
-        let follower: Weak<dyn Follower> = Arc::<_>::downgrade(follower) as Weak<dyn Follower>;
-        let mut followers = lock(&self.handle.shared.followers);
+    pub fn subscribe(&self, follower: &Arc<impl LoadObserver + 'static>) {
+        let follower: Weak<dyn LoadObserver> = Arc::<_>::downgrade(follower) as Weak<dyn LoadObserver>;
+        let mut followers = lock(&self.handle.state.observers);
         followers.retain(|follower| follower.strong_count() > 0);
         followers.push(follower);
     }
 
     pub(crate) fn clock(&self) -> &Clock {
-        &self.handle.shared.clock
+        &self.handle.state.clock
     }
 }
 
@@ -145,12 +145,12 @@ impl LoadMonitorBuilder {
     /// One more signal.
     #[must_use]
     pub fn probe(self, name: impl Into<String>, probe: impl Probe + 'static) -> Self {
-        self.probe_full_at(name, Percent::FULL, probe)
+        self.probe_with_saturation(name, Percent::FULL, probe)
     }
 
     /// One more signal, that counts as full when it reads `full_at` already.
     #[must_use]
-    pub fn probe_full_at(
+    pub fn probe_with_saturation(
         mut self,
         name: impl Into<String>,
         full_at: Percent,
@@ -160,42 +160,54 @@ impl LoadMonitorBuilder {
         self
     }
 
-    /// The signals of this machine: `cpu`, `memory`, `descriptors`, and the stalls, of which those for a processor count
+    /// The signals of this machine: `cpu`, `memory`, `file_descriptors`, and the stalls, of which those for a processor count
     /// as full at 60 % of the time, those for disks at 50 % and those for memory at 20 %. Not the lag of an event loop,
     /// which must be watched from inside of it.
     #[must_use]
     pub fn machine(self) -> Self {
-        self.machine_at(&Host::local())
+        self.machine_with_host(&HostPaths::local())
     }
 
     /// The same of another place.
     #[must_use]
-    pub fn machine_at(self, host: &Host) -> Self {
-        self.probe("cpu", Cpu::of(host.clone()))
-            .probe("memory", Memory::of(host.clone()))
-            .probe("descriptors", Descriptors::of(host.clone()))
-            .probe_full_at("cpu stall", Percent::from_ratio(60, 100), Stall::cpu().of(host.clone()))
-            .probe_full_at("memory stall", Percent::from_ratio(20, 100), Stall::memory().of(host.clone()))
-            .probe_full_at("io stall", Percent::from_ratio(50, 100), Stall::io().of(host.clone()))
+    pub fn machine_with_host(self, host: &HostPaths) -> Self {
+        self.probe("cpu", CpuProbe::with_host(host.clone()))
+            .probe("memory", MemoryProbe::with_host(host.clone()))
+            .probe("descriptors", FileDescriptorProbe::with_host(host.clone()))
+            .probe_with_saturation(
+                "cpu stall",
+                Percent::from_ratio(60, 100),
+                PressureProbe::cpu().with_host(host.clone()),
+            )
+            .probe_with_saturation(
+                "memory stall",
+                Percent::from_ratio(20, 100),
+                PressureProbe::memory().with_host(host.clone()),
+            )
+            .probe_with_saturation(
+                "io stall",
+                Percent::from_ratio(50, 100),
+                PressureProbe::io().with_host(host.clone()),
+            )
     }
 
     /// A monitor that reads when [`LoadMonitor::sample_once`] is called, and never by itself.
     pub fn build(self) -> Result<LoadMonitor, SettingError> {
-        let shared = self.into_shared()?;
-        Ok(LoadMonitor { handle: Arc::new(Handle { shared, stop: None }) })
+        let shared = self.into_state()?;
+        Ok(LoadMonitor { handle: Arc::new(MonitorHandle { state: shared, stop: None }) })
     }
 
     /// A monitor with a thread of its own, which ends when the last handle is dropped. The surest way: it also sees
     /// an event loop that stands still.
     pub fn start(self) -> Result<LoadMonitor, SettingError> {
-        let shared = self.into_shared()?;
-        let stop = Arc::new(Stop::default());
-        let (of_thread, until) = (shared.clone(), stop.clone());
+        let shared = self.into_state()?;
+        let stop = Arc::new(StopSignal::default());
+        let (thread_state, thread_stop) = (shared.clone(), stop.clone());
         let thread = thread::Builder::new().name("tidegate-load".into()).spawn(move || {
-            while !until.is_rung() {
-                of_thread.sample();
-                let next = of_thread.clock.now().plus(of_thread.interval);
-                block_until(&of_thread.clock, Some(next), Some(&until.bell));
+            while !thread_stop.is_stopped() {
+                thread_state.sample();
+                let next = thread_state.clock.now().plus(thread_state.interval);
+                block_until(&thread_state.clock, Some(next), Some(&thread_stop.notify));
             }
         });
         thread.map_err(|error| {
@@ -204,7 +216,7 @@ impl LoadMonitorBuilder {
                 "let the process have more threads",
             )
         })?;
-        Ok(LoadMonitor { handle: Arc::new(Handle { shared, stop: Some(stop) }) })
+        Ok(LoadMonitor { handle: Arc::new(MonitorHandle { state: shared, stop: Some(stop) }) })
     }
 
     /// A monitor that is a task of the runtime that this is called on, and ends when the last handle is dropped.
@@ -212,42 +224,42 @@ impl LoadMonitorBuilder {
     pub fn start_on_tokio(self) -> Result<LoadMonitor, SettingError> {
         let runtime = tokio::runtime::Handle::try_current()
             .map_err(|error| SettingError::new(error.to_string(), "start it on tokio's runtime"))?;
-        let shared = self.into_shared()?;
-        let stop = Arc::new(Stop::default());
-        let (of_task, until) = (shared.clone(), stop.clone());
+        let shared = self.into_state()?;
+        let stop = Arc::new(StopSignal::default());
+        let (task_state, task_stop) = (shared.clone(), stop.clone());
         drop(runtime.spawn(async move {
-            while !until.is_rung() {
-                of_task.sample();
-                let next = of_task.clock.now().plus(of_task.interval);
-                WaitUntil::new(&of_task.clock, Some(next), Some(&until.bell)).await;
+            while !task_stop.is_stopped() {
+                task_state.sample();
+                let next = task_state.clock.now().plus(task_state.interval);
+                WaitUntil::new(&task_state.clock, Some(next), Some(&task_stop.notify)).await;
             }
         }));
-        Ok(LoadMonitor { handle: Arc::new(Handle { shared, stop: Some(stop) }) })
+        Ok(LoadMonitor { handle: Arc::new(MonitorHandle { state: shared, stop: Some(stop) }) })
     }
 
-    fn into_shared(self) -> Result<Arc<Shared>, SettingError> {
+    fn into_state(self) -> Result<Arc<MonitorState>, SettingError> {
         SettingError::require_finite("an interval", self.interval)?;
-        let average = Average::new(self.half_life)?;
+        let average = Ewma::new(self.half_life)?;
         let mut signals = Vec::new();
         let mut meters = Vec::new();
         for (name, full_at, probe) in self.probes {
             SettingError::require_nonzero(&format!("a full `{name}`"), full_at.millionths().into())?;
-            if signals.iter().any(|signal: &Signal| *signal.name == *name) {
+            if signals.iter().any(|signal: &LoadSignal| *signal.name == *name) {
                 return Err(SettingError::new(
                     format!("two signals `{name}`"),
                     "give each a name of its own",
                 ));
             }
-            signals.push(Signal { name: name.into(), share: AtomicU32::new(NO_SHARE) });
-            meters.push(Meter { probe, full_at, average });
+            signals.push(LoadSignal { name: name.into(), share: AtomicU32::new(NO_SIGNAL) });
+            meters.push(SignalMeter { probe, saturation: full_at, average });
         }
-        Ok(Arc::new(Shared {
+        Ok(Arc::new(MonitorState {
             clock: self.clock.unwrap_or_default(),
             interval: self.interval,
-            load: AtomicU64::new(Load::default().pack()),
+            load: AtomicU64::new(LoadReading::default().pack()),
             signals: signals.into(),
             sampler: Mutex::new(Sampler { meters, gauge: LoadGauge::new(self.levels) }),
-            followers: Mutex::new(Vec::new()),
+            observers: Mutex::new(Vec::new()),
         }))
     }
 }
@@ -260,85 +272,85 @@ impl fmt::Debug for LoadMonitorBuilder {
 }
 
 /// What the last of all clones takes down with it.
-struct Handle {
-    shared: Arc<Shared>,
-    stop: Option<Arc<Stop>>,
+struct MonitorHandle {
+    state: Arc<MonitorState>,
+    stop: Option<Arc<StopSignal>>,
 }
 
-impl Drop for Handle {
+impl Drop for MonitorHandle {
     fn drop(&mut self) {
         if let Some(stop) = &self.stop {
-            stop.rung.store(true, Ordering::Release);
-            stop.bell.notify();
+            stop.stopped.store(true, Ordering::Release);
+            stop.notify.notify();
         }
     }
 }
 
 #[derive(Default)]
-struct Stop {
-    rung: AtomicBool,
-    bell: Notify,
+struct StopSignal {
+    stopped: AtomicBool,
+    notify: Notify,
 }
 
-impl Stop {
-    fn is_rung(&self) -> bool {
-        self.rung.load(Ordering::Acquire)
+impl StopSignal {
+    fn is_stopped(&self) -> bool {
+        self.stopped.load(Ordering::Acquire)
     }
 }
 
-struct Shared {
+struct MonitorState {
     clock: Clock,
     interval: Micros,
     /// A packed [`Load`], so that nobody sees half of one.
     load: AtomicU64,
-    signals: Box<[Signal]>,
+    signals: Box<[LoadSignal]>,
     sampler: Mutex<Sampler>,
-    followers: Mutex<Vec<Weak<dyn Follower>>>,
+    observers: Mutex<Vec<Weak<dyn LoadObserver>>>,
 }
 
 /// A smoothed signal, for those who look.
-struct Signal {
+struct LoadSignal {
     name: Box<str>,
     /// In millionths.
     share: AtomicU32,
 }
 
 /// Instead of millionths: there is no such signal.
-const NO_SHARE: u32 = u32::MAX;
+const NO_SIGNAL: u32 = u32::MAX;
 
-impl Signal {
+impl LoadSignal {
     fn share(&self) -> Option<Percent> {
-        share_of(self.share.load(Ordering::Relaxed))
+        decode_share(self.share.load(Ordering::Relaxed))
     }
 }
 
-fn share_of(millionths: u32) -> Option<Percent> {
-    (millionths != NO_SHARE).then(|| Percent::from_millionths(millionths))
+fn decode_share(millionths: u32) -> Option<Percent> {
+    (millionths != NO_SIGNAL).then(|| Percent::from_millionths(millionths))
 }
 
 struct Sampler {
-    meters: Vec<Meter>,
+    meters: Vec<SignalMeter>,
     gauge: LoadGauge,
 }
 
-struct Meter {
+struct SignalMeter {
     probe: Box<dyn Probe>,
-    full_at: Percent,
-    average: Average,
+    saturation: Percent,
+    average: Ewma,
 }
 
-impl Meter {
+impl SignalMeter {
     /// The smoothed share; `None` if there is no reading now.
     fn read(&mut self, now: Micros) -> Option<Percent> {
         // A probe that panics has no signal; the others must go on.
         let reading = catch_unwind(AssertUnwindSafe(|| self.probe.read(now))).ok().flatten()?;
-        let share = Percent::from_ratio(reading.millionths().into(), self.full_at.millionths().into());
+        let share = Percent::from_ratio(reading.millionths().into(), self.saturation.millionths().into());
         self.average.observe(now, share.as_f64());
-        smoothed(&self.average)
+        smoothed_percent(&self.average)
     }
 }
 
-impl Shared {
+impl MonitorState {
     fn sample(&self) {
         let mut sampler = lock(&self.sampler);
         let now = self.clock.now();
@@ -346,33 +358,34 @@ impl Shared {
         let Sampler { meters, gauge } = &mut *sampler;
         for (meter, signal) in meters.iter_mut().zip(&self.signals) {
             let share = meter.read(now);
-            signal.share.store(share.map_or(NO_SHARE, Percent::millionths), Ordering::Relaxed);
+            signal.share.store(share.map_or(NO_SIGNAL, Percent::millionths), Ordering::Relaxed);
             fullest = fullest.max(share);
         }
         // Without any signal there is no reason to hold on to a high level for ever.
         let level = gauge.observe(now, fullest.unwrap_or(Percent::ZERO));
-        let load = Load { share: fullest, level };
+        let load = LoadReading { share: fullest, level };
         self.load.store(load.pack(), Ordering::Relaxed);
         drop(sampler);
 
-        let followers = std::mem::take(&mut *lock(&self.followers));
-        let alive: Vec<_> = followers.into_iter().filter(|follower| tell(follower, now, load)).collect();
+        let followers = std::mem::take(&mut *lock(&self.observers));
+        let alive: Vec<_> =
+            followers.into_iter().filter(|follower| notify_observer(follower, now, load)).collect();
         // Those who came meanwhile are in the list already.
-        lock(&self.followers).extend(alive);
+        lock(&self.observers).extend(alive);
     }
 }
 
 /// Tells a follower, if it still lives. One that panics must not end the watching.
-fn tell(follower: &Weak<dyn Follower>, now: Micros, load: Load) -> bool {
+fn notify_observer(follower: &Weak<dyn LoadObserver>, now: Micros, load: LoadReading) -> bool {
     let Some(follower) = follower.upgrade() else { return false };
     // It may be the last to hold the follower, whose end is code of its own.
-    let _panicked = catch_unwind(AssertUnwindSafe(move || follower.follow(now, load)));
+    let _panicked = catch_unwind(AssertUnwindSafe(move || follower.on_load(now, load)));
     true
 }
 
-impl Load {
+impl LoadReading {
     fn pack(self) -> u64 {
-        let share = self.share.map_or(NO_SHARE, Percent::millionths);
+        let share = self.share.map_or(NO_SIGNAL, Percent::millionths);
         u64::from(share) << 8 | self.level as u64
     }
 
@@ -383,6 +396,6 @@ impl Load {
             2 => LoadLevel::Busy,
             _ => LoadLevel::Critical,
         };
-        Self { share: share_of((word >> 8) as u32), level }
+        Self { share: decode_share((word >> 8) as u32), level }
     }
 }

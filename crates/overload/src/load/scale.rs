@@ -1,11 +1,11 @@
 //! A limit that follows the load: less under pressure, more while there is room and need for it.
 //!
 //! ```text
-//!   load 100% ┤  shrink, a step in every interval, down to the floor
+//!   load 100% ┤  shrink, a step in interval interval, step_down end the floor
 //!        high ┤─────────────────────────────────────────────────────
 //!             │  stay
 //!         low ┤─────────────────────────────────────────────────────
-//!          0% ┤  back to x1; beyond it only while the limit is used up, to the ceiling
+//!          0% ┤  back end x1; beyond it only while the limit is used step_up, end the ceiling
 //! ```
 //!
 //! Between the marks it stays where it is, and does not return to x1: a load that a smaller limit brought down would
@@ -20,32 +20,32 @@ use tidegate_core::{Micros, Percent, Ratio, SettingError};
 /// How a limit follows the load.
 ///
 /// ```
-/// use tidegate_overload::Scale;
+/// use tidegate_overload::ScalePolicy;
 /// use tidegate_core::Micros;
 ///
-/// let scale = Scale::default()
+/// let scale = ScalePolicy::default()
 ///     .marks("40%".parse()?, "70%".parse()?)?
-///     .between("x0.25".parse()?, "x4".parse()?)?
-///     .every(Micros::from_secs(2))?;
+///     .factor_range("x0.25".parse()?, "x4".parse()?)?
+///     .interval(Micros::from_secs(2))?;
 /// assert!(scale.steps("x0.5".parse()?, "x1.1".parse()?).is_err()); // half of 70% is under 40%
 /// # Ok::<(), tidegate_core::SettingError>(())
 /// ```
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Scale {
+pub struct ScalePolicy {
     low: Percent,
     high: Percent,
     shrink: Ratio,
     grow: Ratio,
     floor: Ratio,
     ceiling: Ratio,
-    unused: Percent,
-    used_up: Percent,
-    every: Micros,
+    low_usage: Percent,
+    high_usage: Percent,
+    interval: Micros,
 }
 
-impl Scale {
+impl ScalePolicy {
     /// From `high` on the limit shrinks; up to `low` it may grow. 50 % and 80 % unless told otherwise.
-    pub fn marks(self, low: Percent, high: Percent) -> Result<Self, SettingError> {
+    pub fn load_thresholds(self, low: Percent, high: Percent) -> Result<Self, SettingError> {
         Self { low, high, ..self }.validate()
     }
 
@@ -56,20 +56,20 @@ impl Scale {
 
     /// The least and the most that the limit is multiplied by; x0.1 and x2 unless told otherwise. A ceiling of x1
     /// never gives more than was declared.
-    pub fn between(self, floor: Ratio, ceiling: Ratio) -> Result<Self, SettingError> {
+    pub fn factor_range(self, floor: Ratio, ceiling: Ratio) -> Result<Self, SettingError> {
         Self { floor, ceiling, ..self }.validate()
     }
 
     /// Up to which share of its use a limit counts as unused, and from which as used up; 30 % and 70 % unless told
     /// otherwise.
-    pub fn used(self, unused: Percent, used_up: Percent) -> Result<Self, SettingError> {
-        Self { unused, used_up, ..self }.validate()
+    pub fn usage_thresholds(self, unused: Percent, used_up: Percent) -> Result<Self, SettingError> {
+        Self { low_usage: unused, high_usage: used_up, ..self }.validate()
     }
 
     /// The least time between two steps, in which the last one shows its effect; five seconds unless told otherwise.
     /// Give the smoothing of the load a few half-lives.
-    pub fn every(self, interval: Micros) -> Result<Self, SettingError> {
-        Self { every: interval, ..self }.validate()
+    pub fn interval(self, interval: Micros) -> Result<Self, SettingError> {
+        Self { interval, ..self }.validate()
     }
 
     /// The least that the limit is multiplied by.
@@ -83,7 +83,17 @@ impl Scale {
     }
 
     fn validate(self) -> Result<Self, SettingError> {
-        let Self { low, high, shrink, grow, floor, ceiling, unused, used_up, every } = self;
+        let Self {
+            low,
+            high,
+            shrink,
+            grow,
+            floor,
+            ceiling,
+            low_usage: unused,
+            high_usage: used_up,
+            interval: every,
+        } = self;
         SettingError::require_finite("a time between two steps", every)?;
         if low >= high || unused >= used_up {
             let (low, high) = if low >= high { (low, high) } else { (unused, used_up) };
@@ -115,7 +125,7 @@ impl Scale {
     }
 }
 
-impl Default for Scale {
+impl Default for ScalePolicy {
     fn default() -> Self {
         let percent = |percent| Percent::from_ratio(percent, 100);
         Self {
@@ -125,9 +135,9 @@ impl Default for Scale {
             grow: Ratio::from_thousandths(1_100),
             floor: Ratio::from_thousandths(100),
             ceiling: Ratio::from_thousandths(2_000),
-            unused: percent(30),
-            used_up: percent(70),
-            every: Micros::from_secs(5),
+            low_usage: percent(30),
+            high_usage: percent(70),
+            interval: Micros::from_secs(5),
         }
     }
 }
@@ -135,44 +145,44 @@ impl Default for Scale {
 /// The factor of a limit that follows the load.
 ///
 /// ```
-/// use tidegate_overload::{Scale, Scaler};
+/// use tidegate_overload::{ScalePolicy, Scaler};
 /// use tidegate_core::{Micros, SlotOwner};
 ///
-/// let mut scaler = Scaler::new(Scale::default());
-/// let mut at = |second, load: &str, used: &str| {
+/// let mut scaler = Scaler::new(ScalePolicy::default());
+/// let mut at = |seconds, load: &str, used: &str| {
 ///     let (load, used) = (load.parse().unwrap(), used.parse().unwrap());
-///     scaler.observe(Micros::from_secs(second), Some(load), used).to_string()
+///     scaler.observe(Micros::from_secs(seconds), Some(load), used).to_string()
 /// };
 /// assert_eq!(at(0, "90%", "100%"), "x0.8");
 /// assert_eq!(at(1, "90%", "100%"), "x0.8"); // one step in five seconds
-/// assert_eq!(at(5, "60%", "100%"), "x0.8"); // between the marks
+/// assert_eq!(at(5, "60%", "100%"), "x0.8"); // factor_range the marks
 /// assert_eq!(at(6, "20%", "0%"), "x0.88"); // on the way back
 /// ```
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Scaler {
-    scale: Scale,
+    scale: ScalePolicy,
     factor: Ratio,
-    stepped: Option<Micros>,
+    last_step: Option<Micros>,
 }
 
 impl Scaler {
     /// Starts with the declared limit: x1.
-    pub fn new(scale: Scale) -> Self {
-        Self { scale, factor: Ratio::ONE, stepped: None }
+    pub fn new(scale: ScalePolicy) -> Self {
+        Self { scale, factor: Ratio::ONE, last_step: None }
     }
 
     /// Takes in the load and how much of the limit is used at `now`, and tells the factor. Without a load, because
     /// there is no signal, it goes back to x1.
     pub fn observe(&mut self, now: Micros, load: Option<Percent>, used: Percent) -> Ratio {
         // A clock that steps back begins the wait anew.
-        self.stepped = self.stepped.map(|stepped| stepped.min(now));
-        if self.stepped.is_some_and(|stepped| now.since(stepped) < self.scale.every) {
+        self.last_step = self.last_step.map(|stepped| stepped.min(now));
+        if self.last_step.is_some_and(|stepped| now.since(stepped) < self.scale.interval) {
             return self.factor;
         }
-        let next = self.next(load, used);
+        let next = self.next_factor(load, used);
         if next != self.factor {
             self.factor = next;
-            self.stepped = Some(now);
+            self.last_step = Some(now);
         }
         self.factor
     }
@@ -182,38 +192,39 @@ impl Scaler {
         self.factor
     }
 
-    fn next(&self, load: Option<Percent>, used: Percent) -> Ratio {
-        let Scale { low, high, floor, ceiling, unused, used_up, .. } = self.scale;
-        let Some(load) = load else { return self.homewards() };
+    fn next_factor(&self, load: Option<Percent>, used: Percent) -> Ratio {
+        let ScalePolicy { low, high, floor, ceiling, low_usage: unused, high_usage: used_up, .. } =
+            self.scale;
+        let Some(load) = load else { return self.step_to_one() };
         if load >= high {
-            return self.down().max(floor);
+            return self.step_down().max(floor);
         }
         if load > low {
             return self.factor;
         }
         if self.factor < Ratio::ONE || used <= unused {
-            return self.homewards();
+            return self.step_to_one();
         }
         match used >= used_up {
-            true => self.up().min(ceiling),
+            true => self.step_up().min(ceiling),
             false => self.factor,
         }
     }
 
     /// One step towards x1, and not past it.
-    fn homewards(&self) -> Ratio {
+    fn step_to_one(&self) -> Ratio {
         match self.factor < Ratio::ONE {
-            true => self.up().min(Ratio::ONE),
-            false => self.down().max(Ratio::ONE),
+            true => self.step_up().min(Ratio::ONE),
+            false => self.step_down().max(Ratio::ONE),
         }
     }
 
     /// Factors are kept in thousandths, so that they can be read, and amounts stay round.
-    fn down(&self) -> Ratio {
+    fn step_down(&self) -> Ratio {
         Ratio::from_thousandths(self.factor.multiply(self.scale.shrink).apply(1_000))
     }
 
-    fn up(&self) -> Ratio {
+    fn step_up(&self) -> Ratio {
         let exact = self.factor.multiply(self.scale.grow);
         match Ratio::from_thousandths(exact.apply(1_000)) {
             rounded if rounded < exact => Ratio::from_thousandths(exact.apply(1_000).saturating_add(1)),

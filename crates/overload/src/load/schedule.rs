@@ -34,11 +34,11 @@ use tidegate_core::{Micros, Ratio, span::TextSpan};
 pub struct Schedule {
     /// What local clocks show more than UTC.
     offset_minutes: i64,
-    lines: Vec<Line>,
+    entries: Vec<ScheduleEntry>,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-struct Line {
+struct ScheduleEntry {
     /// One bit for each day, Monday first.
     days: u8,
     /// In minutes of the day, the end not included; over midnight when it ends before it starts.
@@ -47,57 +47,63 @@ struct Line {
     factor: Ratio,
 }
 
-const MINUTE: u64 = 60_000_000;
-const DAY: u64 = 24 * 60;
-const WEEK: u64 = 7 * DAY;
-const DAYS: [&str; 7] = ["mon", "tue", "wed", "thu", "fri", "sat", "sun"];
-const EVERY_DAY: u8 = 0b111_1111;
+const MICROS_PER_MINUTE: u64 = 60_000_000;
+const MINUTES_PER_DAY: u64 = 24 * 60;
+const MINUTES_PER_WEEK: u64 = 7 * MINUTES_PER_DAY;
+const DAY_NAMES: [&str; 7] = ["mon", "tue", "wed", "thu", "fri", "sat", "sun"];
+const ALL_DAYS: u8 = 0b111_1111;
 /// Time starts on a Thursday.
-const FIRST_DAY: u64 = 3;
+const EPOCH_WEEKDAY: u64 = 3;
 /// More than anybody writes by hand; each look goes through all of them.
-const MOST_LINES: usize = 64;
+const MAX_ENTRIES: usize = 64;
 
 impl Schedule {
     /// The factor at a moment since the Unix epoch.
     pub fn factor_at(&self, now: Micros) -> Ratio {
-        self.factor_in(self.minute_of_week(now))
+        self.factor_at_minute(self.minute_of_week(now))
     }
 
     /// The first moment after `now` with another factor; `None` if there is none.
     pub fn next_change(&self, now: Micros) -> Option<Micros> {
         let minute = self.minute_of_week(now);
-        let current = self.factor_in(minute);
-        let mut waits: Vec<u64> = self.edges().map(|edge| (edge + WEEK - minute) % WEEK).collect();
+        let current = self.factor_at_minute(minute);
+        let mut waits: Vec<u64> =
+            self.boundaries().map(|edge| (edge + MINUTES_PER_WEEK - minute) % MINUTES_PER_WEEK).collect();
         waits.sort_unstable();
-        let wait = waits.into_iter().find(|wait| self.factor_in((minute + wait) % WEEK) != current)?;
-        Some(Micros::new((now.get() / MINUTE + wait) * MINUTE))
+        let wait = waits
+            .into_iter()
+            .find(|wait| self.factor_at_minute((minute + wait) % MINUTES_PER_WEEK) != current)?;
+        Some(Micros::new((now.get() / MICROS_PER_MINUTE + wait) * MICROS_PER_MINUTE))
     }
 
     /// Every factor that it may give.
     pub fn factors(&self) -> impl Iterator<Item = Ratio> {
-        self.lines.iter().map(|line| line.factor).chain([Ratio::ONE])
+        self.entries.iter().map(|line| line.factor).chain([Ratio::ONE])
     }
 
-    fn factor_in(&self, minute: u64) -> Ratio {
-        self.lines.iter().find(|line| line.covers(minute)).map_or(Ratio::ONE, |line| line.factor)
+    fn factor_at_minute(&self, minute: u64) -> Ratio {
+        self.entries.iter().find(|line| line.contains(minute)).map_or(Ratio::ONE, |line| line.factor)
     }
 
     fn minute_of_week(&self, now: Micros) -> u64 {
-        let minutes = (now.get() / MINUTE + FIRST_DAY * DAY) as i64 + self.offset_minutes;
-        minutes.rem_euclid(WEEK as i64) as u64
+        let minutes =
+            (now.get() / MICROS_PER_MINUTE + EPOCH_WEEKDAY * MINUTES_PER_DAY) as i64 + self.offset_minutes;
+        minutes.rem_euclid(MINUTES_PER_WEEK as i64) as u64
     }
 
     /// The minutes of the week at which a line starts or ends.
-    fn edges(&self) -> impl Iterator<Item = u64> {
-        self.lines.iter().flat_map(|line| {
-            (0..7).flat_map(move |day| [line.start, line.end].map(|edge| (day * DAY + edge) % WEEK))
+    fn boundaries(&self) -> impl Iterator<Item = u64> {
+        self.entries.iter().flat_map(|line| {
+            (0..7).flat_map(move |day| {
+                [line.start, line.end].map(|edge| (day * MINUTES_PER_DAY + edge) % MINUTES_PER_WEEK)
+            })
         })
     }
 }
 
-impl Line {
-    fn covers(&self, minute: u64) -> bool {
-        let (day, time) = (minute / DAY, minute % DAY);
+impl ScheduleEntry {
+    fn contains(&self, minute: u64) -> bool {
+        let (day, time) = (minute / MINUTES_PER_DAY, minute % MINUTES_PER_DAY);
         let is_on = |day: u64| self.days & 1 << (day % 7) != 0;
         match self.start < self.end {
             true => is_on(day) && (self.start..self.end).contains(&time),
@@ -110,28 +116,29 @@ impl FromStr for Schedule {
     type Err = ScheduleError;
 
     fn from_str(text: &str) -> Result<Self, ScheduleError> {
-        let mut schedule = Self { offset_minutes: 0, lines: Vec::new() };
+        let mut schedule = Self { offset_minutes: 0, entries: Vec::new() };
         let mut from = 0;
         for (place, piece) in text.split([';', '\n']).enumerate() {
-            let words = words(piece, from);
+            let words = tokenize(piece, from);
             from += piece.len() + 1;
             match words.as_slice() {
                 [] => {}
                 [word] if place == 0 && word.text.starts_with(['+', '-']) => {
-                    schedule.offset_minutes = offset(*word).map_err(|error| error.at(text, word.span()))?;
+                    schedule.offset_minutes =
+                        parse_offset(*word).map_err(|error| error.with_span(text, word.span()))?;
                 }
-                words => schedule.lines.push(line(text, words)?),
+                words => schedule.entries.push(parse_entry(text, words)?),
             }
         }
-        match schedule.lines.len() {
+        match schedule.entries.len() {
             0 => Err(ScheduleError::new(
                 "a schedule without a line",
                 "write one, as in `mon-fri 09:00-18:00 x2`",
             )),
-            1..=MOST_LINES => Ok(schedule),
+            1..=MAX_ENTRIES => Ok(schedule),
             lines => Err(ScheduleError::new(
                 format!("a schedule of {lines} lines"),
-                format!("write at most {MOST_LINES}"),
+                format!("write at most {MAX_ENTRIES}"),
             )),
         }
     }
@@ -139,36 +146,36 @@ impl FromStr for Schedule {
 
 /// A word and where it starts.
 #[derive(Clone, Copy)]
-struct Word<'a> {
+struct ScheduleToken<'a> {
     text: &'a str,
     start: usize,
 }
 
-impl Word<'_> {
+impl ScheduleToken<'_> {
     fn span(&self) -> Range<usize> {
         self.start..self.start + self.text.len()
     }
 }
 
-fn words(piece: &str, from: usize) -> Vec<Word<'_>> {
+fn tokenize(piece: &str, from: usize) -> Vec<ScheduleToken<'_>> {
     let start = |word: &str| from + (word.as_ptr() as usize - piece.as_ptr() as usize);
-    piece.split_whitespace().map(|text| Word { text, start: start(text) }).collect()
+    piece.split_whitespace().map(|text| ScheduleToken { text, start: start(text) }).collect()
 }
 
 /// `mon-fri 09:00-18:00 x2`, where only the factor is needed.
-fn line(text: &str, words: &[Word<'_>]) -> Result<Line, ScheduleError> {
+fn parse_entry(text: &str, words: &[ScheduleToken<'_>]) -> Result<ScheduleEntry, ScheduleError> {
     let [before @ .., last] = words else {
         return Err(ScheduleError::new("a line without a word", "write one, as in `mon-fri 09:00-18:00 x2`"));
     };
     if !last.text.starts_with('x') {
         let end = last.span().end;
         return Err(ScheduleError::new("missing: a factor", "end the line with one, as in `x2` or `x0.5`")
-            .at(text, end..end));
+            .with_span(text, end..end));
     }
     let factor: Ratio = last.text.parse().map_err(|error: tidegate_core::SettingError| {
-        ScheduleError::new(error.problem(), error.fix()).at(text, last.span())
+        ScheduleError::new(error.problem(), error.fix()).with_span(text, last.span())
     })?;
-    let mut line = Line { days: EVERY_DAY, start: 0, end: DAY, factor };
+    let mut line = ScheduleEntry { days: ALL_DAYS, start: 0, end: MINUTES_PER_DAY, factor };
     let (days_word, times_word) = match before {
         [] => (None, None),
         [only] if only.text.starts_with(|first: char| first.is_ascii_digit()) => (None, Some(only)),
@@ -177,36 +184,37 @@ fn line(text: &str, words: &[Word<'_>]) -> Result<Line, ScheduleError> {
         [_, _, third, ..] => {
             let problem = format!("`{}` does not belong here", third.text);
             return Err(ScheduleError::new(problem, "write days, a time and a factor, in this order")
-                .at(text, third.span()));
+                .with_span(text, third.span()));
         }
     };
     if let Some(word) = days_word {
-        line.days = days(word.text).map_err(|error| error.at(text, word.span()))?;
+        line.days = parse_days(word.text).map_err(|error| error.with_span(text, word.span()))?;
     }
     if let Some(word) = times_word {
-        (line.start, line.end) = times(word.text).map_err(|error| error.at(text, word.span()))?;
+        (line.start, line.end) =
+            parse_time_range(word.text).map_err(|error| error.with_span(text, word.span()))?;
     }
     Ok(line)
 }
 
 /// `+08:00`.
-fn offset(word: Word<'_>) -> Result<i64, ScheduleError> {
+fn parse_offset(word: ScheduleToken<'_>) -> Result<i64, ScheduleError> {
     let refused = || {
         ScheduleError::new(format!("`{}` is not an offset from UTC", word.text), "write one as in `+08:00`")
     };
     let (sign, time) = word.text.split_at_checked(1).ok_or_else(refused)?;
-    let minutes = clock_time(time).filter(|minutes| *minutes <= 14 * 60).ok_or_else(refused)? as i64;
+    let minutes = parse_time_of_day(time).filter(|minutes| *minutes <= 14 * 60).ok_or_else(refused)? as i64;
     Ok(if sign == "-" { -minutes } else { minutes })
 }
 
 /// `mon-fri`, `sat,sun`, `fri-mon,wed`.
-fn days(text: &str) -> Result<u8, ScheduleError> {
+fn parse_days(text: &str) -> Result<u8, ScheduleError> {
     let day = |name: &str| {
-        let known = DAYS.iter().position(|day| *day == name);
+        let known = DAY_NAMES.iter().position(|day| *day == name);
         known.ok_or_else(|| {
             ScheduleError::new(
                 format!("`{name}` is not a day"),
-                format!("use {}, as in `mon-fri` or `sat,sun`", DAYS.join(", ")),
+                format!("use {}, as in `mon-fri` or `sat,sun`", DAY_NAMES.join(", ")),
             )
         })
     };
@@ -222,52 +230,53 @@ fn days(text: &str) -> Result<u8, ScheduleError> {
 }
 
 /// `09:00-18:00`, `22:00-06:00`, `18:00-24:00`.
-fn times(text: &str) -> Result<(u64, u64), ScheduleError> {
+fn parse_time_range(text: &str) -> Result<(u64, u64), ScheduleError> {
     let fix = "write when it starts and ends, as in `09:00-18:00`";
     let Some((start, end)) = text.split_once('-') else {
         return Err(ScheduleError::new(format!("`{text}` is not a span of time"), fix));
     };
     let time = |text: &str| {
-        clock_time(text).ok_or_else(|| ScheduleError::new(format!("`{text}` is not a time of day"), fix))
+        parse_time_of_day(text)
+            .ok_or_else(|| ScheduleError::new(format!("`{text}` is not a time of day"), fix))
     };
     match (time(start)?, time(end)?) {
-        (start, end) if start == end || start == DAY => Err(ScheduleError::new(
+        (start, end) if start == end || start == MINUTES_PER_DAY => Err(ScheduleError::new(
             format!("`{text}` has no length"),
             "leave the time out for the whole day, or end it later",
         )),
         // Midnight is the end of a day or the start of one, whichever is written.
-        (start, 0) => Ok((start, DAY)),
+        (start, 0) => Ok((start, MINUTES_PER_DAY)),
         span => Ok(span),
     }
 }
 
 /// `09:30` in minutes, up to `24:00`.
-fn clock_time(text: &str) -> Option<u64> {
+fn parse_time_of_day(text: &str) -> Option<u64> {
     let (hours, minutes) = text.split_once(':')?;
     let number = |digits: &str| -> Option<u64> {
         let is_number = (1..=2).contains(&digits.len()) && digits.bytes().all(|byte| byte.is_ascii_digit());
         is_number.then(|| digits.parse().ok())?
     };
     let (hours, minutes) = (number(hours)?, number(minutes).filter(|_| minutes.len() == 2)?);
-    Some(hours * 60 + minutes).filter(|time| minutes < 60 && *time <= DAY)
+    Some(hours * 60 + minutes).filter(|time| minutes < 60 && *time <= MINUTES_PER_DAY)
 }
 
 impl fmt::Display for Schedule {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         if self.offset_minutes != 0 {
             let sign = if self.offset_minutes < 0 { '-' } else { '+' };
-            write!(f, "{sign}{}; ", Clock(self.offset_minutes.unsigned_abs()))?;
+            write!(f, "{sign}{}; ", TimeOfDay(self.offset_minutes.unsigned_abs()))?;
         }
-        for (place, line) in self.lines.iter().enumerate() {
+        for (place, line) in self.entries.iter().enumerate() {
             write!(f, "{}{line}", if place == 0 { "" } else { "; " })?;
         }
         Ok(())
     }
 }
 
-impl fmt::Display for Line {
+impl fmt::Display for ScheduleEntry {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        if self.days != EVERY_DAY {
+        if self.days != ALL_DAYS {
             let mut day = 0;
             let mut comma = "";
             while day < 7 {
@@ -275,26 +284,26 @@ impl fmt::Display for Line {
                 let last = day + run.max(1) - 1;
                 match run {
                     0 => {}
-                    1 => write!(f, "{comma}{}", DAYS[day])?,
-                    2 => write!(f, "{comma}{},{}", DAYS[day], DAYS[last])?,
-                    _ => write!(f, "{comma}{}-{}", DAYS[day], DAYS[last])?,
+                    1 => write!(f, "{comma}{}", DAY_NAMES[day])?,
+                    2 => write!(f, "{comma}{},{}", DAY_NAMES[day], DAY_NAMES[last])?,
+                    _ => write!(f, "{comma}{}-{}", DAY_NAMES[day], DAY_NAMES[last])?,
                 }
                 comma = if run > 0 { "," } else { comma };
                 day = last + 1;
             }
             f.write_str(" ")?;
         }
-        if (self.start, self.end) != (0, DAY) {
-            write!(f, "{}-{} ", Clock(self.start), Clock(self.end))?;
+        if (self.start, self.end) != (0, MINUTES_PER_DAY) {
+            write!(f, "{}-{} ", TimeOfDay(self.start), TimeOfDay(self.end))?;
         }
         self.factor.fmt(f)
     }
 }
 
 /// Minutes as a clock shows them.
-struct Clock(u64);
+struct TimeOfDay(u64);
 
-impl fmt::Display for Clock {
+impl fmt::Display for TimeOfDay {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "{:02}:{:02}", self.0 / 60, self.0 % 60)
     }
@@ -305,16 +314,16 @@ impl fmt::Display for Clock {
 pub struct ScheduleError {
     problem: String,
     fix: String,
-    place: Option<TextSpan>,
+    location: Option<TextSpan>,
 }
 
 impl ScheduleError {
     fn new(problem: impl Into<String>, fix: impl Into<String>) -> Self {
-        Self { problem: problem.into(), fix: fix.into(), place: None }
+        Self { problem: problem.into(), fix: fix.into(), location: None }
     }
 
-    fn at(self, text: &str, span: Range<usize>) -> Self {
-        Self { place: Some(TextSpan::new(text, span)), ..self }
+    fn with_span(self, text: &str, span: Range<usize>) -> Self {
+        Self { location: Some(TextSpan::new(text, span)), ..self }
     }
 
     /// What is wrong, in one line.
@@ -329,13 +338,13 @@ impl ScheduleError {
 
     /// The bytes of the text that are at fault, where they can be named.
     pub fn span(&self) -> Option<Range<usize>> {
-        self.place.as_ref().map(TextSpan::span)
+        self.location.as_ref().map(TextSpan::span)
     }
 }
 
 impl fmt::Display for ScheduleError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match &self.place {
+        match &self.location {
             None => write!(f, "{}; {}", self.problem, self.fix),
             Some(place) => write!(f, "{}\n{place}\n{}", self.problem, self.fix),
         }

@@ -1,9 +1,9 @@
 //! Triage: who goes first when there is not enough for all.
 //!
 //! ```text
-//!   slots ┤ user ▉▉▉▉▉▉▉▉▉│·····│ batch ▉▉▉▉▉▉│▒▒▒▒▒▒▒ borrowed
+//!   slots ┤ hash_user ▉▉▉▉▉▉▉▉▉│·····│ batch ▉▉▉▉▉▉│▒▒▒▒▒▒▒ borrowed
 //!         ┼───────────────┼─────┼─────────────┼────────▶
-//!          guaranteed to user  kept for what it asks for    what nobody asks for goes to whoever does
+//!          guaranteed_slots end hash_user  admitted_ratio for what it asks for    what nobody asks for goes end whoever does
 //! ```
 //!
 //! Classes share the slots for work in flight. Each has a share that it gets whenever it asks for it. What is left goes to
@@ -23,19 +23,19 @@ mod usage;
 
 pub use limit::{PriorityLimit, PriorityLimitBuilder};
 
-use demand::{Bar, Demand};
+use demand::{ClassDemand, RankThreshold};
 use std::{error, fmt};
 use tidegate_core::{Micros, Percent, SettingError};
-use usage::Usage;
+use usage::UsageSketch;
 
 /// A class of requests, with the share of the slots that it is guaranteed.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Class {
+pub struct PriorityClass {
     name: String,
     share: Percent,
 }
 
-impl Class {
+impl PriorityClass {
     /// A class by name, with its share.
     pub fn new(name: impl Into<String>, share: Percent) -> Self {
         Self { name: name.into(), share }
@@ -54,7 +54,7 @@ impl Class {
 
 /// Somebody who wants a slot.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Arrival {
+pub struct PriorityRequest {
     /// Which class, counted from zero, the most important first.
     pub class: usize,
     /// How important it is inside its class: the higher goes first.
@@ -63,9 +63,9 @@ pub struct Arrival {
     pub user: Option<u64>,
 }
 
-impl Arrival {
+impl PriorityRequest {
     /// Somebody of a class, of no particular level or user.
-    pub const fn of(class: usize) -> Self {
+    pub const fn new(class: usize) -> Self {
         Self { class, level: 0, user: None }
     }
 
@@ -85,16 +85,16 @@ impl Arrival {
 /// A slot that was given to somebody.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[must_use = "a seat is taken until it is given back"]
-pub struct Seat {
+pub struct PriorityPermit {
     class: usize,
-    since: Micros,
+    acquired_at: Micros,
     in_flight: u32,
 }
 
-impl Seat {
+impl PriorityPermit {
     /// When it was taken.
-    pub fn since(&self) -> Micros {
-        self.since
+    pub fn acquired_at(&self) -> Micros {
+        self.acquired_at
     }
 
     /// How many were in flight then, itself included.
@@ -106,52 +106,52 @@ impl Seat {
 /// Why somebody was turned away.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 #[non_exhaustive]
-pub enum Shed {
+pub enum ShedReason {
     /// Every slot is taken.
     Full,
     /// What is free is kept for other classes.
-    Kept,
+    Reserved,
     /// What is left of its class is kept for those of a higher level, or who have been given less.
     Outranked,
     /// There is no such class.
     UnknownClass,
 }
 
-impl fmt::Display for Shed {
+impl fmt::Display for ShedReason {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(match self {
             Self::Full => "every slot is taken",
-            Self::Kept => "what is free is kept for other classes",
+            Self::Reserved => "what is free is kept for other classes",
             Self::Outranked => "what is left of the class is kept for those who are more important",
             Self::UnknownClass => "there is no such class",
         })
     }
 }
 
-impl error::Error for Shed {}
+impl error::Error for ShedReason {}
 
 /// Gives slots to the important first.
 #[derive(Clone, Debug)]
-pub struct Triage {
+pub struct PriorityScheduler {
     limit: u64,
     in_flight: u64,
-    lanes: Vec<Lane>,
-    usage: Usage,
+    classes: Vec<ClassState>,
+    usage: UsageSketch,
 }
 
 /// What is known of one class.
 #[derive(Clone, Debug)]
-struct Lane {
-    class: Class,
+struct ClassState {
+    class: PriorityClass,
     in_flight: u64,
-    demand: Demand,
-    bar: Bar,
+    demand: ClassDemand,
+    threshold: RankThreshold,
 }
 
-impl Triage {
+impl PriorityScheduler {
     /// The classes, the most important first, and how many slots they share.
-    pub fn new(classes: impl IntoIterator<Item = Class>, limit: u32) -> Result<Self, SettingError> {
-        let lanes: Vec<_> = classes.into_iter().map(Lane::new).collect();
+    pub fn new(classes: impl IntoIterator<Item = PriorityClass>, limit: u32) -> Result<Self, SettingError> {
+        let lanes: Vec<_> = classes.into_iter().map(ClassState::new).collect();
         SettingError::require_nonzero("a number of classes", lanes.len() as u64)?;
         SettingError::require_nonzero("a number of slots", limit.into())?;
         let all: u64 = lanes.iter().map(|lane| u64::from(lane.class.share.millionths())).sum();
@@ -165,31 +165,35 @@ impl Triage {
                 return Err(SettingError::new(problem, "give each class a name of its own"));
             }
         }
-        Ok(Self { limit: limit.into(), in_flight: 0, lanes, usage: Usage::default() })
+        Ok(Self { limit: limit.into(), in_flight: 0, classes: lanes, usage: UsageSketch::default() })
     }
 
     /// Gives a slot to an arrival, or says why not.
-    pub fn arrive(&mut self, now: Micros, arrival: Arrival) -> Result<Seat, Shed> {
+    pub fn try_acquire(
+        &mut self,
+        now: Micros,
+        arrival: PriorityRequest,
+    ) -> Result<PriorityPermit, ShedReason> {
         self.advance(now);
         let rank = self.usage.rank(arrival);
-        let Some(lane) = self.lanes.get_mut(arrival.class) else { return Err(Shed::UnknownClass) };
-        lane.demand.ask(rank);
-        self.find_room(arrival.class, rank)?;
+        let Some(lane) = self.classes.get_mut(arrival.class) else { return Err(ShedReason::UnknownClass) };
+        lane.demand.record_arrival(rank);
+        self.check_capacity(arrival.class, rank)?;
 
-        let lane = &mut self.lanes[arrival.class];
+        let lane = &mut self.classes[arrival.class];
         lane.in_flight += 1;
-        lane.demand.admit();
+        lane.demand.record_admission();
         self.in_flight += 1;
         self.usage.charge(arrival);
         let in_flight = u32::try_from(self.in_flight).unwrap_or(u32::MAX);
-        Ok(Seat { class: arrival.class, since: now, in_flight })
+        Ok(PriorityPermit { class: arrival.class, acquired_at: now, in_flight })
     }
 
     /// Takes a slot back.
-    pub fn leave(&mut self, now: Micros, seat: Seat) {
-        if let Some(lane) = self.lanes.get_mut(seat.class) {
+    pub fn release(&mut self, now: Micros, seat: PriorityPermit) {
+        if let Some(lane) = self.classes.get_mut(seat.class) {
             lane.in_flight = lane.in_flight.saturating_sub(1);
-            lane.demand.serve(now.since(seat.since));
+            lane.demand.record_completion(now.since(seat.acquired_at));
             self.in_flight = self.in_flight.saturating_sub(1);
         }
     }
@@ -200,8 +204,8 @@ impl Triage {
     }
 
     /// The classes, the most important first.
-    pub fn classes(&self) -> impl Iterator<Item = &Class> {
-        self.lanes.iter().map(|lane| &lane.class)
+    pub fn classes(&self) -> impl Iterator<Item = &PriorityClass> {
+        self.classes.iter().map(|lane| &lane.class)
     }
 
     /// How many are in flight, of all classes.
@@ -211,7 +215,7 @@ impl Triage {
 
     /// How many of a class are in flight.
     pub fn in_flight_of(&self, class: usize) -> u32 {
-        self.lanes.get(class).map_or(0, |lane| u32::try_from(lane.in_flight).unwrap_or(u32::MAX))
+        self.classes.get(class).map_or(0, |lane| u32::try_from(lane.in_flight).unwrap_or(u32::MAX))
     }
 
     /// How many slots there are.
@@ -219,30 +223,31 @@ impl Triage {
         u32::try_from(self.limit).unwrap_or(u32::MAX)
     }
 
-    fn find_room(&self, class: usize, rank: u16) -> Result<(), Shed> {
+    fn check_capacity(&self, class: usize, rank: u16) -> Result<(), ShedReason> {
         if self.in_flight >= self.limit {
-            return Err(Shed::Full);
+            return Err(ShedReason::Full);
         }
-        let lane = &self.lanes[class];
-        let guaranteed = lane.guaranteed(self.limit);
+        let lane = &self.classes[class];
+        let guaranteed = lane.guaranteed_slots(self.limit);
         let free = self.limit - self.in_flight;
-        let free_to_borrow = free.saturating_sub(self.kept_from(class));
+        let free_to_borrow = free.saturating_sub(self.reserved_for_others(class));
         // Until its share is used up nobody else's wishes matter.
         let allowance = free_to_borrow.max(guaranteed.saturating_sub(lane.in_flight).min(free));
         if allowance == 0 {
-            return Err(Shed::Kept);
+            return Err(ShedReason::Reserved);
         }
-        let closed = (lane.in_flight + allowance).isqrt().min(lane.bar.slots);
-        let is_outranked = rank < lane.bar.rank && allowance <= closed;
-        if is_outranked { Err(Shed::Outranked) } else { Ok(()) }
+        let closed = (lane.in_flight + allowance).isqrt().min(lane.threshold.slots);
+        let is_outranked = rank < lane.threshold.rank && allowance <= closed;
+        if is_outranked { Err(ShedReason::Outranked) } else { Ok(()) }
     }
 
     /// What a class must leave free for the others: for the less important no more than their share.
-    fn kept_from(&self, class: usize) -> u64 {
+    fn reserved_for_others(&self, class: usize) -> u64 {
         let needs =
-            self.lanes.iter().enumerate().filter(|(index, _)| *index != class).map(|(index, lane)| {
-                let wanted = lane.demand.wanted();
-                let wanted = if index > class { wanted.min(lane.guaranteed(self.limit)) } else { wanted };
+            self.classes.iter().enumerate().filter(|(index, _)| *index != class).map(|(index, lane)| {
+                let wanted = lane.demand.wanted_slots();
+                let wanted =
+                    if index > class { wanted.min(lane.guaranteed_slots(self.limit)) } else { wanted };
                 wanted.saturating_sub(lane.in_flight)
             });
         needs.sum()
@@ -250,21 +255,21 @@ impl Triage {
 
     /// Looks at what was asked for since the last time, a few times a second.
     fn advance(&mut self, now: Micros) {
-        for lane in &mut self.lanes {
+        for lane in &mut self.classes {
             if let Some(bar) = lane.demand.advance(now) {
-                lane.bar = bar;
+                lane.threshold = bar;
             }
         }
         self.usage.advance(now);
     }
 }
 
-impl Lane {
-    fn new(class: Class) -> Self {
-        Self { class, in_flight: 0, demand: Demand::default(), bar: Bar::default() }
+impl ClassState {
+    fn new(class: PriorityClass) -> Self {
+        Self { class, in_flight: 0, demand: ClassDemand::default(), threshold: RankThreshold::default() }
     }
 
-    fn guaranteed(&self, limit: u64) -> u64 {
+    fn guaranteed_slots(&self, limit: u64) -> u64 {
         self.class.share.apply(limit)
     }
 }

@@ -7,29 +7,29 @@ use std::{
 use tidegate_core::Micros;
 use tidegate_limiter::{Clock, Semaphore};
 use tidegate_overload::{
-    AdaptiveLimit, Guard, Pass,
-    adaptive::{Anchored, Bounds},
+    AdaptiveLimit, CallGuard, CallPermit,
+    adaptive::{Bounds, LatencyTarget},
 };
 
 #[test]
-fn an_adaptive_limit_follows_its_controller() {
+fn adaptive_limit_follows_controller() {
     let (clock, hand) = Clock::manual();
-    let controller = Anchored::new(Micros::from_millis(100)).unwrap();
+    let controller = LatencyTarget::new(Micros::from_millis(100)).unwrap();
     let bounds = Bounds::new(1, 4, 10).unwrap();
     let limit =
         AdaptiveLimit::with_slots(controller.bounds(bounds), Semaphore::builder().clock(clock)).unwrap();
 
     // Four at a time in ten milliseconds each: there is room for more.
     for _ in 0..8 {
-        let passes: Vec<_> = std::iter::from_fn(|| limit.try_pass().ok()).collect();
+        let passes: Vec<_> = std::iter::from_fn(|| limit.try_acquire().ok()).collect();
         hand.advance(Duration::from_millis(10));
-        passes.into_iter().for_each(Pass::succeed);
+        passes.into_iter().for_each(CallPermit::succeed);
     }
     assert!(limit.limit() > 4, "{limit:?}");
 
     // All are lost, by a panic, a late drop or a failure: back to the floor.
     for round in 0..60 {
-        let passes: Vec<_> = std::iter::from_fn(|| limit.try_pass().ok()).collect();
+        let passes: Vec<_> = std::iter::from_fn(|| limit.try_acquire().ok()).collect();
         hand.advance(Duration::from_millis(101));
         for pass in passes {
             match round % 3 {

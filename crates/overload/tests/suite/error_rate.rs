@@ -6,61 +6,62 @@ use std::{sync::Arc, thread, time::Duration};
 use tidegate_core::{Percent, Retry};
 use tidegate_limiter::{BuildError, Clock, ManualClock};
 use tidegate_overload::{
-    Cause, ClientThrottle, ClientThrottleSettings, ErrorRateSettings, ErrorThrottle, Guard, Rejection, Report,
+    CallError, CallGuard, CallOutcome, ClientThrottle, ClientThrottleSettings, ErrorRateSettings,
+    ErrorThrottle, Rejection,
 };
 
 const SECOND: Duration = Duration::from_secs(1);
 
-fn client() -> (Arc<ClientThrottle>, ManualClock) {
+fn client_throttle() -> (Arc<ClientThrottle>, ManualClock) {
     let (clock, hand) = Clock::manual();
     let settings = ClientThrottleSettings::builder().build().unwrap();
     (Arc::new(ClientThrottle::with_clock(settings, clock)), hand)
 }
 
 /// More than ten requests in ten seconds, of which more than half fail: then one per second.
-fn by_quota() -> (ErrorThrottle, ManualClock) {
+fn error_throttle() -> (ErrorThrottle, ManualClock) {
     let (clock, hand) = Clock::manual();
-    let settings = ErrorRateSettings::builder().requests_over(10).build().unwrap();
+    let settings = ErrorRateSettings::builder().request_threshold(10).build().unwrap();
     (ErrorThrottle::with_clock(settings, "1/s burst 1", clock).unwrap(), hand)
 }
 
 #[test]
-fn a_healthy_backend_is_never_shielded() {
-    let (throttle, _hand) = client();
+fn healthy_backend_sheds_nothing() {
+    let (throttle, _hand) = client_throttle();
     for call in 0..1_000 {
-        let pass = throttle.try_pass().unwrap();
+        let pass = throttle.try_acquire().unwrap();
         // Half of them fail, which a multiplier of two makes good.
-        pass.report(if call % 2 == 0 { Report::Success } else { Report::Failure });
-        assert!(throttle.chance() < 0.01);
+        pass.record(if call % 2 == 0 { CallOutcome::Success } else { CallOutcome::Failure });
+        assert!(throttle.shed_probability() < 0.01);
     }
 }
 
 /// Chance has its say, but with these odds not once in the age of the universe another one.
 #[test]
-fn a_dead_backend_gets_a_tenth_and_is_found_when_it_recovers() {
-    let (throttle, hand) = client();
-    let ask = |times: usize, report: Report| {
-        (0..times).filter_map(|_| throttle.try_pass().ok()).map(|pass| pass.report(report)).count()
+fn failing_backend_gets_a_tenth_and_recovers() {
+    let (throttle, hand) = client_throttle();
+    let ask = |times: usize, report: CallOutcome| {
+        (0..times).filter_map(|_| throttle.try_acquire().ok()).map(|pass| pass.record(report)).count()
     };
-    let passed = ask(10_000, Report::Failure);
+    let passed = ask(10_000, CallOutcome::Failure);
     assert!((500..2_000).contains(&passed), "{passed} of 10000");
-    assert_eq!((throttle.chance(), throttle.counts()), (0.9, [10_000, 0]), "shed ones count");
+    assert_eq!((throttle.shed_probability(), throttle.counts()), (0.9, [10_000, 0]), "shed ones count");
     // Within two windows: shed requests keep counting for one of them.
     let recovered = (0..240).position(|_| {
         hand.advance(SECOND);
-        ask(1_000, Report::Success);
-        throttle.chance() == 0.0
+        ask(1_000, CallOutcome::Success);
+        throttle.shed_probability() == 0.0
     });
     assert!(recovered.is_some(), "{:?}", throttle.counts());
 }
 
 #[test]
-fn dropped_passes_and_panics_of_a_client() {
-    let (throttle, _hand) = client();
-    drop(throttle.try_pass().unwrap());
-    drop(throttle.try_pass_owned().unwrap());
+fn client_throttle_records_drops_and_panics() {
+    let (throttle, _hand) = client_throttle();
+    drop(throttle.try_acquire().unwrap());
+    drop(throttle.try_acquire_owned().unwrap());
     assert_eq!(throttle.counts(), [0, 0], "as if they had not been made");
-    assert_eq!(throttle.call(|| Err::<(), _>(1)), Err(Cause::Failed(1)));
+    assert_eq!(throttle.call(|| Err::<(), _>(1)), Err(CallError::Failed(1)));
     let ours = throttle.clone();
     let panicked = thread::spawn(move || ours.call(|| -> Result<(), ()> { panic!("on purpose") })).join();
     assert!(panicked.is_err());
@@ -68,66 +69,66 @@ fn dropped_passes_and_panics_of_a_client() {
 }
 
 #[test]
-fn a_quota_holds_while_both_thresholds_are_passed() {
-    let (throttle, hand) = by_quota();
+fn quota_applies_while_both_thresholds_are_exceeded() {
+    let (throttle, hand) = error_throttle();
     for call in 0..11 {
         assert!(!throttle.is_limiting(), "after {call} calls");
-        throttle.try_pass().unwrap().fail();
+        throttle.try_acquire().unwrap().fail();
     }
     assert!(throttle.is_limiting());
-    throttle.try_pass().unwrap().fail();
-    let rejection = throttle.try_pass().unwrap_err();
+    throttle.try_acquire().unwrap().fail();
+    let rejection = throttle.try_acquire().unwrap_err();
     assert_eq!(rejection, Rejection::OverQuota(Retry::After(SECOND.into())));
     assert_eq!(rejection.retry_after(), Some(SECOND.into()));
     hand.advance(SECOND);
-    throttle.try_pass().unwrap().fail();
-    assert!(throttle.try_pass().is_err());
+    throttle.try_acquire().unwrap().fail();
+    assert!(throttle.try_acquire().is_err());
     assert_eq!(throttle.counts(), [15, 13, 13]);
     hand.advance(SECOND * 10);
     assert!(!throttle.is_limiting());
-    (0..10).for_each(|_| throttle.try_pass().unwrap().fail());
+    (0..10).for_each(|_| throttle.try_acquire().unwrap().fail());
 }
 
 #[test]
-fn few_errors_limit_nothing_however_many_calls() {
-    let (throttle, _hand) = by_quota();
+fn few_errors_do_not_enable_quota() {
+    let (throttle, _hand) = error_throttle();
     for call in 0..1_000 {
-        let pass = throttle.try_pass().unwrap();
-        pass.report(if call % 2 == 0 { Report::Success } else { Report::Failure });
+        let pass = throttle.try_acquire().unwrap();
+        pass.record(if call % 2 == 0 { CallOutcome::Success } else { CallOutcome::Failure });
     }
     assert!(!throttle.is_limiting());
     assert_eq!(throttle.counts(), [1_000, 1_000, 500]);
 }
 
 #[test]
-fn dropped_passes_are_requests_without_an_answer() {
-    let (throttle, _hand) = by_quota();
-    (0..100).for_each(|_| drop(throttle.try_pass().unwrap()));
+fn dropped_permits_count_as_unanswered_requests() {
+    let (throttle, _hand) = error_throttle();
+    (0..100).for_each(|_| drop(throttle.try_acquire().unwrap()));
     assert_eq!(throttle.counts(), [100, 0, 0]);
-    throttle.try_pass().unwrap().fail();
+    throttle.try_acquire().unwrap().fail();
     assert!(throttle.is_limiting());
 }
 
 #[test]
-fn quotas_that_make_no_sense_are_refused() {
+fn rejects_invalid_quotas() {
     let settings = || ErrorRateSettings::builder().build().unwrap();
     assert!(matches!(ErrorThrottle::new(settings(), "10/s/s"), Err(BuildError::Quota(_))));
     let Err(BuildError::Setting(error)) = ErrorThrottle::new(settings(), "3 at once") else {
         panic!("nobody would give slots back")
     };
     assert!(error.to_string().contains("3 at once"), "{error}");
-    assert!(ErrorRateSettings::builder().errors_over(Percent::FULL).build().is_err());
+    assert!(ErrorRateSettings::builder().error_threshold(Percent::FULL).build().is_err());
 }
 
 #[test]
-fn threads_lose_no_report() {
-    let (client, (by_quota, _hand)) = (client().0, by_quota());
+fn concurrent_outcomes_are_all_counted() {
+    let (client, (by_quota, _hand)) = (client_throttle().0, error_throttle());
     thread::scope(|scope| {
         for _ in 0..8 {
             scope.spawn(|| {
                 for _ in 0..1_000 {
-                    client.try_pass().unwrap().succeed();
-                    by_quota.try_pass().unwrap().succeed();
+                    client.try_acquire().unwrap().succeed();
+                    by_quota.try_acquire().unwrap().succeed();
                 }
             });
         }

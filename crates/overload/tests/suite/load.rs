@@ -13,18 +13,19 @@ use std::{
 use tidegate_core::{CarryOver, Micros, Percent, Ratio};
 use tidegate_limiter::{BuildError, Clock, DirectLimiter, Limiter, ManualClock};
 use tidegate_overload::{
-    Lever, LoadLevel, LoadLevels, LoadMonitor, Scale, Scaled, Schedule, Switch, Switchboard,
-    load::{Denials, Follower, Load, Probe, Scalable},
+    FeatureConfig, FeatureOverride, Features, LoadLevel, LoadLevels, LoadMonitor, ScalePolicy, ScaledLimit,
+    Schedule,
+    load::{DenialProbe, LoadObserver, LoadReading, Probe, Scalable},
 };
 
 /// A signal that a test sets: percent, or none.
 #[derive(Clone, Default)]
-struct Dial(Arc<AtomicU64>);
+struct TestSignal(Arc<AtomicU64>);
 
 const NO_SIGNAL: u64 = u64::MAX;
 
-impl Dial {
-    fn at(percent: u64) -> Self {
+impl TestSignal {
+    fn new(percent: u64) -> Self {
         Self(Arc::new(AtomicU64::new(percent)))
     }
 
@@ -33,7 +34,7 @@ impl Dial {
     }
 }
 
-impl Probe for Dial {
+impl Probe for TestSignal {
     fn read(&mut self, _now: Micros) -> Option<Percent> {
         match self.0.load(Ordering::SeqCst) {
             NO_SIGNAL => None,
@@ -43,13 +44,13 @@ impl Probe for Dial {
 }
 
 /// A monitor of one dial, without smoothing to speak of.
-fn watch(dial: &Dial) -> (LoadMonitor, ManualClock) {
+fn monitor_signal(dial: &TestSignal) -> (LoadMonitor, ManualClock) {
     let (clock, hand) = Clock::manual();
     let builder = LoadMonitor::builder().clock(clock).half_life(Duration::from_millis(1));
     (builder.probe("dial", dial.clone()).build().unwrap(), hand)
 }
 
-fn step(monitor: &LoadMonitor, hand: &ManualClock, seconds: u64) {
+fn advance_and_sample(monitor: &LoadMonitor, hand: &ManualClock, seconds: u64) {
     hand.advance(Duration::from_secs(seconds));
     monitor.sample_once();
 }
@@ -59,61 +60,61 @@ fn percent(percent: u64) -> Option<Percent> {
 }
 
 #[test]
-fn the_fullest_signal_is_the_load_and_each_is_smoothed() {
+fn load_is_highest_smoothed_signal() {
     let (clock, hand) = Clock::manual();
-    let (one, other) = (Dial::at(40), Dial::at(10));
+    let (one, other) = (TestSignal::new(40), TestSignal::new(10));
     let monitor = LoadMonitor::builder()
         .clock(clock)
         .half_life(Duration::from_secs(1))
         .probe("one", one.clone())
-        .probe_full_at("other", Percent::from_ratio(20, 100), other.clone())
+        .probe_with_saturation("other", Percent::from_ratio(20, 100), other.clone())
         .build()
         .unwrap();
-    assert_eq!(monitor.load(), Load::default());
+    assert_eq!(monitor.load(), LoadReading::default());
     monitor.sample_once();
-    assert_eq!(monitor.load(), Load { share: percent(50), level: LoadLevel::Normal });
+    assert_eq!(monitor.load(), LoadReading { share: percent(50), level: LoadLevel::Normal });
     assert_eq!(monitor.signals().collect::<Vec<_>>(), [("one", percent(40)), ("other", percent(50))]);
     one.set(100);
-    step(&monitor, &hand, 1);
+    advance_and_sample(&monitor, &hand, 1);
     assert_eq!(monitor.load().share, percent(70));
     // What falls away is left out, and comes back with what it remembers.
     one.set(NO_SIGNAL);
-    step(&monitor, &hand, 1);
+    advance_and_sample(&monitor, &hand, 1);
     assert_eq!(monitor.signals().collect::<Vec<_>>(), [("one", None), ("other", percent(50))]);
     assert_eq!(monitor.load().share, percent(50));
     other.set(NO_SIGNAL);
-    step(&monitor, &hand, 1);
+    advance_and_sample(&monitor, &hand, 1);
     assert_eq!(monitor.load().share, None);
     assert!(format!("{monitor:?}").contains("other"));
 }
 
 #[test]
-fn a_high_level_does_not_stay_for_ever_without_a_signal() {
-    let dial = Dial::at(95);
-    let (monitor, hand) = watch(&dial);
+fn level_falls_without_signal() {
+    let dial = TestSignal::new(95);
+    let (monitor, hand) = monitor_signal(&dial);
     monitor.sample_once();
     assert_eq!(monitor.load().level, LoadLevel::Critical);
     dial.set(NO_SIGNAL);
     for level in [LoadLevel::Critical, LoadLevel::Busy, LoadLevel::Normal, LoadLevel::Relaxed] {
-        step(&monitor, &hand, 5);
+        advance_and_sample(&monitor, &hand, 5);
         assert_eq!(monitor.load().level, level);
     }
 }
 
 #[test]
-fn a_probe_or_a_follower_that_panics_stops_nobody_else() {
-    struct Grumpy;
-    impl Follower for Grumpy {
-        fn follow(&self, _now: Micros, _load: Load) {
+fn panicking_probe_or_observer_stops_no_other() {
+    struct PanickingObserver;
+    impl LoadObserver for PanickingObserver {
+        fn on_load(&self, _now: Micros, _load: LoadReading) {
             panic!("not today");
         }
     }
     let (clock, _hand) = Clock::manual();
     let broken = |_now: Micros| -> Option<Percent> { panic!("broken") };
     let builder = LoadMonitor::builder().clock(clock).probe("broken", broken);
-    let monitor = builder.probe("dial", Dial::at(30)).build().unwrap();
-    let (grumpy, board) = (Arc::new(Grumpy), board());
-    monitor.tell(&grumpy);
+    let monitor = builder.probe("dial", TestSignal::new(30)).build().unwrap();
+    let (grumpy, board) = (Arc::new(PanickingObserver), two_features());
+    monitor.subscribe(&grumpy);
     board.follow(&monitor);
     for _ in 0..3 {
         monitor.sample_once();
@@ -123,55 +124,58 @@ fn a_probe_or_a_follower_that_panics_stops_nobody_else() {
 
 /// The last to hold a follower may be the monitor, while it tells it something.
 #[test]
-fn a_follower_that_panics_at_its_end_stops_nobody_else() {
-    struct Leaver(Mutex<Option<Arc<Self>>>);
-    impl Follower for Leaver {
-        fn follow(&self, _now: Micros, _load: Load) {
+fn observer_panicking_on_drop_stops_no_other() {
+    struct PanicOnDropObserver(Mutex<Option<Arc<Self>>>);
+    impl LoadObserver for PanicOnDropObserver {
+        fn on_load(&self, _now: Micros, _load: LoadReading) {
             drop(self.0.lock().unwrap().take());
         }
     }
-    impl Drop for Leaver {
+    impl Drop for PanicOnDropObserver {
         fn drop(&mut self) {
             panic!("not like this");
         }
     }
-    let (monitor, _hand) = watch(&Dial::at(90));
-    let leaver = Arc::new(Leaver(Mutex::new(None)));
-    monitor.tell(&leaver);
+    let (monitor, _hand) = monitor_signal(&TestSignal::new(90));
+    let leaver = Arc::new(PanicOnDropObserver(Mutex::new(None)));
+    monitor.subscribe(&leaver);
     let own = leaver.clone();
     *own.0.lock().unwrap() = Some(leaver);
     drop(own);
     let throttle = Arc::new(DirectLimiter::new("100/s").unwrap());
-    let _scaled = Scaled::builder(throttle.clone()).by_load(Scale::default()).follow(&monitor).unwrap();
+    let _scaled = ScaledLimit::builder(throttle.clone())
+        .with_load_policy(ScalePolicy::default())
+        .start(&monitor)
+        .unwrap();
     monitor.sample_once();
     assert_eq!(throttle.quota().to_string(), "80/s");
 }
 
 #[test]
-fn settings_that_make_no_sense_are_refused() {
+fn rejects_invalid_settings() {
     let builder = LoadMonitor::builder;
-    let probe = || Dial::at(0);
+    let probe = || TestSignal::new(0);
     assert!(builder().interval(Duration::ZERO).build().is_err());
     assert!(builder().half_life(Duration::ZERO).build().is_err());
     assert!(builder().probe("a", probe()).probe("a", probe()).build().is_err());
-    assert!(builder().probe_full_at("a", Percent::ZERO, probe()).build().is_err());
+    assert!(builder().probe_with_saturation("a", Percent::ZERO, probe()).build().is_err());
     assert!(builder().interval(Duration::MAX).start().is_err());
     assert!(builder().start_on_tokio().is_err(), "there is no runtime here");
 }
 
 /// Tells of every reading, and of its own end.
-struct Witness(mpsc::Sender<&'static str>);
+struct EventProbe(mpsc::Sender<&'static str>);
 
-impl Probe for Witness {
+impl Probe for EventProbe {
     fn read(&mut self, _now: Micros) -> Option<Percent> {
-        let _nobody_listens = self.0.send("read");
+        let _result = self.0.send("read");
         percent(10)
     }
 }
 
-impl Drop for Witness {
+impl Drop for EventProbe {
     fn drop(&mut self) {
-        let _nobody_listens = self.0.send("dropped");
+        let _result = self.0.send("dropped");
     }
 }
 
@@ -184,10 +188,10 @@ fn next_event(hand: &ManualClock, events: &mpsc::Receiver<&'static str>) -> Opti
 }
 
 #[test]
-fn the_thread_reads_by_the_clock_and_ends_with_the_last_handle() {
+fn monitor_thread_samples_by_clock_and_stops_with_last_handle() {
     let (clock, hand) = Clock::manual();
     let (sender, events) = mpsc::channel();
-    let monitor = LoadMonitor::builder().clock(clock).probe("witness", Witness(sender)).start().unwrap();
+    let monitor = LoadMonitor::builder().clock(clock).probe("witness", EventProbe(sender)).start().unwrap();
     let other = monitor.clone();
     for _ in 0..4 {
         assert_eq!(next_event(&hand, &events), Some("read"));
@@ -202,11 +206,11 @@ fn the_thread_reads_by_the_clock_and_ends_with_the_last_handle() {
 }
 
 #[tokio::test]
-async fn the_task_reads_by_the_clock_and_ends_with_the_last_handle() {
+async fn monitor_task_samples_by_clock_and_stops_with_last_handle() {
     let (clock, hand) = Clock::manual();
     let (sender, events) = mpsc::channel();
     let monitor =
-        LoadMonitor::builder().clock(clock).probe("witness", Witness(sender)).start_on_tokio().unwrap();
+        LoadMonitor::builder().clock(clock).probe("witness", EventProbe(sender)).start_on_tokio().unwrap();
     for _ in 0..3 {
         while events.try_recv() != Ok("read") {
             tokio::task::yield_now().await;
@@ -221,9 +225,9 @@ async fn the_task_reads_by_the_clock_and_ends_with_the_last_handle() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_lag_of_the_event_loop_is_a_signal() {
+async fn event_loop_lag_is_reported() {
     use tidegate_overload::load::EventLoopLag;
-    let mut lag = EventLoopLag::watch_by(Duration::from_millis(100), Clock::tokio()).unwrap();
+    let mut lag = EventLoopLag::watch_with_clock(Duration::from_millis(100), Clock::tokio()).unwrap();
     assert_eq!(lag.read(Micros::ZERO), None, "the task has not run yet");
     tokio::task::yield_now().await;
     assert_eq!(lag.read(Micros::ZERO), percent(0));
@@ -235,7 +239,7 @@ async fn a_lag_of_the_event_loop_is_a_signal() {
 }
 
 #[test]
-fn a_lag_without_a_runtime_is_no_lag() {
+fn event_loop_lag_ends_with_runtime() {
     use tidegate_overload::load::EventLoopLag;
     assert!(EventLoopLag::watch(Duration::from_millis(100)).is_err());
     let runtime = tokio::runtime::Builder::new_current_thread().enable_time().build().unwrap();
@@ -250,124 +254,136 @@ fn a_lag_without_a_runtime_is_no_lag() {
 }
 
 #[test]
-fn a_throttle_follows_the_load_in_both_directions() {
-    let dial = Dial::at(90);
-    let (monitor, hand) = watch(&dial);
+fn throttle_scales_down_and_up_with_load() {
+    let dial = TestSignal::new(90);
+    let (monitor, hand) = monitor_signal(&dial);
     let clock = Clock::manual().0;
     let throttle = Arc::new(DirectLimiter::builder().clock(clock).build("100/s").unwrap());
-    let scaled = Scaled::builder(throttle.clone()).by_load(Scale::default()).follow(&monitor).unwrap();
+    let scaled = ScaledLimit::builder(throttle.clone())
+        .with_load_policy(ScalePolicy::default())
+        .start(&monitor)
+        .unwrap();
     let quota = || throttle.quota().to_string();
     assert_eq!(quota(), "100/s");
     monitor.sample_once();
     assert_eq!((quota().as_str(), scaled.factor().to_string().as_str()), ("80/s", "x0.8"));
-    step(&monitor, &hand, 1);
+    advance_and_sample(&monitor, &hand, 1);
     assert_eq!(quota(), "80/s", "one step in five seconds");
-    step(&monitor, &hand, 5);
+    advance_and_sample(&monitor, &hand, 5);
     assert_eq!(quota(), "64/s");
     dial.set(10);
     for _ in 0..5 {
-        step(&monitor, &hand, 5);
+        advance_and_sample(&monitor, &hand, 5);
     }
     assert_eq!(quota(), "100/s", "nobody uses it up, so it does not grow");
     throttle.check_cost(100);
     for expected in ["110/s", "121/s"] {
-        step(&monitor, &hand, 5);
+        advance_and_sample(&monitor, &hand, 5);
         assert_eq!(quota(), expected);
     }
-    assert_eq!(scaled.failure(), None);
+    assert_eq!(scaled.last_error(), None);
     drop(scaled);
     assert_eq!(quota(), "100/s");
     dial.set(90);
-    step(&monitor, &hand, 5);
+    advance_and_sample(&monitor, &hand, 5);
     assert_eq!(quota(), "100/s", "nobody follows any more");
 }
 
 #[test]
-fn a_limiter_grows_only_while_somebody_is_denied() {
-    let dial = Dial::at(10);
-    let (monitor, hand) = watch(&dial);
+fn limiter_grows_only_while_calls_are_denied() {
+    let dial = TestSignal::new(10);
+    let (monitor, hand) = monitor_signal(&dial);
     let limiter = Arc::new(Limiter::new("10/min").unwrap());
-    let denials = Denials::new();
-    let scaled = Scaled::builder(limiter.clone()).by_load(Scale::default()).used_by(denials.clone());
-    let scaled = scaled.follow(&monitor).unwrap();
+    let denials = DenialProbe::new();
+    let scaled = ScaledLimit::builder(limiter.clone())
+        .with_load_policy(ScalePolicy::default())
+        .with_usage_probe(denials.clone());
+    let scaled = scaled.start(&monitor).unwrap();
     let amount = || limiter.quotas()[0].rate().unwrap().amount();
     for _ in 0..3 {
-        denials.note(limiter.check_cost("alice", 0));
-        step(&monitor, &hand, 5);
+        denials.record(limiter.check_cost("alice", 0));
+        advance_and_sample(&monitor, &hand, 5);
     }
     assert_eq!(amount(), 10);
     for _ in 0..3 {
-        assert!(!denials.note(limiter.check_cost("alice", 1_000)).is_allowed());
-        step(&monitor, &hand, 5);
+        assert!(!denials.record(limiter.check_cost("alice", 1_000)).is_allowed());
+        advance_and_sample(&monitor, &hand, 5);
     }
     assert_eq!((amount(), scaled.factor()), (13, Ratio::new(1_331, 1_000).unwrap()));
     for _ in 0..4 {
-        step(&monitor, &hand, 5);
+        advance_and_sample(&monitor, &hand, 5);
     }
     assert_eq!(amount(), 10, "and comes back when nobody is");
 }
 
 #[test]
-fn a_schedule_holds_from_the_start_and_multiplies_with_the_load() {
-    let dial = Dial::at(60);
-    let (monitor, hand) = watch(&dial);
+fn schedule_applies_at_start_and_multiplies_with_load() {
+    let dial = TestSignal::new(60);
+    let (monitor, hand) = monitor_signal(&dial);
     let throttle = Arc::new(DirectLimiter::new("100/s").unwrap());
     let schedule: Schedule = "00:00-01:00 x2; 02:00-03:00 x0.5".parse().unwrap();
-    let scaled = Scaled::builder(throttle.clone()).by_schedule(schedule.clone()).by_load(Scale::default());
-    let scaled = scaled.follow(&monitor).unwrap();
+    let scaled = ScaledLimit::builder(throttle.clone())
+        .with_schedule(schedule.clone())
+        .with_load_policy(ScalePolicy::default());
+    let scaled = scaled.start(&monitor).unwrap();
     let quota = || throttle.quota().to_string();
     assert_eq!(quota(), "200/s");
     dial.set(90);
     monitor.sample_once();
     assert_eq!(quota(), "160/s");
     dial.set(60);
-    step(&monitor, &hand, 3_600);
+    advance_and_sample(&monitor, &hand, 3_600);
     assert_eq!(quota(), "80/s");
-    step(&monitor, &hand, 3_600);
+    advance_and_sample(&monitor, &hand, 3_600);
     assert_eq!((quota().as_str(), scaled.factor().to_string().as_str()), ("40/s", "x0.4"));
-    scaled.declare("10/s".parse().unwrap()).unwrap();
+    scaled.set_base_limit("10/s".parse().unwrap()).unwrap();
     assert_eq!(quota(), "4/s");
     drop(scaled);
     assert_eq!(quota(), "10/s");
 
-    let only_time = Scaled::builder(throttle.clone()).by_schedule(schedule).follow(&monitor).unwrap();
+    let only_time = ScaledLimit::builder(throttle.clone()).with_schedule(schedule).start(&monitor).unwrap();
     assert_eq!((quota().as_str(), only_time.factor().to_string().as_str()), ("5/s", "x0.5"));
 }
 
 #[tokio::test]
-async fn a_shared_limiter_follows_the_time_of_day() {
-    let (monitor, hand) = watch(&Dial::at(90));
+async fn shared_limiter_follows_schedule() {
+    let (monitor, hand) = monitor_signal(&TestSignal::new(90));
     let limiter = Arc::new(Limiter::builder().build("100/min").unwrap());
     let schedule: Schedule = "00:00-01:00 x2".parse().unwrap();
-    let scaled = Scaled::builder(limiter.clone()).by_schedule(schedule).follow(&monitor).unwrap();
+    let scaled = ScaledLimit::builder(limiter.clone()).with_schedule(schedule).start(&monitor).unwrap();
     assert_eq!(limiter.check("alice").remaining(), 199);
-    step(&monitor, &hand, 3_600);
+    advance_and_sample(&monitor, &hand, 3_600);
     assert_eq!((limiter.quotas()[0].limit(), scaled.factor()), (100, Ratio::ONE));
     assert_eq!(limiter.check("alice").remaining(), 98, "what was used stays used");
 }
 
 #[test]
-fn a_limit_that_could_not_follow_is_refused_at_once() {
-    let (monitor, _hand) = watch(&Dial::at(0));
+fn unscalable_limit_is_rejected() {
+    let (monitor, _hand) = monitor_signal(&TestSignal::new(0));
     let huge = Arc::new(DirectLimiter::new("9000000000000000 at once").unwrap());
-    assert!(Scaled::builder(huge.clone()).by_load(Scale::default()).follow(&monitor).is_err());
+    assert!(
+        ScaledLimit::builder(huge.clone()).with_load_policy(ScalePolicy::default()).start(&monitor).is_err()
+    );
     let log = Arc::new(Limiter::new("100/min sliding-log").unwrap());
-    let grows = Scaled::builder(log.clone()).by_load(Scale::default()).follow(&monitor);
+    let grows = ScaledLimit::builder(log.clone()).with_load_policy(ScalePolicy::default()).start(&monitor);
     assert!(matches!(grows, Err(BuildError::IncompatibleQuota { .. })), "a log has room for no more");
-    let shrinks = Scale::default().between("x0.1".parse().unwrap(), Ratio::ONE).unwrap();
-    let scaled = Scaled::builder(log).by_load(shrinks).follow(&monitor).unwrap();
-    assert!(scaled.declare(vec!["9000/min sliding-window".parse().unwrap()]).is_err(), "of another kind");
+    let shrinks = ScalePolicy::default().factor_range("x0.1".parse().unwrap(), Ratio::ONE).unwrap();
+    let scaled = ScaledLimit::builder(log).with_load_policy(shrinks).start(&monitor).unwrap();
+    assert!(
+        scaled.set_base_limit(vec!["9000/min sliding-window".parse().unwrap()]).is_err(),
+        "of another kind"
+    );
 }
 
 /// Anything with a number that can be set: here one that refuses, once, to be smaller than it is.
 #[derive(Default)]
-struct Gate {
+struct TestLimit {
     size: AtomicU64,
     refusals: AtomicU64,
     attempts: AtomicU64,
 }
 
-impl Scalable for Gate {
+impl Scalable for TestLimit {
     type Limit = u64;
 
     fn limit(&self) -> u64 {
@@ -390,33 +406,38 @@ impl Scalable for Gate {
 }
 
 #[test]
-fn anything_that_can_be_resized_can_follow_and_a_refusal_is_no_loop() {
-    let dial = Dial::at(90);
-    let (monitor, hand) = watch(&dial);
-    let gate = Arc::new(Gate { size: AtomicU64::new(50), refusals: AtomicU64::new(1), ..Gate::default() });
-    let scaled = Scaled::builder(gate.clone()).by_load(Scale::default()).follow(&monitor).unwrap();
+fn rejected_resize_is_not_retried_every_sample() {
+    let dial = TestSignal::new(90);
+    let (monitor, hand) = monitor_signal(&dial);
+    let gate =
+        Arc::new(TestLimit { size: AtomicU64::new(50), refusals: AtomicU64::new(1), ..TestLimit::default() });
+    let scaled =
+        ScaledLimit::builder(gate.clone()).with_load_policy(ScalePolicy::default()).start(&monitor).unwrap();
     for _ in 0..10 {
         monitor.sample_once();
     }
     assert_eq!((gate.limit(), gate.attempts.load(Ordering::SeqCst)), (50, 1), "tried once, not ten times");
-    assert_eq!((scaled.failure(), scaled.factor()), (Some(BuildError::ZeroCapacity), Ratio::ONE));
-    step(&monitor, &hand, 5);
-    assert_eq!((gate.limit(), scaled.failure()), (32, None));
+    assert_eq!((scaled.last_error(), scaled.factor()), (Some(BuildError::ZeroCapacity), Ratio::ONE));
+    advance_and_sample(&monitor, &hand, 5);
+    assert_eq!((gate.limit(), scaled.last_error()), (32, None));
 }
 
-fn board() -> Switchboard {
-    let features = [Switch::off_at("search", LoadLevel::Critical), Switch::off_at("ads", LoadLevel::Busy)];
-    Switchboard::new(features, Duration::from_secs(10)).unwrap()
+fn two_features() -> Features {
+    let features = [
+        FeatureConfig::disabled_at("search", LoadLevel::Critical),
+        FeatureConfig::disabled_at("ads", LoadLevel::Busy),
+    ];
+    Features::new(features, Duration::from_secs(10)).unwrap()
 }
 
 #[test]
-fn features_go_off_by_load_and_come_back_in_order() {
-    let dial = Dial::at(95);
+fn features_disable_by_load_and_recover_in_order() {
+    let dial = TestSignal::new(95);
     let (clock, hand) = Clock::manual();
     let levels = LoadLevels::default().dwell(Micros::from_secs(1));
     let builder = LoadMonitor::builder().clock(clock).half_life(Duration::from_millis(1)).levels(levels);
     let monitor = builder.probe("dial", dial.clone()).build().unwrap();
-    let board = board();
+    let board = two_features();
     board.follow(&monitor);
     let (search, ads) = (board.feature("search").unwrap(), board.feature("ads").unwrap());
     let on = || (search.is_on(), ads.is_on());
@@ -426,7 +447,7 @@ fn features_go_off_by_load_and_come_back_in_order() {
     dial.set(0);
     let mut story = Vec::new();
     for second in 1..30 {
-        step(&monitor, &hand, 1);
+        advance_and_sample(&monitor, &hand, 1);
         if story.last().is_none_or(|(_, last)| *last != on()) {
             story.push((second, on()));
         }
@@ -438,20 +459,22 @@ fn features_go_off_by_load_and_come_back_in_order() {
     let list = board.list();
     let list: Vec<_> =
         list.iter().map(|(feature, lever)| (feature.name(), feature.is_on(), *lever)).collect();
-    assert_eq!(list, [("search", false, Lever::Off), ("ads", true, Lever::Automatic)]);
+    assert_eq!(list, [("search", false, FeatureOverride::Off), ("ads", true, FeatureOverride::Automatic)]);
     board.observe(Micros::from_secs(100), LoadLevel::Critical);
     board.turn_on("ads").unwrap();
     assert_eq!(on(), (false, true), "what the hand says wins");
-    board.automatic("ads").unwrap();
+    board.clear_override("ads").unwrap();
     assert_eq!(on(), (false, false));
     assert_eq!(board.feature("serch").unwrap_err().fix(), "did you mean `search`?");
-    assert!(board.turn_on("serch").is_err() && board.turn_off("").is_err() && board.automatic("x").is_err());
+    assert!(
+        board.turn_on("serch").is_err() && board.turn_off("").is_err() && board.clear_override("x").is_err()
+    );
 }
 
 /// Readers, hands and levels at once: what is shown is what the board has in the end.
 #[test]
-fn a_board_is_the_same_for_all_threads() {
-    let board = board();
+fn features_are_shared_between_threads() {
+    let board = two_features();
     std::thread::scope(|scope| {
         for thread in 0..4 {
             let board = board.clone();
@@ -474,8 +497,8 @@ fn a_board_is_the_same_for_all_threads() {
 
 /// The monitor's thread may be in the middle of a reading: what it had in mind must not come after the drop.
 #[test]
-fn a_drop_is_the_last_word_though_a_reading_is_under_way() {
-    let (monitor, _hand) = watch(&Dial::at(90));
+fn drop_restores_limit_during_sample() {
+    let (monitor, _hand) = monitor_signal(&TestSignal::new(90));
     let throttle = Arc::new(DirectLimiter::new("100/s").unwrap());
     let (reads, reading) = mpsc::channel();
     let (go_on, may_go_on) = mpsc::channel();
@@ -484,8 +507,10 @@ fn a_drop_is_the_last_word_though_a_reading_is_under_way() {
         may_go_on.recv().unwrap()
     };
     go_on.send(percent(0)).unwrap();
-    let builder = Scaled::builder(throttle.clone()).by_load(Scale::default()).used_by(used);
-    let scaled = builder.follow(&monitor).unwrap();
+    let builder = ScaledLimit::builder(throttle.clone())
+        .with_load_policy(ScalePolicy::default())
+        .with_usage_probe(used);
+    let scaled = builder.start(&monitor).unwrap();
     reading.recv().unwrap();
     std::thread::scope(|scope| {
         scope.spawn(|| monitor.sample_once());
@@ -500,11 +525,14 @@ fn a_drop_is_the_last_word_though_a_reading_is_under_way() {
 
 /// Followers that are gone take no room, however many there were.
 #[test]
-fn followers_that_are_gone_are_forgotten() {
-    let (monitor, _hand) = watch(&Dial::at(10));
+fn dropped_observers_are_removed() {
+    let (monitor, _hand) = monitor_signal(&TestSignal::new(10));
     let throttle = Arc::new(DirectLimiter::new("100/s").unwrap());
     for _ in 0..100 {
-        let scaled = Scaled::builder(throttle.clone()).by_load(Scale::default()).follow(&monitor).unwrap();
+        let scaled = ScaledLimit::builder(throttle.clone())
+            .with_load_policy(ScalePolicy::default())
+            .start(&monitor)
+            .unwrap();
         monitor.sample_once();
         drop(scaled);
     }

@@ -4,7 +4,7 @@
 
 use proptest::prelude::*;
 use tidegate_core::{Micros, Percent, Ratio};
-use tidegate_overload::{Average, LoadGauge, LoadLevel, LoadLevels, Scale, Scaler};
+use tidegate_overload::{Ewma, LoadGauge, LoadLevel, LoadLevels, ScalePolicy, Scaler};
 use tidegate_testkit::strategy::runner;
 
 fn percent(percent: f64) -> Percent {
@@ -17,10 +17,10 @@ fn ratio(text: &str) -> Ratio {
 
 /// A reading stands for the time since the one before it, however that time is cut.
 #[test]
-fn an_average_does_not_care_how_often_it_is_told() {
+fn ewma_is_independent_of_sample_rate() {
     let cuts = prop::collection::vec(1_u64..2_000_000, 1..30);
     let law = |(half_life, first, then, cuts): (u64, f64, f64, Vec<u64>)| {
-        let new = || Average::new(Micros::new(half_life)).unwrap();
+        let new = || Ewma::new(Micros::new(half_life)).unwrap();
         let (mut once, mut often) = (new(), new());
         once.observe(Micros::ZERO, first);
         often.observe(Micros::ZERO, first);
@@ -40,7 +40,7 @@ fn an_average_does_not_care_how_often_it_is_told() {
 
 /// However wild the load: a level is left only after a whole dwell, and one at a time.
 #[test]
-fn a_level_falls_slowly_whatever_the_load_does() {
+fn level_falls_one_step_per_dwell() {
     let loads = prop::collection::vec((1_u64..3_000, 0_u64..=100), 1..200);
     let law = |loads: Vec<(u64, u64)>| {
         let dwell = Micros::from_secs(5);
@@ -65,7 +65,7 @@ fn a_level_falls_slowly_whatever_the_load_does() {
 
 /// Noise that stays between the two marks of a level never changes it twice.
 #[test]
-fn noise_inside_the_band_does_not_flap() {
+fn level_is_stable_within_hysteresis() {
     let noise = prop::collection::vec((1_u64..20_000, 650_000_u64..900_000), 1..300);
     let law = |noise: Vec<(u64, u64)>| {
         let mut gauge = LoadGauge::new(LoadLevels::default());
@@ -83,8 +83,8 @@ fn noise_inside_the_band_does_not_flap() {
 }
 
 #[test]
-fn a_limit_follows_the_load_in_steps() {
-    let scale = Scale::default().between(ratio("x0.5"), ratio("x1.2")).unwrap();
+fn factor_follows_load_in_steps() {
+    let scale = ScalePolicy::default().factor_range(ratio("x0.5"), ratio("x1.2")).unwrap();
     let mut scaler = Scaler::new(scale);
     for (second, load, used, factor) in [
         (0, Some(60.0), 100.0, "x1"),
@@ -121,10 +121,10 @@ fn a_limit_follows_the_load_in_steps() {
 
 /// A signal that cannot touch both marks moves the factor one way only, and so a bounded number of times.
 #[test]
-fn a_noisy_signal_does_not_make_a_limit_oscillate() {
+fn noisy_load_does_not_oscillate_factor() {
     let noise = prop::collection::vec((1_u64..20_000, 0_u64..300_000, 0_u64..400_000), 1..400);
     let law = |(base, used_base, start, noise): (u64, u64, bool, Vec<(u64, u64, u64)>)| {
-        let mut scaler = Scaler::new(Scale::default());
+        let mut scaler = Scaler::new(ScalePolicy::default());
         let mut now = Micros::ZERO;
         // Start from anywhere: pressed down, or grown.
         for _ in 0..base % 9 {
@@ -152,10 +152,10 @@ fn a_noisy_signal_does_not_make_a_limit_oscillate() {
 
 /// A load that follows the limit, as a processor does: the factor settles and stays, whatever the demand.
 #[test]
-fn a_load_that_follows_the_limit_comes_to_rest() {
+fn proportional_load_settles() {
     let law = |(demand, noise): (f64, Vec<f64>)| {
-        let mut scaler = Scaler::new(Scale::default());
-        let mut average = Average::new(Micros::from_secs(1)).unwrap();
+        let mut scaler = Scaler::new(ScalePolicy::default());
+        let mut average = Ewma::new(Micros::from_secs(1)).unwrap();
         let (mut turns, mut last) = (0, None);
         for (step, noise) in noise.iter().cycle().take(4_000).enumerate() {
             let now = Micros::from_millis(250 * step as u64);
@@ -178,9 +178,9 @@ fn a_load_that_follows_the_limit_comes_to_rest() {
 }
 
 #[test]
-fn scales_that_would_oscillate_are_refused() {
-    let scale = Scale::default();
-    let marks = |low, high| scale.marks(percent(low), percent(high));
+fn rejects_oscillating_scales() {
+    let scale = ScalePolicy::default();
+    let marks = |low, high| scale.load_thresholds(percent(low), percent(high));
     assert!(marks(50.0, 50.0).is_err() && marks(60.0, 50.0).is_err());
     assert!(marks(70.0, 80.0).is_err(), "one step down leads from mark to mark");
     assert!(scale.steps(ratio("x0.8"), ratio("x1.7")).is_err(), "one step up leads from mark to mark");
@@ -188,11 +188,11 @@ fn scales_that_would_oscillate_are_refused() {
         assert!(scale.steps(ratio(shrink), ratio(grow)).is_err(), "{shrink} {grow}");
     }
     for (floor, ceiling) in [("x1.1", "x2"), ("x0.5", "x0.9"), ("x0.0001", "x2")] {
-        assert!(scale.between(ratio(floor), ratio(ceiling)).is_err(), "{floor} {ceiling}");
+        assert!(scale.factor_range(ratio(floor), ratio(ceiling)).is_err(), "{floor} {ceiling}");
     }
-    assert!(scale.every(Micros::ZERO).is_err() && scale.every(Micros::MAX).is_err());
-    assert!(scale.used(percent(70.0), percent(30.0)).is_err());
-    assert!(scale.between(ratio("x1"), ratio("x1")).is_ok());
+    assert!(scale.interval(Micros::ZERO).is_err() && scale.interval(Micros::MAX).is_err());
+    assert!(scale.usage_thresholds(percent(70.0), percent(30.0)).is_err());
+    assert!(scale.factor_range(ratio("x1"), ratio("x1")).is_ok());
 }
 
 #[test]
@@ -202,10 +202,10 @@ fn levels_are_ordered() {
 
 /// The largest factor there is does not wrap around to the least.
 #[test]
-fn a_factor_grows_as_far_as_numbers_go() {
+fn factor_growth_saturates() {
     let most = Ratio::new(u64::MAX, 1).unwrap();
-    let scale = Scale::default().marks(Percent::ZERO, Percent::FULL).unwrap();
-    let scale = scale.between(Ratio::ONE, most).unwrap().steps("x0.8".parse().unwrap(), most).unwrap();
+    let scale = ScalePolicy::default().load_thresholds(Percent::ZERO, Percent::FULL).unwrap();
+    let scale = scale.factor_range(Ratio::ONE, most).unwrap().steps("x0.8".parse().unwrap(), most).unwrap();
     let mut scaler = Scaler::new(scale);
     for second in [0, 5, 10] {
         let factor = scaler.observe(Micros::from_secs(second), Some(Percent::ZERO), Percent::FULL);
@@ -215,9 +215,9 @@ fn a_factor_grows_as_far_as_numbers_go() {
 
 /// A clock that was ahead by mistake must not keep a limit small, or a level high, until it is that late again.
 #[test]
-fn a_clock_that_steps_back_begins_a_wait_anew() {
+fn clock_step_back_restarts_interval() {
     let at = Micros::from_secs;
-    let mut scaler = Scaler::new(Scale::default());
+    let mut scaler = Scaler::new(ScalePolicy::default());
     let mut gauge = LoadGauge::new(LoadLevels::default());
     scaler.observe(at(1_000_000), Some(Percent::FULL), Percent::ZERO);
     gauge.observe(at(1_000_000), Percent::FULL);

@@ -14,37 +14,40 @@ use std::{
 use tidegate_core::Micros;
 use tidegate_limiter::Clock;
 use tidegate_overload::{
-    Pass, PriorityLimit, Rejection,
-    adaptive::{Anchored, Bounds},
-    priority::{Arrival, Class, Shed},
+    CallPermit, PriorityLimit, Rejection,
+    adaptive::{Bounds, LatencyTarget},
+    priority::{PriorityClass, PriorityRequest, ShedReason},
 };
 
-fn classes() -> [Class; 2] {
-    [Class::new("user", "50%".parse().unwrap()), Class::new("batch", "20%".parse().unwrap())]
+fn classes() -> [PriorityClass; 2] {
+    [PriorityClass::new("user", "50%".parse().unwrap()), PriorityClass::new("batch", "20%".parse().unwrap())]
 }
 
 #[test]
-fn passes_give_their_slots_back_however_they_end() {
+fn permits_release_slots_on_every_outcome() {
     let limit = PriorityLimit::new(classes(), 3).unwrap();
-    let arrival = Arrival::of(0);
-    limit.try_pass(arrival).unwrap().succeed();
-    limit.try_pass(arrival).unwrap().fail();
-    drop(limit.try_pass(arrival).unwrap());
+    let arrival = PriorityRequest::new(0);
+    limit.try_acquire(arrival).unwrap().succeed();
+    limit.try_acquire(arrival).unwrap().fail();
+    drop(limit.try_acquire(arrival).unwrap());
     let panic = catch_unwind(AssertUnwindSafe(|| {
-        let _pass = limit.try_pass(arrival).unwrap();
+        let _pass = limit.try_acquire(arrival).unwrap();
         std::panic::resume_unwind(Box::new("at work"));
     }));
     assert!(panic.is_err());
     assert_eq!(limit.in_flight_of(0), 0);
-    let all: Vec<_> = std::iter::from_fn(|| limit.try_pass(arrival).ok()).collect();
-    assert_eq!((all.len(), limit.try_pass(arrival).unwrap_err()), (3, Rejection::Outranked(Shed::Full)));
+    let all: Vec<_> = std::iter::from_fn(|| limit.try_acquire(arrival).ok()).collect();
+    assert_eq!(
+        (all.len(), limit.try_acquire(arrival).unwrap_err()),
+        (3, Rejection::PriorityShed(ShedReason::Full))
+    );
     assert!(limit.resize(0).is_err());
     limit.resize(4).unwrap();
-    assert!(limit.try_pass(arrival).is_ok());
+    assert!(limit.try_acquire(arrival).is_ok());
 }
 
 #[test]
-fn sixteen_threads_never_hold_more_than_there_is() {
+fn concurrent_permits_stay_within_limit() {
     let limit = PriorityLimit::new(classes(), 5).unwrap();
     let (inside, most, barrier) = (AtomicU32::new(0), AtomicU32::new(0), Barrier::new(16));
     thread::scope(|scope| {
@@ -53,8 +56,9 @@ fn sixteen_threads_never_hold_more_than_there_is() {
             scope.spawn(move || {
                 barrier.wait();
                 for turn in 0..1_000_u64 {
-                    let arrival = Arrival::of(index % 2).level(turn as u8 % 3).user(limit.user(&turn));
-                    if let Ok(pass) = limit.try_pass(arrival) {
+                    let arrival =
+                        PriorityRequest::new(index % 2).level(turn as u8 % 3).user(limit.hash_user(&turn));
+                    if let Ok(pass) = limit.try_acquire(arrival) {
                         most.fetch_max(inside.fetch_add(1, Ordering::SeqCst) + 1, Ordering::SeqCst);
                         thread::yield_now();
                         inside.fetch_sub(1, Ordering::SeqCst);
@@ -69,19 +73,20 @@ fn sixteen_threads_never_hold_more_than_there_is() {
 }
 
 #[test]
-fn a_controller_takes_slots_away_under_pressure_and_the_less_important_feel_it() {
+fn controller_shrinks_limit_and_low_class_is_shed() {
     let (clock, hand) = Clock::manual();
-    let controller = Anchored::new(Micros::from_millis(100)).unwrap();
+    let controller = LatencyTarget::new(Micros::from_millis(100)).unwrap();
     let controller = controller.bounds(Bounds::new(4, 20, 40).unwrap());
     let limit = PriorityLimit::builder(classes()).clock(clock).build_adaptive(controller).unwrap();
     let (mut users, mut batches) = (0, 0);
     for _ in 0..200 {
-        let mut passes: Vec<_> = (0..40).filter_map(|_| limit.try_pass(Arrival::of(1)).ok()).collect();
+        let mut passes: Vec<_> =
+            (0..40).filter_map(|_| limit.try_acquire(PriorityRequest::new(1)).ok()).collect();
         batches = passes.len();
-        passes.extend((0..3).filter_map(|_| limit.try_pass(Arrival::of(0)).ok()));
+        passes.extend((0..3).filter_map(|_| limit.try_acquire(PriorityRequest::new(0)).ok()));
         users = passes.len() - batches;
         hand.advance(Duration::from_millis(150));
-        passes.into_iter().for_each(Pass::succeed);
+        passes.into_iter().for_each(CallPermit::succeed);
     }
     assert_eq!(limit.limit(), 4, "everything takes too long");
     assert_eq!((users, batches), (3, 0), "all users; what is left is kept for one more of them");
@@ -89,17 +94,18 @@ fn a_controller_takes_slots_away_under_pressure_and_the_less_important_feel_it()
 
 /// Slots that are kept for one class are not taken, and yet there are too few: those who are refused say so.
 #[test]
-fn a_limit_that_was_cut_grows_again_though_some_of_it_is_kept_free() {
+fn reduced_limit_grows_with_reserved_slots() {
     let (clock, hand) = Clock::manual();
-    let controller = Anchored::new(Micros::from_millis(100)).unwrap();
+    let controller = LatencyTarget::new(Micros::from_millis(100)).unwrap();
     let controller = controller.bounds(Bounds::new(4, 20, 40).unwrap());
     let limit = PriorityLimit::builder(classes()).clock(clock).build_adaptive(controller).unwrap();
     for latency in [150, 10] {
         for _ in 0..400 {
-            let mut passes: Vec<_> = (0..3).filter_map(|_| limit.try_pass(Arrival::of(0)).ok()).collect();
-            passes.extend((0..20).filter_map(|_| limit.try_pass(Arrival::of(1)).ok()));
+            let mut passes: Vec<_> =
+                (0..3).filter_map(|_| limit.try_acquire(PriorityRequest::new(0)).ok()).collect();
+            passes.extend((0..20).filter_map(|_| limit.try_acquire(PriorityRequest::new(1)).ok()));
             hand.advance(Duration::from_millis(latency));
-            passes.into_iter().for_each(Pass::succeed);
+            passes.into_iter().for_each(CallPermit::succeed);
         }
     }
     assert!(limit.limit() > 20, "the backend is fast again, and calls are refused: {limit:?}");

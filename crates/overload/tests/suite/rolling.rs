@@ -4,27 +4,27 @@
 
 use proptest::{collection::vec, prelude::*};
 use tidegate_core::Micros;
-use tidegate_overload::Rolling;
+use tidegate_overload::RollingWindow;
 use tidegate_testkit::strategy::runner_with_cases;
 
 /// When, how many of each kind, and how much later the totals are looked at.
-type Step = (u64, u64, u64, u64);
+type WindowStep = (u64, u64, u64, u64);
 
 /// What was counted, each with its bucket; the latest bucket stands for all that come late.
-struct List {
+struct WindowModel {
     buckets: u64,
     latest: u64,
-    counted: Vec<(u64, [u64; 2])>,
+    entries: Vec<(u64, [u64; 2])>,
 }
 
-impl List {
+impl WindowModel {
     fn add(&mut self, number: u64, counts: [u64; 2]) {
         if number.abs_diff(self.latest) >= self.buckets {
-            self.counted.clear();
+            self.entries.clear();
             self.latest = number;
         }
         self.latest = self.latest.max(number);
-        self.counted.push((self.latest, counts));
+        self.entries.push((self.latest, counts));
     }
 
     fn totals(&self, number: u64) -> [u64; 2] {
@@ -32,20 +32,20 @@ impl List {
             return [0, 0];
         }
         let current = number.max(self.latest);
-        let held = self.counted.iter().filter(|(at, _)| current - at < self.buckets);
+        let held = self.entries.iter().filter(|(at, _)| current - at < self.buckets);
         held.fold([0, 0], |sum, (_, counts)| [sum[0] + counts[0], sum[1] + counts[1]])
     }
 }
 
 #[test]
-fn totals_are_those_of_a_list() {
+fn totals_match_reference_list() {
     let times = prop_oneof![8 => 0_u64..2_000, 2 => 0_u64..1_000_000, 1 => Just(Micros::MAX.get())];
     let step = (times, 0_u64..5, 0_u64..5, 0_u64..500);
-    let law = |((window, buckets), steps): ((u64, u32), Vec<Step>)| {
+    let law = |((window, buckets), steps): ((u64, u32), Vec<WindowStep>)| {
         let window = window.max(buckets.into());
         let width = window.div_ceil(buckets.into());
-        let mut rolling = Rolling::<2>::new(Micros::new(window), buckets).unwrap();
-        let mut list = List { buckets: buckets.into(), latest: 0, counted: Vec::new() };
+        let mut rolling = RollingWindow::<2>::new(Micros::new(window), buckets).unwrap();
+        let mut list = WindowModel { buckets: buckets.into(), latest: 0, entries: Vec::new() };
         for (time, good, bad, later) in steps {
             let seen = Micros::new(time + later);
             rolling.add(Micros::new(time), [good, bad]);

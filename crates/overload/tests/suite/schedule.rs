@@ -21,7 +21,7 @@ fn schedule(text: &str) -> Schedule {
 }
 
 #[test]
-fn what_people_write_prints_back_as_it_was() {
+fn schedule_display_round_trips() {
     for text in [
         "x2",
         "09:00-18:00 x2",
@@ -46,7 +46,7 @@ fn what_people_write_prints_back_as_it_was() {
 }
 
 #[test]
-fn the_first_line_that_matches_counts() {
+fn first_matching_entry_applies() {
     let week = schedule("mon-fri 09:00-18:00 x2; sat,sun x0.5; 22:00-06:00 x1/4");
     for (day, hour, minute, factor) in [
         (0, 0, 0, "x0.25"), // the night from Sunday to Monday
@@ -67,7 +67,7 @@ fn the_first_line_that_matches_counts() {
 }
 
 #[test]
-fn a_night_belongs_to_the_day_on_which_it_starts() {
+fn overnight_entry_belongs_to_start_day() {
     let friday_night = schedule("fri 22:00-06:00 x3");
     for (day, hour, factor) in
         [(3, 23, "x1"), (4, 3, "x1"), (4, 22, "x3"), (5, 5, "x3"), (5, 6, "x1"), (5, 22, "x1")]
@@ -85,7 +85,7 @@ fn a_night_belongs_to_the_day_on_which_it_starts() {
 }
 
 #[test]
-fn the_offset_moves_the_day() {
+fn utc_offset_shifts_day() {
     let shanghai = schedule("+08:00; mon 09:00-18:00 x2");
     assert_eq!(shanghai.factor_at(monday_plus(0, 0, 59)).to_string(), "x1");
     assert_eq!(shanghai.factor_at(monday_plus(0, 1, 0)).to_string(), "x2");
@@ -96,7 +96,7 @@ fn the_offset_moves_the_day() {
 }
 
 #[test]
-fn mistakes_are_shown_where_they_are() {
+fn errors_point_at_span() {
     for (text, at, problem) in [
         ("", None, "a schedule without a line"),
         (" ; \n", None, "a schedule without a line"),
@@ -156,7 +156,7 @@ fn schedules() -> impl Strategy<Value = String> {
 }
 
 #[test]
-fn any_schedule_prints_and_reads_the_same() {
+fn any_schedule_display_round_trips() {
     let law = |text: String| {
         let read = schedule(&text);
         prop_assert_eq!(&schedule(&read.to_string()), &read);
@@ -167,7 +167,7 @@ fn any_schedule_prints_and_reads_the_same() {
 
 /// The factor holds until the next change, and not a microsecond longer.
 #[test]
-fn the_next_change_is_honest() {
+fn next_change_is_exact() {
     let law = |(text, start): (String, u64)| {
         let week = schedule(&text);
         let now = Micros::new(start);
@@ -191,7 +191,7 @@ fn the_next_change_is_honest() {
 }
 
 #[test]
-fn time_has_an_end_and_schedules_live_to_see_it() {
+fn accepts_max_time() {
     let week = schedule("+14:00; 22:00-06:00 x2");
     assert!(week.factors().any(|factor| factor == week.factor_at(Micros::MAX)));
     assert!(week.next_change(Micros::MAX).is_some());

@@ -14,14 +14,15 @@ use std::{
 use tidegate_core::Percent;
 use tidegate_limiter::{Clock, ManualClock};
 use tidegate_overload::{
-    Breaker, BreakerBuilder, BreakerSettings, BreakerState, CallCounts, Cause, Guard, Rejection, Report,
+    Breaker, BreakerBuilder, BreakerSettings, BreakerState, CallCounts, CallError, CallGuard, CallOutcome,
+    Rejection,
 };
 
 const SECOND: Duration = Duration::from_secs(1);
 
 /// Opens for a second when both of two calls failed; then one probe.
 fn settings() -> BreakerBuilder {
-    BreakerSettings::builder().over_calls(2).failure_rate(Percent::FULL).probes(1).open_for(SECOND)
+    BreakerSettings::builder().count_window(2).failure_rate(Percent::FULL).probes(1).open_for(SECOND)
 }
 
 fn breaker(settings: BreakerBuilder) -> (Arc<Breaker>, ManualClock) {
@@ -30,93 +31,93 @@ fn breaker(settings: BreakerBuilder) -> (Arc<Breaker>, ManualClock) {
 }
 
 /// A breaker whose next caller is a probe.
-fn half_open(settings: BreakerBuilder) -> (Arc<Breaker>, ManualClock) {
+fn half_open_breaker(settings: BreakerBuilder) -> (Arc<Breaker>, ManualClock) {
     let (breaker, hand) = breaker(settings);
     breaker.open_for(SECOND);
     hand.advance(SECOND);
     (breaker, hand)
 }
 
-fn failures(breaker: &Breaker) -> (u64, u64) {
+fn failure_counts(breaker: &Breaker) -> (u64, u64) {
     let CallCounts { calls, failures, .. } = breaker.snapshot().counts;
     (calls, failures)
 }
 
 #[test]
-fn a_pass_is_reported_in_four_ways() {
-    let (breaker, _hand) = breaker(settings().over_calls(10));
-    breaker.try_pass().unwrap().succeed();
-    breaker.try_pass().unwrap().fail();
-    breaker.try_pass().unwrap().ignore();
-    breaker.try_pass_owned().unwrap().report(Report::Failure);
-    assert_eq!(failures(&breaker), (3, 2));
+fn permit_records_every_outcome() {
+    let (breaker, _hand) = breaker(settings().count_window(10));
+    breaker.try_acquire().unwrap().succeed();
+    breaker.try_acquire().unwrap().fail();
+    breaker.try_acquire().unwrap().ignore();
+    breaker.try_acquire_owned().unwrap().record(CallOutcome::Failure);
+    assert_eq!(failure_counts(&breaker), (3, 2));
 }
 
 /// The clock is read only for a report that may open the breaker: then it must be.
 #[test]
-fn the_open_time_starts_when_the_breaker_opens() {
-    let slow = settings().over_calls(2).slow_calls(Percent::from_ratio(1, 2), SECOND);
+fn open_time_starts_when_breaker_opens() {
+    let slow = settings().count_window(2).slow_calls(Percent::from_ratio(1, 2), SECOND);
     for settings in [settings(), slow] {
         let (breaker, hand) = breaker(settings);
         hand.advance(SECOND * 1_000);
-        breaker.try_pass().unwrap().fail();
-        let pass = breaker.try_pass().unwrap();
+        breaker.try_acquire().unwrap().fail();
+        let pass = breaker.try_acquire().unwrap();
         hand.advance(SECOND * 2);
         pass.fail();
-        assert_eq!(breaker.try_pass().unwrap_err(), Rejection::Open(SECOND.into()));
+        assert_eq!(breaker.try_acquire().unwrap_err(), Rejection::Open(SECOND.into()));
     }
-    let (breaker, hand) = breaker(settings().over_calls(2).slow_calls(Percent::from_ratio(1, 2), SECOND));
+    let (breaker, hand) = breaker(settings().count_window(2).slow_calls(Percent::from_ratio(1, 2), SECOND));
     hand.advance(SECOND * 1_000);
-    (0..2).for_each(|_| breaker.try_pass().unwrap().succeed());
-    let pass = breaker.try_pass().unwrap();
+    (0..2).for_each(|_| breaker.try_acquire().unwrap().succeed());
+    let pass = breaker.try_acquire().unwrap();
     hand.advance(SECOND * 2);
     pass.succeed();
-    assert_eq!(breaker.try_pass().unwrap_err(), Rejection::Open(SECOND.into()));
+    assert_eq!(breaker.try_acquire().unwrap_err(), Rejection::Open(SECOND.into()));
 }
 
 /// A success of a generation before is not counted beside the lock either.
 #[test]
-fn a_success_from_before_is_not_counted() {
+fn success_of_older_generation_is_not_counted() {
     let (breaker, _hand) = breaker(settings());
-    let pass = breaker.try_pass().unwrap();
-    breaker.metrics_only();
-    (0..2).for_each(|_| breaker.try_pass().unwrap().fail());
+    let pass = breaker.try_acquire().unwrap();
+    breaker.set_metrics_only();
+    (0..2).for_each(|_| breaker.try_acquire().unwrap().fail());
     pass.succeed();
-    assert_eq!(failures(&breaker), (2, 2));
+    assert_eq!(failure_counts(&breaker), (2, 2));
 }
 
 #[test]
-fn a_dropped_pass_is_ignored_and_gives_its_place_back() {
-    let (breaker, _hand) = half_open(settings());
+fn dropped_permit_is_ignored_and_frees_probe() {
+    let (breaker, _hand) = half_open_breaker(settings());
     for _ in 0..5 {
-        let probe = breaker.try_pass().unwrap();
-        assert!(matches!(breaker.try_pass(), Err(Rejection::Probing(_))));
+        let probe = breaker.try_acquire().unwrap();
+        assert!(matches!(breaker.try_acquire(), Err(Rejection::Probing(_))));
         drop(probe);
     }
     assert_eq!(breaker.snapshot().counts, CallCounts::default());
-    breaker.try_pass_owned().unwrap().succeed();
+    breaker.try_acquire_owned().unwrap().succeed();
     assert_eq!(breaker.state(), BreakerState::Closed);
 }
 
 #[test]
-fn a_panic_is_a_failure() {
+fn panic_counts_as_failure() {
     let (breaker, _hand) = breaker(settings());
     for calls in 1..=2 {
         let panicked =
             catch_unwind(AssertUnwindSafe(|| breaker.call(|| -> Result<(), ()> { panic!("on purpose") })));
         assert!(panicked.is_err());
-        assert_eq!(failures(&breaker), (calls, calls));
+        assert_eq!(failure_counts(&breaker), (calls, calls));
     }
     assert_eq!(breaker.state(), BreakerState::Open);
 }
 
 #[test]
-fn a_call_tells_rejections_from_errors() {
+fn call_distinguishes_rejection_from_error() {
     let (breaker, hand) = breaker(settings());
     let fails = || Err::<(), _>("no answer");
-    assert_eq!(breaker.call(fails), Err(Cause::Failed("no answer")));
+    assert_eq!(breaker.call(fails), Err(CallError::Failed("no answer")));
     assert_eq!(breaker.call(fails).unwrap_err().split(), Err("no answer"));
-    let Err(Cause::Rejected(rejection)) = breaker.call(fails) else { panic!("it is open") };
+    let Err(CallError::Rejected(rejection)) = breaker.call(fails) else { panic!("it is open") };
     assert_eq!(rejection, Rejection::Open(SECOND.into()));
     hand.advance(SECOND);
     assert_eq!(breaker.call(|| Ok::<_, ()>(7)), Ok(7));
@@ -124,22 +125,22 @@ fn a_call_tells_rejections_from_errors() {
 }
 
 #[test]
-fn the_caller_says_what_a_failure_is() {
-    let (breaker, _hand) = breaker(settings().over_calls(10));
+fn classifier_decides_failure() {
+    let (breaker, _hand) = breaker(settings().count_window(10));
     let classify = |result: &Result<u16, &str>| match result {
-        Ok(500..) => Report::Failure,
-        Ok(_) => Report::Success,
-        Err(_) => Report::Ignored,
+        Ok(500..) => CallOutcome::Failure,
+        Ok(_) => CallOutcome::Success,
+        Err(_) => CallOutcome::Ignored,
     };
     for status in [Ok(200), Ok(503), Err("cancelled")] {
         let answer = breaker.call_classified(classify, || status);
         assert_eq!(answer.map_err(|error| error.split().unwrap_err()), status);
     }
-    assert_eq!(failures(&breaker), (2, 1));
+    assert_eq!(failure_counts(&breaker), (2, 1));
 }
 
 #[test]
-fn calls_are_timed_when_slow_ones_matter() {
+fn slow_call_limit_times_calls() {
     let (breaker, hand) = breaker(settings().slow_calls(Percent::FULL, SECOND));
     for (took, state) in [
         (SECOND, BreakerState::Closed),
@@ -147,7 +148,7 @@ fn calls_are_timed_when_slow_ones_matter() {
         (SECOND * 2, BreakerState::Closed),
         (SECOND * 2, BreakerState::Open),
     ] {
-        let pass = breaker.try_pass().unwrap();
+        let pass = breaker.try_acquire().unwrap();
         hand.advance(took);
         pass.succeed();
         assert_eq!(breaker.state(), state);
@@ -157,58 +158,58 @@ fn calls_are_timed_when_slow_ones_matter() {
 
 /// Through all shortcuts: a window that is full of successes, one that is not, and hands in between.
 #[test]
-fn a_hand_is_heard_at_once() {
+fn manual_transition_applies_at_once() {
     let (breaker, hand) = breaker(settings());
-    (0..5).for_each(|_| breaker.try_pass().unwrap().succeed());
-    let late = breaker.try_pass().unwrap();
+    (0..5).for_each(|_| breaker.try_acquire().unwrap().succeed());
+    let late = breaker.try_acquire().unwrap();
     breaker.force_open();
-    assert_eq!(breaker.try_pass().unwrap_err(), Rejection::ForcedOpen);
+    assert_eq!(breaker.try_acquire().unwrap_err(), Rejection::ForcedOpen);
     late.fail();
     hand.advance(SECOND * 1_000);
-    assert!(breaker.try_pass().is_err());
+    assert!(breaker.try_acquire().is_err());
     breaker.disable();
-    (0..5).for_each(|_| breaker.try_pass().unwrap().fail());
-    assert_eq!((breaker.state(), failures(&breaker)), (BreakerState::Disabled, (0, 0)));
-    breaker.metrics_only();
-    (0..5).for_each(|_| breaker.try_pass().unwrap().fail());
-    assert_eq!((breaker.state(), failures(&breaker)), (BreakerState::MetricsOnly, (2, 2)));
+    (0..5).for_each(|_| breaker.try_acquire().unwrap().fail());
+    assert_eq!((breaker.state(), failure_counts(&breaker)), (BreakerState::Disabled, (0, 0)));
+    breaker.set_metrics_only();
+    (0..5).for_each(|_| breaker.try_acquire().unwrap().fail());
+    assert_eq!((breaker.state(), failure_counts(&breaker)), (BreakerState::MetricsOnly, (2, 2)));
     breaker.close();
-    breaker.try_pass().unwrap().fail();
-    breaker.try_pass().unwrap().succeed();
-    assert_eq!((breaker.state(), failures(&breaker)), (BreakerState::Closed, (2, 1)));
+    breaker.try_acquire().unwrap().fail();
+    breaker.try_acquire().unwrap().succeed();
+    assert_eq!((breaker.state(), failure_counts(&breaker)), (BreakerState::Closed, (2, 1)));
     breaker.open_for(SECOND);
     assert_eq!(breaker.snapshot().rejected, 2);
-    assert_eq!(breaker.try_pass().unwrap_err().retry_after(), Some(SECOND.into()));
+    assert_eq!(breaker.try_acquire().unwrap_err().retry_after(), Some(SECOND.into()));
 }
 
 #[tokio::test]
-async fn asynchronous_calls_are_reported_and_cancelled_ones_are_not() {
-    let (breaker, _hand) = breaker(settings().over_calls(10));
+async fn async_calls_are_recorded_and_cancelled_ones_are_ignored() {
+    let (breaker, _hand) = breaker(settings().count_window(10));
     assert_eq!(breaker.call_async(|| async { Ok::<_, ()>(1) }).await, Ok(1));
-    assert_eq!(breaker.call_async(|| async { Err::<(), _>(2) }).await, Err(Cause::Failed(2)));
-    let all_fine = |_: &Result<(), i32>| Report::Success;
+    assert_eq!(breaker.call_async(|| async { Err::<(), _>(2) }).await, Err(CallError::Failed(2)));
+    let all_fine = |_: &Result<(), i32>| CallOutcome::Success;
     assert!(breaker.call_async_classified(all_fine, || async { Err(3) }).await.is_err());
-    assert_eq!(failures(&breaker), (3, 1));
+    assert_eq!(failure_counts(&breaker), (3, 1));
 
-    let (breaker, _hand) = half_open(settings());
+    let (breaker, _hand) = half_open_breaker(settings());
     let ours = breaker.clone();
     let task = tokio::spawn(async move { ours.call_async(std::future::pending::<Result<(), ()>>).await });
     tokio::task::yield_now().await;
-    assert!(breaker.try_pass().is_err(), "the task has the only place");
+    assert!(breaker.try_acquire().is_err(), "the task has the only place");
     task.abort();
     assert!(task.await.unwrap_err().is_cancelled());
-    assert!(breaker.try_pass().is_ok());
+    assert!(breaker.try_acquire().is_ok());
 }
 
 #[tokio::test]
-async fn a_task_carries_its_pass_away_and_a_panic_there_is_a_failure() {
-    let (breaker, _hand) = half_open(settings());
-    let probe = breaker.try_pass_owned().unwrap();
+async fn owned_permit_in_task_records_panic_as_failure() {
+    let (breaker, _hand) = half_open_breaker(settings());
+    let probe = breaker.try_acquire_owned().unwrap();
     tokio::spawn(async move { probe.succeed() }).await.unwrap();
     assert_eq!(breaker.state(), BreakerState::Closed);
 
-    let (breaker, _hand) = half_open(settings());
-    let probe = breaker.try_pass_owned().unwrap();
+    let (breaker, _hand) = half_open_breaker(settings());
+    let probe = breaker.try_acquire_owned().unwrap();
     let task = tokio::spawn(async move {
         tokio::task::yield_now().await;
         let _probe = probe;
@@ -220,11 +221,11 @@ async fn a_task_carries_its_pass_away_and_a_panic_there_is_a_failure() {
 
 /// Sixteen threads, two hundred times: exactly as many pass as there are places.
 #[test]
-fn threads_never_get_more_probes_than_places() {
+fn concurrent_acquires_stay_within_probe_limit() {
     const THREADS: usize = 16;
     const PROBES: u32 = 3;
     const ROUNDS: usize = 200;
-    let (breaker, hand) = half_open(settings().probes(PROBES));
+    let (breaker, hand) = half_open_breaker(settings().probes(PROBES));
     let (start, end) = (Barrier::new(THREADS + 1), Barrier::new(THREADS + 1));
     let (passed, reported) = (AtomicU32::new(0), Barrier::new(THREADS + 1));
     let mut rounds = Vec::new();
@@ -233,7 +234,7 @@ fn threads_never_get_more_probes_than_places() {
             scope.spawn(|| {
                 for _ in 0..ROUNDS {
                     start.wait();
-                    let pass = breaker.try_pass().ok();
+                    let pass = breaker.try_acquire().ok();
                     passed.fetch_add(u32::from(pass.is_some()), Ordering::Relaxed);
                     end.wait();
                     // All fail, so that the next round is another half-open period.
@@ -259,15 +260,15 @@ fn threads_never_get_more_probes_than_places() {
 
 /// Places that come and go: never are more of them taken than there are.
 #[test]
-fn threads_never_hold_more_probes_than_places() {
+fn concurrent_probes_stay_within_limit() {
     const PROBES: u32 = 2;
-    let (breaker, _hand) = half_open(settings().probes(PROBES));
+    let (breaker, _hand) = half_open_breaker(settings().probes(PROBES));
     let (held, passed) = (AtomicU32::new(0), AtomicU32::new(0));
     thread::scope(|scope| {
         for _ in 0..16 {
             scope.spawn(|| {
                 for _ in 0..2_000 {
-                    if let Ok(pass) = breaker.try_pass() {
+                    if let Ok(pass) = breaker.try_acquire() {
                         assert!(held.fetch_add(1, Ordering::SeqCst) < PROBES);
                         passed.fetch_add(1, Ordering::Relaxed);
                         held.fetch_sub(1, Ordering::SeqCst);
@@ -283,45 +284,49 @@ fn threads_never_hold_more_probes_than_places() {
 
 /// No report is lost or counted twice, whichever way it takes.
 #[test]
-fn threads_lose_no_report() {
+fn concurrent_outcomes_are_all_counted() {
     for settings in [
-        BreakerSettings::builder().over_calls(100_000),
-        BreakerSettings::builder().over_time(SECOND),
-        BreakerSettings::builder().over_time(SECOND).slow_calls(Percent::FULL, SECOND),
+        BreakerSettings::builder().count_window(100_000),
+        BreakerSettings::builder().time_window(SECOND),
+        BreakerSettings::builder().time_window(SECOND).slow_calls(Percent::FULL, SECOND),
     ] {
         let (breaker, _hand) = breaker(settings);
-        breaker.metrics_only();
+        breaker.set_metrics_only();
         thread::scope(|scope| {
             for _ in 0..16 {
                 scope.spawn(|| {
                     for call in 0..1_000 {
-                        let report =
-                            [Report::Success, Report::Failure, Report::Ignored, Report::Success][call % 4];
-                        breaker.try_pass().unwrap().report(report);
+                        let report = [
+                            CallOutcome::Success,
+                            CallOutcome::Failure,
+                            CallOutcome::Ignored,
+                            CallOutcome::Success,
+                        ][call % 4];
+                        breaker.try_acquire().unwrap().record(report);
                     }
                 });
             }
         });
-        assert_eq!(failures(&breaker), (12_000, 4_000));
+        assert_eq!(failure_counts(&breaker), (12_000, 4_000));
     }
 }
 
 /// Successes that are counted beside the lock push out exactly as many failures.
 #[test]
-fn threads_lose_no_success_in_a_full_window() {
-    let (breaker, _hand) = breaker(BreakerSettings::builder().over_calls(10_000));
-    breaker.metrics_only();
-    (0..10_000).for_each(|_| breaker.try_pass().unwrap().fail());
+fn concurrent_successes_are_all_counted_in_full_window() {
+    let (breaker, _hand) = breaker(BreakerSettings::builder().count_window(10_000));
+    breaker.set_metrics_only();
+    (0..10_000).for_each(|_| breaker.try_acquire().unwrap().fail());
     for expected in [5_200, 400] {
         thread::scope(|scope| {
             for _ in 0..16 {
-                scope.spawn(|| (0..300).for_each(|_| breaker.try_pass().unwrap().succeed()));
+                scope.spawn(|| (0..300).for_each(|_| breaker.try_acquire().unwrap().succeed()));
             }
         });
-        assert_eq!(failures(&breaker), (10_000, expected));
+        assert_eq!(failure_counts(&breaker), (10_000, expected));
     }
-    (0..400).for_each(|_| breaker.try_pass().unwrap().succeed());
-    assert_eq!(failures(&breaker), (10_000, 0));
-    breaker.try_pass().unwrap().fail();
-    assert_eq!((failures(&breaker), breaker.snapshot().generation), ((10_000, 1), 1));
+    (0..400).for_each(|_| breaker.try_acquire().unwrap().succeed());
+    assert_eq!(failure_counts(&breaker), (10_000, 0));
+    breaker.try_acquire().unwrap().fail();
+    assert_eq!((failure_counts(&breaker), breaker.snapshot().generation), ((10_000, 1), 1));
 }

@@ -13,7 +13,7 @@ use crate::{
 };
 use std::sync::Arc;
 use tidegate_core::SettingError;
-use tidegate_rule::{RuleSettings, request::Address, site::SiteKey};
+use tidegate_rule::{RuleSettings, request::AddressKey, site::SiteKey};
 
 /// The keys of a rule that apply to a rule declared in code. `key` and `mode` do in part.
 const SUPPORTED_KEYS: [&str; 13] = [
@@ -68,7 +68,7 @@ fn code_rule_settings(rule: &RuleSpec) -> Result<RuleSettings, SettingError> {
     settings.breaker = rule.breaker.as_ref().map(breaker_settings).transpose()?.map(Arc::new);
     match &rule.key {
         KeySpec::All => {}
-        KeySpec::Part(KeyPart::Ip { bits: Address::PREFIX }) => settings.key = Some(SiteKey::Ip),
+        KeySpec::Part(KeyPart::Ip { bits: AddressKey::IPV6_PREFIX_BITS }) => settings.key = Some(SiteKey::Ip),
         KeySpec::Part(KeyPart::User) => settings.key = Some(SiteKey::User),
         _ => {
             let problem = "this key is found in requests, and a rule declared in code has none";
@@ -83,7 +83,7 @@ fn code_rule_settings(rule: &RuleSpec) -> Result<RuleSettings, SettingError> {
     }
     for key in RULE.present_keys(rule).filter(|key| !SUPPORTED_KEYS.contains(key)) {
         if IGNORED_KEYS.contains(&key) {
-            settings.unused.push(key);
+            settings.unused_keys.push(key);
         } else {
             let problem = format!("`{key}` applies to requests, and a rule declared in code has none");
             settings = settings.unsupported(key, SettingError::new(problem, "give it to a rule of its own"));

@@ -6,7 +6,7 @@ use super::{
 };
 use crate::matching::RequestView;
 use std::{fmt, ops::Range, time::Duration};
-use tidegate_rule::{Mode, PreparedCheck, Run, request::Head};
+use tidegate_rule::{Mode, PreparedCheck, RunMode, request::RequestHead};
 
 /// Which rules apply to each of some requests, and the keys of their limits.
 ///
@@ -87,7 +87,7 @@ impl DryRun {
     }
 
     /// What is done with the request, if it is denied.
-    pub fn refusal(&self, head: &dyn Head) -> Option<Box<PolicyRefusal>> {
+    pub fn refusal(&self, head: &dyn RequestHead) -> Option<Box<PolicyRefusal>> {
         self.state.refusal(head.header("accept"))
     }
 
@@ -141,10 +141,10 @@ impl PolicyGate {
     ///
     /// The steps are those of [`evaluate`](Self::evaluate), but nothing is waited for: a wait for a quota is reported as a delay,
     /// and a request that would wait for a slot is denied, since the time of its release is unknown.
-    pub fn dry_run(&self, head: &dyn Head, (prefetch, at): (&Prefetch, usize), dry_run: &mut DryRun) {
+    pub fn dry_run(&self, head: &dyn RequestHead, (prefetch, at): (&Prefetch, usize), dry_run: &mut DryRun) {
         let (rules, checks) = prefetch.get(at);
         dry_run.state.clear();
-        let pending = dry_run.state.evaluate(&self.inner, head, rules, Run::DryRun(checks));
+        let pending = dry_run.state.evaluate(&self.inner, head, rules, RunMode::DryRun(checks));
         debug_assert!(pending.is_none());
     }
 }

@@ -48,14 +48,14 @@ impl PolicyError {
 
     pub(super) fn from_settings_error(error: &SettingsError) -> Self {
         let (rule, at, problem, fix) = match error {
-            SettingsError::Unfit { rule, key, error } => {
+            SettingsError::InvalidRule { rule, key, error } => {
                 (Some(rule), vec![*key], error.problem().to_owned(), error.fix())
             }
             SettingsError::Rule { rule, error } => (Some(rule), vec!["quotas"], error.to_string(), ""),
             SettingsError::Store { name: Some(name), .. } => {
                 (None, vec!["stores", name], error.to_string(), "")
             }
-            SettingsError::Store { name: None, .. } | SettingsError::NoConnection => {
+            SettingsError::Store { name: None, .. } | SettingsError::NoConnector => {
                 (None, vec!["store"], error.to_string(), "")
             }
             _ => (None, Vec::new(), error.to_string(), ""),

@@ -17,12 +17,12 @@ use tidegate_access::AccessDecision;
 use tidegate_bandwidth::Bandwidth;
 use tidegate_core::{Decision, Micros, Quota};
 use tidegate_limiter::KeyId;
-use tidegate_overload::{Cause, Rejection, Report};
+use tidegate_overload::{CallError, CallOutcome, Rejection};
 use tidegate_rule::{
-    Answer, Evaluation, Fields, HeldSlots, LimitDecision, LimitOutcome, Limited, Limits, Mode, Pending, Rule,
-    Run, Verdict, add_wait,
-    request::{Head, Reply},
-    surface::{Barred, Guest, called},
+    Evaluation, HeaderStyle, LimitDecision, LimitOutcome, LimitSelection, Limited, Mode, PendingEvaluation,
+    RejectionResponse, RequestPermits, Rule, RunMode, Verdict, measure_wait,
+    middleware::{AccessDenied, AdmittedClient, classify_client},
+    request::{RequestHead, ResponseHead},
 };
 
 /// Whether a request is admitted.
@@ -116,7 +116,7 @@ pub enum DenyReason {
 
 impl PolicyGate {
     /// Evaluates all rules that apply to this request.
-    pub fn check(&self, head: &dyn Head) -> Evaluation<PolicyResult> {
+    pub fn check(&self, head: &dyn RequestHead) -> Evaluation<PolicyResult> {
         self.evaluate(&self.view_request(head))
     }
 
@@ -125,7 +125,7 @@ impl PolicyGate {
         let mut rules = Vec::new();
         self.inner.index.find(view, &mut rules);
         let mut state = EvaluationState::new(self);
-        match state.evaluate(&self.inner, view.head(), &rules, Run::Live) {
+        match state.evaluate(&self.inner, view.head(), &rules, RunMode::Live) {
             None => Evaluation::Ready(state.into_result(view.head().header("accept"))),
             Some(verdict) => Evaluation::Pending(state.wait(view.head(), verdict)),
         }
@@ -138,7 +138,7 @@ pub(super) struct EvaluationState {
     limits: Vec<usize>,
     /// Rules with guards, each with the class of the request.
     guarded: Vec<(usize, usize)>,
-    clients: Vec<(usize, Guest)>,
+    clients: Vec<(usize, AdmittedClient)>,
     pub(super) admission: PolicyAdmission,
     /// The rule that denies the request, and why.
     pub(super) denial: Option<(usize, RuleDenial)>,
@@ -147,7 +147,7 @@ pub(super) struct EvaluationState {
 /// Why a rule denies a request. The response is made of it only where it is sent.
 pub(super) enum RuleDenial {
     DuplicateKey,
-    Access(Box<Barred>),
+    Access(Box<AccessDenied>),
     Guard(GuardRejection),
     Limit(DenyReason),
 }
@@ -188,10 +188,10 @@ impl EvaluationState {
     pub(super) fn evaluate(
         &mut self,
         inner: &PolicyGateInner,
-        head: &dyn Head,
+        head: &dyn RequestHead,
         rules: &[usize],
-        run: Run<'_>,
-    ) -> Option<Pending<Verdict>> {
+        run: RunMode<'_>,
+    ) -> Option<PendingEvaluation<Verdict>> {
         for rule in rules {
             if let Err(denial) = self.check_access(inner, *rule, head) {
                 self.deny(*rule, denial);
@@ -203,7 +203,7 @@ impl EvaluationState {
             let Some(rule) = inner.rules.get(*place) else { continue };
             match rule.acquire_guards(*class, &mut self.admission.permits) {
                 Ok(()) => {}
-                Err(GuardRejection::MustWait) if matches!(run, Run::Live) => {
+                Err(GuardRejection::MustWait) if matches!(run, RunMode::Live) => {
                     is_queued = true;
                     break;
                 }
@@ -214,7 +214,7 @@ impl EvaluationState {
             }
         }
         let verdict = &mut self.admission.verdict;
-        match inner.gate.evaluate(head, Limits::At(&self.limits), run, verdict) {
+        match inner.gate.evaluate(head, LimitSelection::Indexes(&self.limits), run, verdict) {
             Some(pending) => Some(pending),
             None if is_queued => Some(Box::pin(ready(mem::take(verdict)))),
             None => {
@@ -229,7 +229,7 @@ impl EvaluationState {
         &mut self,
         inner: &PolicyGateInner,
         place: usize,
-        head: &dyn Head,
+        head: &dyn RequestHead,
     ) -> Result<(), RuleDenial> {
         let Some(rule) = inner.rules.get(place) else { return Ok(()) };
         if rule.refuses_duplicates(head) {
@@ -244,11 +244,11 @@ impl EvaluationState {
             return Ok(());
         }
         let mut result = RuleResult::Admitted;
-        match rule.request_access.as_ref().map(|door| door.knock(head)) {
+        match rule.request_access.as_ref().map(|door| door.check(head)) {
             Some(Err(barred)) if mode == Mode::Enforce => return Err(RuleDenial::Access(barred)),
             Some(Err(barred)) => result = RuleResult::Denied(RuleDenial::Access(barred).reason()),
             // No other limit of this rule applies.
-            Some(Ok(client)) if client.standing() == AccessDecision::Allowed => return Ok(()),
+            Some(Ok(client)) if client.decision() == AccessDecision::Allowed => return Ok(()),
             Some(Ok(client)) => self.clients.push((place, client)),
             None => {}
         }
@@ -281,14 +281,14 @@ impl EvaluationState {
     /// Applies the verdict of all quotas.
     fn apply_verdict(&mut self, inner: &PolicyGateInner) {
         let PolicyAdmission { verdict, permits, wait_time: waited, .. } = &mut self.admission;
-        *waited = waited.plus(verdict.waited());
+        *waited = waited.plus(verdict.wait_time());
         if let Some(denial) = verdict.denial() {
             // Every rule that denied counts it against its client.
             let denies = |rule: &usize| {
                 verdict.denials().any(|denial| inner.limit_rules.get(denial.limit) == Some(rule))
             };
             let denied = self.clients.drain(..).filter(|(rule, _)| denies(rule));
-            denied.for_each(|(_, client)| client.answered(Report::Failure));
+            denied.for_each(|(_, client)| client.record_response(CallOutcome::Failure));
             let owner = inner.limit_rules.get(denial.limit).copied().unwrap_or(usize::MAX);
             self.denial = Some((owner, RuleDenial::Limit(deny_reason(denial))));
             permits.clear();
@@ -296,7 +296,11 @@ impl EvaluationState {
     }
 
     /// Permits of guards are released while quotas are waited for: a wait is no work. Their own queue comes last.
-    fn wait(mut self, head: &dyn Head, verdict: Pending<Verdict>) -> Pending<PolicyResult> {
+    fn wait(
+        mut self,
+        head: &dyn RequestHead,
+        verdict: PendingEvaluation<Verdict>,
+    ) -> PendingEvaluation<PolicyResult> {
         let gate = self.admission.gate.clone();
         let accept = head.header("accept").map(<[u8]>::to_vec);
         let queue = |(place, class)| {
@@ -312,7 +316,7 @@ impl EvaluationState {
                 let Some(rule) = gate.inner.rules.get(place).filter(|_| self.denial.is_none()) else { break };
                 let PolicyAdmission { permits, wait_time: waited, .. } = &mut self.admission;
                 if let Err(stopped) =
-                    add_wait(waited, rule.acquire_guards_queued(class, queue.as_ref(), permits)).await
+                    measure_wait(waited, rule.acquire_guards_queued(class, queue.as_ref(), permits)).await
                 {
                     self.deny(place, RuleDenial::Guard(stopped));
                 }
@@ -358,15 +362,15 @@ impl RuleDenial {
         let mut name: Option<Arc<str>> = None;
         let (mut retry_after, mut decision) = (None, None);
         let default = match self {
-            Self::DuplicateKey => Answer::duplicate_key(),
+            Self::DuplicateKey => RejectionResponse::duplicate_key(),
             Self::Access(barred) => {
                 retry_after = barred.retry_after;
-                barred.answer.clone()
+                barred.response.clone()
             }
             Self::Guard(stopped) => {
                 let limited = stopped.to_limited(rule);
                 retry_after = limited.retry_after();
-                let answer = Answer::from(&limited);
+                let answer = RejectionResponse::from(&limited);
                 match answer.get("retry-after") {
                     Some(_) => answer,
                     None => answer.header("retry-after", "1"),
@@ -377,7 +381,7 @@ impl RuleDenial {
                 let denial = admission.verdict.denial();
                 name = denial.and_then(|denial| denial.rule(&inner.gate)).map(Rule::shared_name);
                 decision = denial.and_then(|denial| Some((*denial.decision()?, denial.quota(&inner.gate))));
-                inner.gate.answer_to(&admission.verdict)
+                inner.gate.rejection_response(&admission.verdict)
             }
         };
         Box::new(PolicyRefusal {
@@ -398,9 +402,9 @@ impl RuleDenial {
 impl GuardRejection {
     fn to_limited(self, rule: Option<&CompiledRule>) -> Limited {
         let cause = match self {
-            Self::Rejected(rejection) => Cause::Rejected(rejection),
-            Self::WaitFailed(refused) => Cause::Refused(refused),
-            Self::MustWait => Cause::Rejected(Rejection::Full),
+            Self::Rejected(rejection) => CallError::Rejected(rejection),
+            Self::WaitFailed(refused) => CallError::Refused(refused),
+            Self::MustWait => CallError::Rejected(Rejection::Full),
         };
         let message = rule.and_then(|rule| rule.source.message.as_deref()).map(Into::into);
         Limited::new(rule.map_or("", CompiledRule::name), cause).with_message(message)
@@ -477,13 +481,13 @@ impl PolicyAdmission {
 
     /// Writes the header fields of what is left; see [`Verdict::write_headers`].
     pub fn write_headers(&self, each: impl FnMut(&'static str, &str)) {
-        self.verdict.write_fields(&self.gate.inner.gate, each);
+        self.verdict.write_headers(&self.gate.inner.gate, each);
     }
 
     /// Which header fields describe what is left.
     #[inline]
-    pub fn header_style(&self) -> Fields {
-        self.gate.inner.gate.told()
+    pub fn header_style(&self) -> HeaderStyle {
+        self.gate.inner.gate.header_style()
     }
 
     /// The limits that decided.
@@ -503,7 +507,7 @@ impl PolicyAdmission {
 
     /// Whether anything is settled or released with the response.
     pub fn has_pending(&self) -> bool {
-        self.verdict.holds_anything() || !self.permits.is_empty()
+        self.verdict.has_hold() || !self.permits.is_empty()
     }
 
     /// Leaves the queues of a dry run: the wait is over.
@@ -513,15 +517,15 @@ impl PolicyAdmission {
 
     /// Reports the response to its guards, and settles what was reserved. The result holds its slots; drop it when the body
     /// has been sent.
-    pub fn settle(mut self, reply: &dyn Reply) -> HeldSlots {
-        let report = called(Some(reply));
+    pub fn settle(mut self, reply: &dyn ResponseHead) -> RequestPermits {
+        let report = classify_client(Some(reply));
         self.permits.drain(..).for_each(|permit| permit.report(report));
         self.verdict.settle(&self.gate.inner.gate, reply)
     }
 
     /// There was no response: reports a failure to its guards, and charges what was reserved.
     pub fn fail(mut self) {
-        self.permits.drain(..).for_each(|permit| permit.report(Report::Failure));
+        self.permits.drain(..).for_each(|permit| permit.report(CallOutcome::Failure));
     }
 }
 

@@ -15,14 +15,15 @@ use tidegate_bandwidth::{Bandwidth, KeyedBandwidth};
 use tidegate_core::{Micros, Percent, SettingError};
 use tidegate_limiter::{Clock, Semaphore, WaitError, Waiter};
 use tidegate_overload::{
-    AdaptiveLimit, Breaker, BreakerSettings, Guard as _, Pass, PriorityLimit, Rejection, Report,
-    adaptive::{Anchored, Bounds},
-    priority::{Arrival, Class},
+    AdaptiveLimit, Breaker, BreakerSettings, CallGuard as _, CallOutcome, CallPermit, PriorityLimit,
+    Rejection,
+    adaptive::{Bounds, LatencyTarget},
+    priority::{PriorityClass, PriorityRequest},
 };
 use tidegate_rule::{
-    KeyQueue, Mode, Queue, is_chosen,
-    request::{Head, Key, KeyValue, Missing, TrustedProxies},
-    surface::RequestAccess,
+    KeyQueue, LimitQueue, Mode, is_in_rollout,
+    middleware::RequestAccess,
+    request::{KeyValue, MissingKey, RequestHead, RequestKey, TrustedProxies},
 };
 
 /// A rule as it is asked.
@@ -35,11 +36,11 @@ pub(crate) struct CompiledRule {
     /// The expressions of its keys.
     pub(crate) expressions: Vec<Arc<CompiledExpression>>,
     /// What the policy names.
-    pub(crate) key: Key,
+    pub(crate) key: RequestKey,
     /// The same, and what requests without it are counted by.
-    pub(crate) counter_key: Key,
+    pub(crate) counter_key: RequestKey,
     /// What takes one value of a header, a cookie or a parameter: its key, its tiers, its cost, its priority.
-    pub(crate) single_value_keys: Vec<Key>,
+    pub(crate) single_value_keys: Vec<RequestKey>,
     /// Whether its key may hold a credential.
     pub(crate) has_credential: bool,
     pub(crate) proxies: TrustedProxies,
@@ -49,16 +50,16 @@ pub(crate) struct CompiledRule {
     pub(crate) adaptive: Option<InFlightLimit>,
     pub(crate) class: Option<Arc<IndexFn>>,
     /// Who may wait, where anybody may.
-    pub(crate) queue: Option<Queue>,
+    pub(crate) queue: Option<LimitQueue>,
     pub(crate) down: Option<Arc<KeyedBandwidth>>,
     pub(crate) up: Option<Arc<KeyedBandwidth>>,
 }
 
 /// A permit of a guard, which is reported how the call went.
 pub(crate) enum GuardPermit {
-    Breaker(Pass<Arc<Breaker>>),
-    Adaptive(Pass<Arc<AdaptiveLimit>>),
-    Priority(Pass<Arc<PriorityLimit>>),
+    Breaker(CallPermit<Arc<Breaker>>),
+    Adaptive(CallPermit<Arc<AdaptiveLimit>>),
+    Priority(CallPermit<Arc<PriorityLimit>>),
 }
 
 /// As many in flight as the upstream can take.
@@ -88,11 +89,11 @@ impl From<Rejection> for GuardRejection {
 }
 
 impl GuardPermit {
-    pub(crate) fn report(self, report: Report) {
+    pub(crate) fn report(self, report: CallOutcome) {
         match self {
-            Self::Breaker(pass) => pass.report(report),
-            Self::Adaptive(pass) => pass.report(report),
-            Self::Priority(pass) => pass.report(report),
+            Self::Breaker(pass) => pass.record(report),
+            Self::Adaptive(pass) => pass.record(report),
+            Self::Priority(pass) => pass.record(report),
         }
     }
 }
@@ -117,38 +118,38 @@ impl CompiledRule {
     }
 
     /// What it does with this request, apart from its quotas.
-    pub(crate) fn mode(&self, head: &dyn Head) -> Mode {
+    pub(crate) fn mode(&self, head: &dyn RequestHead) -> Mode {
         match &self.source.enforcement {
             RuleEnforcement::All(mode) => *mode,
             RuleEnforcement::Percent(share) => {
                 let is_chosen =
-                    self.key_of(head).is_some_and(|key| is_chosen(&self.source.name, &key, *share));
+                    self.key_of(head).is_some_and(|key| is_in_rollout(&self.source.name, &key, *share));
                 if is_chosen { Mode::Enforce } else { Mode::Shadow }
             }
         }
     }
 
-    pub(crate) fn key_of<'a>(&self, head: &'a dyn Head) -> Option<KeyValue<'a>> {
+    pub(crate) fn key_of<'a>(&self, head: &'a dyn RequestHead) -> Option<KeyValue<'a>> {
         match (self.counter_key.find(head), self.source.missing) {
-            (None, Missing::Share | Missing::Address) => Some(KeyValue::All),
+            (None, MissingKey::Shared | MissingKey::Address) => Some(KeyValue::All),
             (found, _) => found,
         }
     }
 
     /// Whether a request has several values where this rule takes one, and is refused for it.
-    pub(crate) fn refuses_duplicates(&self, head: &dyn Head) -> bool {
+    pub(crate) fn refuses_duplicates(&self, head: &dyn RequestHead) -> bool {
         self.single_value_keys.iter().any(|key| key.has_duplicates(head)) && self.mode(head) == Mode::Enforce
     }
 
     /// Whom a ban of this rule is for, by a request; `None` where that is not known.
-    pub(crate) fn ban_subject(&self, head: &dyn Head) -> Option<String> {
+    pub(crate) fn ban_subject(&self, head: &dyn RequestHead) -> Option<String> {
         let door = self.request_access.as_ref()?;
-        let address = || door.who(head).map(|address| address.to_string());
+        let address = || door.client_key(head).map(|address| address.to_string());
         door.ban_key(head).map(String::from).or_else(address)
     }
 
     /// The class of a request.
-    pub(crate) fn class_of(&self, head: &dyn Head) -> usize {
+    pub(crate) fn class_of(&self, head: &dyn RequestHead) -> usize {
         self.class.as_ref().map_or(NORMAL_CLASS, |class| class(head))
     }
 
@@ -159,14 +160,14 @@ impl CompiledRule {
         permits: &mut Vec<GuardPermit>,
     ) -> Result<(), GuardRejection> {
         if let Some(breaker) = &self.breaker {
-            permits.push(GuardPermit::Breaker(breaker.try_pass_owned()?));
+            permits.push(GuardPermit::Breaker(breaker.try_acquire_owned()?));
         }
         match &self.adaptive {
             None => {}
             Some(InFlightLimit::Priority(limit)) => {
-                permits.push(GuardPermit::Priority(limit.try_pass_owned(Arrival::of(class))?));
+                permits.push(GuardPermit::Priority(limit.try_acquire_owned(PriorityRequest::new(class))?));
             }
-            Some(InFlightLimit::Adaptive(limit)) => match limit.try_pass_owned() {
+            Some(InFlightLimit::Adaptive(limit)) => match limit.try_acquire_owned() {
                 Ok(pass) => permits.push(GuardPermit::Adaptive(pass)),
                 Err(rejection) if self.source.wait.is_zero() => return Err(rejection.into()),
                 Err(_) => return Err(GuardRejection::MustWait),
@@ -176,9 +177,9 @@ impl CompiledRule {
     }
 
     /// Where a request of this key waits, if it may.
-    pub(crate) fn key_queue(&self, head: &dyn Head) -> Option<KeyQueue> {
+    pub(crate) fn key_queue(&self, head: &dyn RequestHead) -> Option<KeyQueue> {
         let queue = self.queue.as_ref()?;
-        Some(queue.of_key(&self.key_of(head).unwrap_or(KeyValue::All)))
+        Some(queue.for_key(&self.key_of(head).unwrap_or(KeyValue::All)))
     }
 
     /// The same, standing in line where there is one.
@@ -191,19 +192,19 @@ impl CompiledRule {
         if let Some(InFlightLimit::Adaptive(limit)) =
             self.adaptive.as_ref().filter(|_| !self.source.wait.is_zero())
         {
-            let pass = match limit.try_pass_owned() {
+            let pass = match limit.try_acquire_owned() {
                 Ok(pass) => pass,
                 Err(_) => {
                     let _waiting =
                         queue.map(KeyQueue::enter).transpose().map_err(GuardRejection::WaitFailed)?;
                     let waiter = Waiter::new(1).deadline(self.source.wait).priority(class_priority(class));
-                    limit.pass_owned(waiter).await.map_err(GuardRejection::WaitFailed)?
+                    limit.acquire_owned(waiter).await.map_err(GuardRejection::WaitFailed)?
                 }
             };
             permits.push(GuardPermit::Adaptive(pass));
             // Asked last, so that no probe of it waits.
             if let Some(breaker) = &self.breaker {
-                permits.push(GuardPermit::Breaker(breaker.try_pass_owned()?));
+                permits.push(GuardPermit::Breaker(breaker.try_acquire_owned()?));
             }
             return Ok(());
         }
@@ -211,7 +212,7 @@ impl CompiledRule {
     }
 
     /// The byte rates of this request: what it is sent, and what it sends.
-    pub(crate) fn bandwidth(&self, head: &dyn Head) -> (Option<Bandwidth>, Option<Bandwidth>) {
+    pub(crate) fn bandwidth(&self, head: &dyn RequestHead) -> (Option<Bandwidth>, Option<Bandwidth>) {
         if self.down.is_none() && self.up.is_none() {
             return (None, None);
         }
@@ -261,7 +262,7 @@ impl RuleCompiler<'_> {
         let control = source.access.as_ref().map(|access| self.build_access_control(access)).transpose()?;
         let key = keys.compile(&source.key)?;
         let door = control.as_ref().map(|control| {
-            let access = RequestAccess::new(control.clone()).behind(self.proxies.clone());
+            let access = RequestAccess::new(control.clone()).trusted_proxies(self.proxies.clone());
             match can_ban_by_key(&source.key) {
                 true => access.ban_by(key.clone()),
                 false => access,
@@ -281,7 +282,7 @@ impl RuleCompiler<'_> {
             expressions: Vec::new(),
             proxies: self.proxies.clone(),
             counter_key: match source.missing {
-                Missing::Address if !is_always_present(&source.key) => key.clone().or(keys.client_key()),
+                MissingKey::Address if !is_always_present(&source.key) => key.clone().or(keys.client_key()),
                 _ => key.clone(),
             },
             key,
@@ -327,17 +328,17 @@ impl RuleCompiler<'_> {
     }
 
     /// Whoever waits stays in line.
-    fn build_queue(&mut self, spec: Option<&model::QueueSpec>) -> Queue {
+    fn build_queue(&mut self, spec: Option<&model::QueueSpec>) -> LimitQueue {
         let count = |number: u64| usize::try_from(number).unwrap_or(usize::MAX);
         let max_per_key = spec.map_or(DEFAULT_MAX_WAITERS, |queue| queue.max);
         let max_total =
             spec.and_then(|queue| queue.max_total).unwrap_or(max_per_key.max(DEFAULT_MAX_WAITERS));
         let (max_per_key, max_total) = (count(max_per_key), count(max_total));
         match self.previous.and_then(|rule| rule.queue.clone()) {
-            None => Queue::new(max_per_key, max_total),
+            None => LimitQueue::new(max_per_key, max_total),
             Some(queue) => {
                 let existing = queue.clone();
-                self.commits.push(Box::new(move || existing.change(max_per_key, max_total)));
+                self.commits.push(Box::new(move || existing.set_limits(max_per_key, max_total)));
                 queue
             }
         }
@@ -367,7 +368,7 @@ impl RuleCompiler<'_> {
         let (least, most) = (to_u32(terms.min.unwrap_or(1))?, to_u32(terms.max.unwrap_or(1_000))?);
         let initial = 20.clamp(least.min(most), most.max(least));
         let target = Micros::from(terms.target);
-        let controller = Anchored::new(target)?.bounds(Bounds::new(least, initial, most)?);
+        let controller = LatencyTarget::new(target)?.bounds(Bounds::new(least, initial, most)?);
         if has_queue {
             // The queue of the rule says who may wait.
             let mut slots = Semaphore::builder().max_waiters(usize::MAX);
@@ -376,8 +377,10 @@ impl RuleCompiler<'_> {
             }
             return AdaptiveLimit::with_slots(controller, slots).map(Arc::new).map(InFlightLimit::Adaptive);
         }
-        let classes: Result<Vec<_>, _> =
-            CLASSES.iter().map(|(name, share)| Ok(Class::new(*name, Percent::new(*share)?))).collect();
+        let classes: Result<Vec<_>, _> = CLASSES
+            .iter()
+            .map(|(name, share)| Ok(PriorityClass::new(*name, Percent::new(*share)?)))
+            .collect();
         let mut builder = PriorityLimit::builder(classes?);
         if let Some(clock) = self.clock {
             builder = builder.clock(clock.clone());
@@ -432,7 +435,7 @@ pub fn breaker_settings(terms: &BreakerSpec) -> Result<BreakerSettings, SettingE
         (None, None) => {}
     }
     if let Some(calls) = terms.window_size {
-        settings = settings.over_calls(to_u32(calls)?);
+        settings = settings.count_window(to_u32(calls)?);
     }
     if let Some(calls) = terms.min_calls {
         settings = settings.min_calls(calls);

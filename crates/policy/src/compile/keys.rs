@@ -14,8 +14,10 @@ use std::{
 use tidegate_core::SettingError;
 use tidegate_limiter::WaitPriority;
 use tidegate_rule::{
-    Charge,
-    request::{Address, Duplicates, Head, Key, KeyValue, Reply, TrustedProxies, key},
+    ChargePolicy,
+    request::{
+        AddressKey, DuplicateKeys, KeyValue, RequestHead, RequestKey, ResponseHead, TrustedProxies, key,
+    },
 };
 
 /// What keys of one rule are made from.
@@ -25,9 +27,9 @@ pub(crate) struct KeyCompiler<'a> {
     pub(crate) user: Option<&'a KeySpec>,
     pub(crate) matcher: &'a Matcher,
     /// What happens to requests with several values where one is taken.
-    pub(crate) duplicates: Duplicates,
+    pub(crate) duplicates: DuplicateKeys,
     /// What takes one value of a header, a cookie or a parameter.
-    pub(crate) single_value_keys: RefCell<Vec<Key>>,
+    pub(crate) single_value_keys: RefCell<Vec<RequestKey>>,
     /// The expressions of its keys, which count what they cannot work out.
     pub(crate) expressions: RefCell<Vec<Arc<CompiledExpression>>>,
 }
@@ -37,16 +39,20 @@ pub(crate) const CLASSES: [(&str, f64); 4] =
     [("critical", 20.0), ("high", 20.0), ("normal", 20.0), ("low", 5.0)];
 
 impl KeyCompiler<'_> {
-    pub(crate) fn compile(&self, spec: &KeySpec) -> Result<Key, SettingError> {
+    pub(crate) fn compile(&self, spec: &KeySpec) -> Result<RequestKey, SettingError> {
         match spec {
             KeySpec::All => Ok(key::all()),
             KeySpec::Part(part) => self.compile_part(part),
-            KeySpec::Composite(parts) => self.compile_all(parts, Key::and),
-            KeySpec::First(parts) => self.compile_all(parts, Key::or),
+            KeySpec::Composite(parts) => self.compile_all(parts, RequestKey::and),
+            KeySpec::First(parts) => self.compile_all(parts, RequestKey::or),
         }
     }
 
-    fn compile_all(&self, parts: &[KeySpec], join: fn(Key, Key) -> Key) -> Result<Key, SettingError> {
+    fn compile_all(
+        &self,
+        parts: &[KeySpec],
+        join: fn(RequestKey, RequestKey) -> RequestKey,
+    ) -> Result<RequestKey, SettingError> {
         let mut keys = parts.iter().map(|part| self.compile(part));
         match keys.next() {
             None => Ok(key::all()),
@@ -54,7 +60,7 @@ impl KeyCompiler<'_> {
         }
     }
 
-    fn compile_part(&self, part: &KeyPart) -> Result<Key, SettingError> {
+    fn compile_part(&self, part: &KeyPart) -> Result<RequestKey, SettingError> {
         let matcher = self.matcher.clone();
         Ok(match part {
             KeyPart::Ip { bits } => self.client_key().ipv6_prefix(*bits),
@@ -64,11 +70,11 @@ impl KeyCompiler<'_> {
             KeyPart::Path => key::path(),
             KeyPart::Request => {
                 let count = AtomicU64::new(0);
-                key::by(move |_| Some(KeyValue::Number(count.fetch_add(1, Ordering::Relaxed))))
+                key::custom(move |_| Some(KeyValue::Number(count.fetch_add(1, Ordering::Relaxed))))
             }
             KeyPart::Route => {
                 let proxies = self.proxies.clone();
-                key::by(move |head| {
+                key::custom(move |head| {
                     let route =
                         matcher.matching_path(&RequestView::new(head, &proxies))?.pattern().to_owned();
                     Some(KeyValue::from(route))
@@ -83,7 +89,7 @@ impl KeyCompiler<'_> {
                     return Err(SettingError::new(format!("no path has a `{name}` to be captured"), fix));
                 }
                 let (name, proxies): (Arc<str>, _) = (name.as_str().into(), self.proxies.clone());
-                key::by(move |head| {
+                key::custom(move |head| {
                     let view = RequestView::new(head, &proxies);
                     matcher.capture(&name, &view).map(|value| KeyValue::from_bytes(value.to_vec()))
                 })
@@ -92,13 +98,13 @@ impl KeyCompiler<'_> {
                 let expression = Arc::new(CompiledExpression::new(expression, ExpressionPurpose::Key)?);
                 let proxies = self.proxies.clone();
                 self.expressions.borrow_mut().push(expression.clone());
-                key::by(move |head| expression.evaluate_key(&RequestView::new(head, &proxies)))
+                key::custom(move |head| expression.evaluate_key(&RequestView::new(head, &proxies)))
             }
         })
     }
 
     /// The address of the client.
-    pub(crate) fn client_key(&self) -> Key {
+    pub(crate) fn client_key(&self) -> RequestKey {
         // Quicker, and the same where nobody is trusted to say otherwise.
         match self.is_direct {
             true => key::peer(),
@@ -106,13 +112,13 @@ impl KeyCompiler<'_> {
         }
     }
 
-    fn add_single_value_key(&self, key: Key) -> Key {
+    fn add_single_value_key(&self, key: RequestKey) -> RequestKey {
         let key = key.duplicates(self.duplicates);
         self.single_value_keys.borrow_mut().push(key.clone());
         key
     }
 
-    fn user_key(&self) -> Result<Key, SettingError> {
+    fn user_key(&self) -> Result<RequestKey, SettingError> {
         let spec = self.user.ok_or_else(|| {
             SettingError::new(
                 "nothing says who the user is",
@@ -178,28 +184,28 @@ impl KeyCompiler<'_> {
 }
 
 /// A number that depends on the request.
-pub(crate) type CostFn = dyn Fn(&dyn Head) -> u64 + Send + Sync;
+pub(crate) type CostFn = dyn Fn(&dyn RequestHead) -> u64 + Send + Sync;
 /// A place that depends on the request.
-pub(crate) type IndexFn = dyn Fn(&dyn Head) -> usize + Send + Sync;
+pub(crate) type IndexFn = dyn Fn(&dyn RequestHead) -> usize + Send + Sync;
 
 /// Who goes first in a line: the more important.
 pub(crate) fn class_priority(class: usize) -> WaitPriority {
     WaitPriority(u8::try_from(CLASSES.len().saturating_sub(class)).unwrap_or(0))
 }
 
-pub(crate) fn compile_charge(charge: &model::ChargeSpec) -> Charge {
+pub(crate) fn compile_charge(charge: &model::ChargeSpec) -> ChargePolicy {
     match charge {
         model::ChargeSpec::If(dues) => {
             let dues = dues.clone();
-            Charge::only_if(move |reply: &dyn Reply| matches_status(&dues, reply.status()))
+            ChargePolicy::only_if(move |reply: &dyn ResponseHead| matches_status(&dues, reply.status()))
         }
         model::ChargeSpec::Unless(dues) => {
             let dues = dues.clone();
-            Charge::refund_if(move |reply: &dyn Reply| matches_status(&dues, reply.status()))
+            ChargePolicy::refund_if(move |reply: &dyn ResponseHead| matches_status(&dues, reply.status()))
         }
         model::ChargeSpec::Header(name) => {
             let name = name.clone();
-            Charge::actual(move |reply: &dyn Reply| {
+            ChargePolicy::actual(move |reply: &dyn ResponseHead| {
                 str::from_utf8(reply.header(&name)?).ok()?.trim().parse().ok()
             })
         }
@@ -258,7 +264,7 @@ pub(crate) fn is_always_present(key: &KeySpec) -> bool {
 /// Whether a ban follows this key. A ban of a `path` would be for everybody there, so it follows the address, as that of an `ip`
 /// does.
 pub(crate) fn can_ban_by_key(key: &KeySpec) -> bool {
-    *key != KeySpec::Part(KeyPart::Ip { bits: Address::PREFIX }) && identifies_client(key)
+    *key != KeySpec::Part(KeyPart::Ip { bits: AddressKey::IPV6_PREFIX_BITS }) && identifies_client(key)
 }
 
 fn identifies_client(key: &KeySpec) -> bool {

@@ -9,7 +9,7 @@ use std::sync::{
 };
 use tidegate_core::{Micros, SettingError};
 use tidegate_limiter::Clock;
-use tidegate_rule::{Evaluation, request::Head};
+use tidegate_rule::{Evaluation, request::RequestHead};
 
 /// The policy that is in force now, to be replaced while requests come in.
 ///
@@ -53,7 +53,7 @@ impl LivePolicy {
 
     /// Evaluates what is in force now. Its schedules have followed the time, without a call of
     /// [`PolicyGate::update_schedules`].
-    pub fn check(&self, head: &dyn Head) -> Evaluation<PolicyResult> {
+    pub fn check(&self, head: &dyn RequestHead) -> Evaluation<PolicyResult> {
         let gate = self.current.load();
         if gate.has_schedules() {
             self.update_schedules(&gate);

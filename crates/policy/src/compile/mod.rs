@@ -46,10 +46,10 @@ use std::{
 };
 use tidegate_core::{Ratio, SettingError};
 use tidegate_limiter::{Clock, Limiter};
-use tidegate_overload::{LoadMonitor, Scaled, load::Scalable as _};
+use tidegate_overload::{LoadMonitor, ScaledLimit, load::Scalable as _};
 use tidegate_rule::{
     Gate, Rules, StoreAddress,
-    request::{Head, Key, KeyValue, TrustedProxies},
+    request::{KeyValue, RequestHead, RequestKey, TrustedProxies},
 };
 
 /// Makes gates of policies: where their rules are, and what names in a policy start from.
@@ -125,7 +125,7 @@ impl Compiler {
             paused.disarm();
         }
         made.commits.into_iter().for_each(|commit| commit());
-        let gate = Gate::new(limits).fields(policy.headers);
+        let gate = Gate::new(limits).with_header_style(policy.headers);
         let limited = made.rules.iter().enumerate().filter(|(_, rule)| rule.limit.is_some());
         let inner = PolicyGateInner {
             gate,
@@ -172,9 +172,9 @@ pub(crate) struct PolicyGateInner {
     lists: Lists,
     /// What schedules follow; `None` where there are none.
     monitor: Option<LoadMonitor>,
-    user: Option<Key>,
+    user: Option<RequestKey>,
     is_user_credential: bool,
-    scaled_limiters: Mutex<Vec<Scaled<Limiter>>>,
+    scaled_limiters: Mutex<Vec<ScaledLimit<Limiter>>>,
 }
 
 /// A part of a policy that has expressions.
@@ -202,7 +202,7 @@ impl PolicyGate {
     }
 
     /// Where a request goes: the first route that matches.
-    pub fn find_route(&self, head: &dyn Head) -> Option<&RouteSpec> {
+    pub fn find_route(&self, head: &dyn RequestHead) -> Option<&RouteSpec> {
         self.find_route_index(&self.view_request(head)).and_then(|place| self.inner.routes.get(place))
     }
 
@@ -225,7 +225,7 @@ impl PolicyGate {
     }
 
     /// A request as this policy sees it. What rules and routes look at is worked out once.
-    pub fn view_request<'a>(&'a self, head: &'a dyn Head) -> RequestView<'a> {
+    pub fn view_request<'a>(&'a self, head: &'a dyn RequestHead) -> RequestView<'a> {
         RequestView::new(head, &self.inner.proxies)
     }
 
@@ -240,7 +240,7 @@ impl PolicyGate {
     }
 
     /// The name of the user of a request, where the policy says where it is found.
-    pub fn user_of<'a>(&self, head: &'a dyn Head) -> Option<KeyValue<'a>> {
+    pub fn user_of<'a>(&self, head: &'a dyn RequestHead) -> Option<KeyValue<'a>> {
         self.inner.user.as_ref()?.find(head)
     }
 
@@ -302,7 +302,10 @@ impl PolicyGate {
             if let (Some(schedule), Some(limiter)) = (&rule.source.schedule, limiter) {
                 // That its quotas can be multiplied was tried before.
                 scaled.extend(
-                    Scaled::builder(Arc::new(limiter)).by_schedule(schedule.clone()).follow(monitor).ok(),
+                    ScaledLimit::builder(Arc::new(limiter))
+                        .with_schedule(schedule.clone())
+                        .start(monitor)
+                        .ok(),
                 );
             }
         }
@@ -354,7 +357,7 @@ pub fn check_with_stores(
     let default = policy.stores.default.iter().map(|address| (vec!["store"], address));
     let named = policy.stores.named.iter().map(|(name, address)| (vec!["stores", name], address));
     for (at, address) in default.chain(named) {
-        let address = StoreAddress::expanded(address, &|name| env::var(name).ok());
+        let address = StoreAddress::parse_expanded(address, &|name| env::var(name).ok());
         if let Ok(StoreAddress::Url(url)) = address
             && let Err(problem) = connects(&url)
         {

@@ -10,8 +10,8 @@ use tidegate_core::{AlgorithmKind, SettingError, suggest};
 use tidegate_rule::{
     Mode, RequestLimit, Rule,
     request::{
-        Address, KeyValue,
-        key::{LONGEST, host_name},
+        AddressKey, KeyValue,
+        key::{MAX_KEY_BYTES, normalize_host},
     },
 };
 
@@ -27,7 +27,7 @@ pub struct NamedRule<'a> {
 /// By the name of a rule with quotas, its place, and what its keys look like.
 pub(super) type RuleNames = HashMap<String, (usize, KeyForm), RandomState>;
 
-/// What the keys of a rule look like, put together as [`tidegate_rule::request::Key`] is.
+/// What the keys of a rule look like, put together as [`tidegate_rule::request::RequestKey`] is.
 #[derive(Clone, Debug, PartialEq)]
 pub(super) enum KeyForm {
     All,
@@ -85,7 +85,7 @@ impl<'a> NamedRule<'a> {
     /// What it does with what it decides for this key.
     pub fn mode_for(&self, key: &KeyValue<'_>) -> Mode {
         match self.rule().mode() {
-            Mode::Enforce if !self.limit.chooses(key) => Mode::Shadow,
+            Mode::Enforce if !self.limit.is_enforced_for(key) => Mode::Shadow,
             mode => mode,
         }
     }
@@ -105,8 +105,10 @@ impl<'a> NamedRule<'a> {
     /// several choices, and nothing where all are counted together.
     pub fn parse_key<'g>(&self, json: Option<&'g JsonValue<'_>>) -> Result<KeyValue<'g>, SettingError> {
         let key = self.key_form.parse(json.unwrap_or(&JsonValue::Null))?;
-        match key_len(&key) > LONGEST {
-            true => Err(SettingError::new("the key is too long", format!("give {LONGEST} bytes at most"))),
+        match key_len(&key) > MAX_KEY_BYTES {
+            true => {
+                Err(SettingError::new("the key is too long", format!("give {MAX_KEY_BYTES} bytes at most")))
+            }
             false => Ok(key),
         }
     }
@@ -208,11 +210,11 @@ impl KeyForm {
                     let problem = format!("`{}` is not an address", truncate(&text));
                     SettingError::new(problem, "write one, as in `192.0.2.1` or `2001:db8::1`")
                 })?;
-                Ok(KeyValue::Address(Address::of_prefix(address.to_canonical(), *bits)))
+                Ok(KeyValue::Address(AddressKey::with_prefix(address.to_canonical(), *bits)))
             }
             Self::Host => {
                 let text = require_text(json, "a host")?;
-                let host = host_name(&text).map(Cow::into_owned);
+                let host = normalize_host(&text).map(Cow::into_owned);
                 let missing =
                     || SettingError::new("there is no host in it", "write one, as in `example.com`");
                 Ok(KeyValue::Text(host.ok_or_else(missing)?.into()))
@@ -266,7 +268,7 @@ fn parse_choice<'g>(
     let key = form.parse(json)?;
     Ok(match u8::try_from(place) {
         Ok(0) | Err(_) => key,
-        Ok(place) => KeyValue::Instead(place, Box::new(key)),
+        Ok(place) => KeyValue::Fallback(place, Box::new(key)),
     })
 }
 
@@ -297,7 +299,7 @@ fn key_len(key: &KeyValue<'_>) -> usize {
     match key {
         KeyValue::Text(text) => text.len(),
         KeyValue::Joined(parts) => parts.iter().map(key_len).sum(),
-        KeyValue::Instead(_, key) => key_len(key),
+        KeyValue::Fallback(_, key) => key_len(key),
         _ => 0,
     }
 }

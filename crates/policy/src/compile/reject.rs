@@ -5,13 +5,13 @@ use crate::{
     model::{Fallback, OnLimit, Reject, Respond},
 };
 use std::sync::Arc;
-use tidegate_rule::Answer;
+use tidegate_rule::RejectionResponse;
 
 /// What is done with a denied request.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum RejectAction {
     /// It is answered so.
-    Response(Answer),
+    Response(RejectionResponse),
     /// This upstream answers it.
     Upstream(Arc<str>),
     /// Its connection is closed without an answer; in HTTP/2, its stream is.
@@ -20,16 +20,17 @@ pub enum RejectAction {
 
 impl RejectAction {
     /// What a rule says, where `usual` would be answered if it said nothing to a client that accepts this.
-    pub(crate) fn for_rule(on_limit: &OnLimit, default: Answer, accept: Option<&[u8]>) -> Self {
+    pub(crate) fn for_rule(on_limit: &OnLimit, default: RejectionResponse, accept: Option<&[u8]>) -> Self {
         match on_limit {
             OnLimit::Reject(reject) => Self::Response(build_rejection(reject, default, accept)),
             OnLimit::Redirect { location, status } => {
-                Self::Response(Answer::new(*status).header("location", location.as_str()))
+                Self::Response(RejectionResponse::new(*status).header("location", location.as_str()))
             }
             OnLimit::Fallback(Fallback::Body { status, headers, body }) => {
-                let answer = Answer::new(*status).text(body.as_str());
-                let add =
-                    |answer: Answer, (name, value): (&String, &String)| answer.header(name, value.as_str());
+                let answer = RejectionResponse::new(*status).text(body.as_str());
+                let add = |answer: RejectionResponse, (name, value): (&String, &String)| {
+                    answer.header(name, value.as_str())
+                };
                 Self::Response(headers.iter().fold(answer, add))
             }
             OnLimit::Fallback(Fallback::Upstream(name)) => Self::Upstream(name.as_str().into()),
@@ -42,16 +43,17 @@ impl RejectAction {
         match respond {
             Respond::Status { status, headers, body } => {
                 let answer = match body.is_empty() {
-                    true => Answer::new(*status),
-                    false => Answer::new(*status).text(body.as_str()),
+                    true => RejectionResponse::new(*status),
+                    false => RejectionResponse::new(*status).text(body.as_str()),
                 };
-                let add =
-                    |answer: Answer, (name, value): (&String, &String)| answer.header(name, value.as_str());
+                let add = |answer: RejectionResponse, (name, value): (&String, &String)| {
+                    answer.header(name, value.as_str())
+                };
                 Self::Response(headers.iter().fold(answer, add))
             }
-            Respond::Redirect { location, status } => {
-                Self::Response(Answer::new(*status).header("location", expand_location(location, view)))
-            }
+            Respond::Redirect { location, status } => Self::Response(
+                RejectionResponse::new(*status).header("location", expand_location(location, view)),
+            ),
             Respond::Drop => Self::Drop,
         }
     }
@@ -81,7 +83,7 @@ fn expand_location(location: &str, view: &RequestView<'_>) -> String {
     text + rest
 }
 
-fn build_rejection(reject: &Reject, default: Answer, accept: Option<&[u8]>) -> Answer {
+fn build_rejection(reject: &Reject, default: RejectionResponse, accept: Option<&[u8]>) -> RejectionResponse {
     let mut answer = match reject.status {
         Some(status) => default.status(status),
         None => default,
@@ -89,7 +91,7 @@ fn build_rejection(reject: &Reject, default: Answer, accept: Option<&[u8]>) -> A
     let chosen = reject.bodies.iter().find(|(kind, _)| accepts(accept, kind));
     answer = match (chosen, &reject.body) {
         (Some((kind, body)), _) => {
-            Answer { body: body.clone(), ..answer.header("content-type", kind.as_str()) }
+            RejectionResponse { body: body.clone(), ..answer.header("content-type", kind.as_str()) }
         }
         (None, Some(body)) => answer.text(body.as_str()),
         (None, None) => answer,

@@ -19,8 +19,8 @@ use std::{cell::RefCell, env, sync::Arc};
 use tidegate_core::{Quota, SettingError};
 use tidegate_overload::{LoadMonitor, Schedule};
 use tidegate_rule::{
-    Declaration, RequestLimit, RuleSettings, Settings, StoreAddress,
-    request::{Duplicates, Head, Key as RequestKey, TrustedProxies},
+    RequestLimit, RuleConfig, RuleSettings, Settings, StoreAddress,
+    request::{DuplicateKeys, RequestHead, RequestKey, TrustedProxies},
 };
 
 /// All that a policy was made into, before anything is changed.
@@ -31,7 +31,7 @@ pub(crate) struct CompiledPolicy {
     pub(crate) route_index: RuleIndex,
     pub(crate) proxies: TrustedProxies,
     pub(super) lists: Lists,
-    pub(super) declarations: Vec<Declaration>,
+    pub(super) declarations: Vec<RuleConfig>,
     pub(super) settings: Settings,
     pub(super) commits: Vec<Box<dyn FnOnce()>>,
     pub(super) monitor: Option<LoadMonitor>,
@@ -133,7 +133,7 @@ fn compile_user_key(
         is_direct: policy.trusted_proxies.is_empty(),
         user: Some(spec),
         matcher: &matcher,
-        duplicates: Duplicates::default(),
+        duplicates: DuplicateKeys::default(),
         single_value_keys: RefCell::default(),
         expressions: RefCell::default(),
     };
@@ -149,12 +149,12 @@ pub(crate) struct RuleLimiting {
 
 impl RuleLimiting {
     /// What this request costs.
-    pub(crate) fn cost_of(&self, head: &dyn Head) -> u64 {
+    pub(crate) fn cost_of(&self, head: &dyn RequestHead) -> u64 {
         self.cost.as_ref().map_or(1, |cost| cost(head))
     }
 
     /// The place of this request's tier, if there are tiers.
-    pub(crate) fn tier_of(&self, head: &dyn Head) -> Option<usize> {
+    pub(crate) fn tier_of(&self, head: &dyn RequestHead) -> Option<usize> {
         self.tier.as_ref().map(|tier| tier(head))
     }
 }
@@ -174,7 +174,8 @@ fn build_limit(declared: tidegate_rule::Rule, rule: &CompiledRule, limiting: &Ru
     let mut limit = RequestLimit::new(declared).key(rule.counter_key.clone()).missing(source.missing);
     if !rule.matcher.is_unconditional() {
         let (matcher, proxies) = (rule.matcher.clone(), rule.proxies.clone());
-        limit = limit.when(move |head| matcher.matches(&crate::matching::RequestView::new(head, &proxies)));
+        limit =
+            limit.condition(move |head| matcher.matches(&crate::matching::RequestView::new(head, &proxies)));
     }
     if let Some(cost) = limiting.cost.clone() {
         limit = limit.cost(move |head| cost(head));
@@ -193,7 +194,7 @@ fn build_limit(declared: tidegate_rule::Rule, rule: &CompiledRule, limiting: &Ru
     }
     match source.enforcement {
         RuleEnforcement::All(_) => limit,
-        RuleEnforcement::Percent(share) => limit.enforced_for(share),
+        RuleEnforcement::Percent(share) => limit.rollout(share),
     }
 }
 
@@ -202,8 +203,8 @@ fn declare_limit(
     source: &RuleSpec,
     memory: u64,
     keys: &KeyCompiler<'_>,
-) -> Result<Option<(Declaration, RuleLimiting)>, SettingError> {
-    let mut declaration = Declaration::of(source.name.clone());
+) -> Result<Option<(RuleConfig, RuleLimiting)>, SettingError> {
+    let mut declaration = RuleConfig::new(source.name.clone());
     let mut limiting = RuleLimiting { cost: keys.compile_cost(&source.cost)?, tier: None, class: None };
     let quotas = match &source.quotas {
         Quotas::All(quotas) if quotas.is_empty() => return Ok(None),
@@ -238,7 +239,7 @@ fn declare_limit(
         declaration = declaration.capacity(capacity);
     }
     // The queue of the rule says who may wait, and may be changed.
-    declaration = declaration.places(usize::MAX).carry_over(source.carry_over);
+    declaration = declaration.max_waiters(usize::MAX).carry_over(source.carry_over);
     if let Some(message) = &source.message {
         declaration = declaration.message(message.as_str());
     }
@@ -273,13 +274,13 @@ pub(super) fn build_settings(
     let variable = |name: &str| env::var(name).ok();
     let stores = &policy.stores;
     let mut settings = Settings::new();
-    match stores.default.as_deref().map(|text| StoreAddress::expanded(text, &variable)) {
-        Some(Ok(StoreAddress::Url(url))) => settings = settings.store_at(url),
+    match stores.default.as_deref().map(|text| StoreAddress::parse_expanded(text, &variable)) {
+        Some(Ok(StoreAddress::Url(url))) => settings = settings.store_url(url),
         Some(Err(error)) => problems.add_at(&["store"], &error),
         Some(Ok(_)) | None => {}
     }
     for (name, address) in &stores.named {
-        match StoreAddress::expanded(address, &variable) {
+        match StoreAddress::parse_expanded(address, &variable) {
             Ok(address) => settings = settings.named_store(name, address),
             Err(error) => problems.add_at(&["stores", name], &error),
         }

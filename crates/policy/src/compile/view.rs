@@ -8,7 +8,7 @@ use tidegate_limiter::{KeyId, Limiter};
 use tidegate_overload::BreakerSnapshot;
 use tidegate_rule::{
     Mode, RequestLimit,
-    request::{Head, KeyValue},
+    request::{KeyValue, RequestHead},
 };
 
 /// A rule in force, as it is at this moment.
@@ -41,26 +41,26 @@ impl PolicyGate {
     }
 
     /// The key of a request for the rule at this index, or the client that its lists check; `None` if it has no such key.
-    pub fn key_at<'a>(&self, rule: usize, head: &'a dyn Head) -> Option<KeyValue<'a>> {
+    pub fn key_at<'a>(&self, rule: usize, head: &'a dyn RequestHead) -> Option<KeyValue<'a>> {
         let rule = self.inner.rules.get(rule)?;
         match &rule.request_access {
-            Some(door) if rule.limit.is_none() => door.who(head),
+            Some(door) if rule.limit.is_none() => door.client_key(head),
             _ => rule.key_of(head),
         }
     }
 
     /// Identifies the key of a request in the limiter of the rule at this index; `None` where it counts nothing in memory.
-    pub fn key_id_at(&self, rule: usize, head: &dyn Head) -> Option<KeyId> {
-        self.inner.gate.mark_at(self.inner.rules.get(rule)?.limit?, head)
+    pub fn key_id_at(&self, rule: usize, head: &dyn RequestHead) -> Option<KeyId> {
+        self.inner.gate.key_id_at(self.inner.rules.get(rule)?.limit?, head)
     }
 
     /// Identifies the key of all requests together in the rule at this index, where it counts in memory.
     pub fn key_id_of_all(&self, rule: usize) -> Option<KeyId> {
-        self.inner.gate.mark_of_all(self.inner.rules.get(rule)?.limit?)
+        self.inner.gate.global_key_id(self.inner.rules.get(rule)?.limit?)
     }
 
     /// Whether the request has the key of the rule at this index, and is not only counted with all others that lack it.
-    pub fn has_key(&self, rule: usize, head: &dyn Head) -> bool {
+    pub fn has_key(&self, rule: usize, head: &dyn RequestHead) -> bool {
         self.inner.rules.get(rule).is_some_and(|rule| rule.key.find(head).is_some())
     }
 
@@ -80,7 +80,7 @@ impl PolicyGate {
 
     /// Whether the duration of requests matters to one of its rules.
     pub fn has_in_flight_limits(&self) -> bool {
-        self.inner.gate.counts_in_flight() || self.inner.rules.iter().any(|rule| rule.adaptive.is_some())
+        self.inner.gate.has_concurrency_limit() || self.inner.rules.iter().any(|rule| rule.adaptive.is_some())
     }
 }
 
@@ -124,7 +124,7 @@ impl<'a> RuleView<'a> {
 
     /// How many wait for their turn; `None` where nobody may.
     pub fn waiting(&self) -> Option<usize> {
-        self.rule.queue.as_ref().map(tidegate_rule::Queue::waiting)
+        self.rule.queue.as_ref().map(tidegate_rule::LimitQueue::waiter_count)
     }
 
     /// Its breaker; `None` where it has none.
@@ -150,7 +150,7 @@ impl<'a> RuleView<'a> {
     }
 
     /// For whom a request is counted.
-    pub fn key_for<'h>(&self, head: &'h dyn Head) -> Option<KeyValue<'h>> {
+    pub fn key_for<'h>(&self, head: &'h dyn RequestHead) -> Option<KeyValue<'h>> {
         self.rule.key_of(head)
     }
 
@@ -160,7 +160,7 @@ impl<'a> RuleView<'a> {
     }
 
     /// What a request costs.
-    pub fn cost_of(&self, head: &dyn Head) -> u64 {
+    pub fn cost_of(&self, head: &dyn RequestHead) -> u64 {
         self.rule.limiting.as_ref().map_or(1, |limiting| limiting.cost_of(head))
     }
 }

@@ -10,7 +10,7 @@ use crate::{
 };
 use tidegate_core::{AlgorithmKind, CarryOver, Quota};
 use tidegate_limiter::Overflow;
-use tidegate_rule::{Mode, request::Missing};
+use tidegate_rule::{Mode, request::MissingKey};
 
 /// A key without effect: where, why, and what to do about it.
 pub(super) struct IneffectiveKey {
@@ -89,7 +89,7 @@ pub(super) fn find_ineffective_keys(policy: &Policy, rule: &RuleSpec) -> Vec<Ine
         let reason = "`overflow: share` has no effect on a number at once: new keys are denied".to_owned();
         add("overflow", reason, "write `overflow: deny`, or leave it out");
     }
-    if rule.missing != Missing::default() && is_always_present(&rule.key) {
+    if rule.missing != MissingKey::default() && is_always_present(&rule.key) {
         let reason = "`missing` has no effect: every request has this key".to_owned();
         add("missing", reason, "leave it out");
     }

@@ -15,7 +15,7 @@ use cover::{are_disjoint, covers};
 use std::{collections::BTreeMap, fmt, mem};
 use tidegate_core::{AlgorithmKind, Demand, Micros, Outcome, Quota, Retry, suggest};
 use tidegate_limiter::{Capacity, FailureMode};
-use tidegate_rule::{Mode, request::Missing};
+use tidegate_rule::{Mode, request::MissingKey};
 
 /// A likely mistake: where, why, and what to do about it.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -295,7 +295,7 @@ fn key_covers(outer: &RuleSpec, inner: &RuleSpec) -> bool {
     let inner_parts = parts(&inner.key);
     // Requests without a key may be counted by address, which `inner` may put together differently.
     let is_same = || outer.key == inner.key && outer.missing == inner.missing;
-    (outer.missing == Missing::Share || is_always_present(&outer.key) || is_same())
+    (outer.missing == MissingKey::Shared || is_always_present(&outer.key) || is_same())
         && parts(&outer.key).iter().all(|part| inner_parts.contains(part))
 }
 

@@ -22,7 +22,7 @@ use std::{
     thread,
 };
 use tidegate_core::SettingError;
-use tidegate_rule::request::{KeyValue, each_cookie, each_query};
+use tidegate_rule::request::{KeyValue, for_each_cookie, for_each_query};
 
 /// An expression that can be asked.
 ///
@@ -376,12 +376,12 @@ impl ExpressionInputs {
         table("headers", &self.headers, &|name| head.header(name).map(<[u8]>::trim_ascii).map(lossy));
         table("query", &self.queries, &|name| {
             let mut first = None;
-            each_query(head, name, &mut |value| _ = first.get_or_insert_with(|| lossy(&value)));
+            for_each_query(head, name, &mut |value| _ = first.get_or_insert_with(|| lossy(&value)));
             first
         });
         table("cookies", &self.cookies, &|name| {
             let mut first = None;
-            each_cookie(head, name, &mut |value| _ = first.get_or_insert_with(|| lossy(value)));
+            for_each_cookie(head, name, &mut |value| _ = first.get_or_insert_with(|| lossy(value)));
             first
         });
         parts

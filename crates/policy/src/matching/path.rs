@@ -10,7 +10,7 @@
 use super::glob::GlobMatcher;
 use crate::model::{PathPattern, PathTail, Segment};
 use std::{borrow::Cow, fmt};
-use tidegate_rule::request::{Plus, decoded};
+use tidegate_rule::request::{PlusDecoding, percent_decode};
 
 /// A path in its one spelling: segments with a slash between two of them, and none at either end.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -85,7 +85,7 @@ fn normalize(path: &[u8]) -> Vec<u8> {
     let mut plain: Vec<u8> = Vec::with_capacity(path.len());
     for segment in path.split(|byte| *byte == b'/') {
         let end = segment.iter().position(|byte| *byte == b';').unwrap_or(segment.len());
-        match &*decoded(&segment[..end], Plus::IsPlus) {
+        match &*percent_decode(&segment[..end], PlusDecoding::Literal) {
             b"" | b"." => {}
             b".." => plain.truncate(plain.iter().rposition(|byte| *byte == b'/').unwrap_or(0)),
             segment => {

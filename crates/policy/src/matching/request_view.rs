@@ -2,7 +2,7 @@
 
 use super::NormalizedPath;
 use std::{borrow::Cow, cell::OnceCell, fmt, net::IpAddr};
-use tidegate_rule::request::{Head, TrustedProxies, host_name};
+use tidegate_rule::request::{RequestHead, TrustedProxies, normalize_host};
 
 /// A request as matchers see it. What several of them look at is worked out once, and only if one does.
 ///
@@ -10,7 +10,7 @@ use tidegate_rule::request::{Head, TrustedProxies, host_name};
 /// stays a part of its segment), what stands behind a `;` in a segment is left out, empty segments and `.` are left out, and `..` takes away
 /// the segment before it. Large and small letters differ.
 pub struct RequestView<'a> {
-    head: &'a dyn Head,
+    head: &'a dyn RequestHead,
     proxies: &'a TrustedProxies,
     path: OnceCell<NormalizedPath<'a>>,
     host: OnceCell<Option<Cow<'a, str>>>,
@@ -19,23 +19,23 @@ pub struct RequestView<'a> {
 
 impl<'a> RequestView<'a> {
     /// This request, whose client these proxies tell.
-    pub fn new(head: &'a dyn Head, proxies: &'a TrustedProxies) -> Self {
+    pub fn new(head: &'a dyn RequestHead, proxies: &'a TrustedProxies) -> Self {
         Self { head, proxies, path: OnceCell::new(), host: OnceCell::new(), client: OnceCell::new() }
     }
 
     /// The request.
-    pub fn head(&self) -> &'a dyn Head {
+    pub fn head(&self) -> &'a dyn RequestHead {
         self.head
     }
 
     /// Its client.
     pub fn client(&self) -> Option<IpAddr> {
-        *self.client.get_or_init(|| self.proxies.client(self.head))
+        *self.client.get_or_init(|| self.proxies.client_address(self.head))
     }
 
     /// Its host, in lower case, without a port.
     pub fn host(&self) -> Option<&str> {
-        self.host.get_or_init(|| self.head.host().and_then(host_name)).as_deref()
+        self.host.get_or_init(|| self.head.host().and_then(normalize_host)).as_deref()
     }
 
     pub(crate) fn path(&self) -> &NormalizedPath<'a> {

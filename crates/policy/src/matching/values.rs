@@ -3,7 +3,7 @@
 use super::glob::GlobMatcher;
 use crate::model::ValueGlobs;
 use std::{collections::BTreeMap, sync::Arc};
-use tidegate_rule::request::{Head, each_cookie, each_query};
+use tidegate_rule::request::{RequestHead, for_each_cookie, for_each_query};
 
 /// One thing that must have one of these values. Where a request says it several times, one of them is enough.
 #[derive(Clone, Debug)]
@@ -43,13 +43,13 @@ impl ValueCondition {
         })
     }
 
-    pub(crate) fn matches(&self, head: &dyn Head) -> bool {
+    pub(crate) fn matches(&self, head: &dyn RequestHead) -> bool {
         let mut is_met = false;
         let mut look = |value: &[u8]| is_met = is_met || self.globs.iter().any(|glob| glob.matches(value));
         match self.source {
-            ValueSource::Header => head.each_header(&self.name, &mut |value| look(value.trim_ascii())),
-            ValueSource::Query => each_query(head, &self.name, &mut |value| look(&value)),
-            ValueSource::Cookie => each_cookie(head, &self.name, &mut look),
+            ValueSource::Header => head.for_each_header(&self.name, &mut |value| look(value.trim_ascii())),
+            ValueSource::Query => for_each_query(head, &self.name, &mut |value| look(&value)),
+            ValueSource::Cookie => for_each_cookie(head, &self.name, &mut look),
         }
         is_met
     }

@@ -28,7 +28,7 @@ pub use server::{
 use std::{collections::BTreeMap, fmt, path::PathBuf, time::Duration};
 use tidegate_access::Prefix;
 use tidegate_limiter::FailureMode;
-use tidegate_rule::Fields;
+use tidegate_rule::HeaderStyle;
 
 /// All that a file says, with what it includes (`include: [more.yaml]`), and with `check_templates` written out.
 #[derive(Clone, Debug, Default, PartialEq)]
@@ -62,7 +62,7 @@ pub struct Policy {
     /// `user_key`: where the name of a user is found in a request; rules with the key `user_key` need it.
     pub user: Option<KeySpec>,
     /// `headers`: how clients are told what is left.
-    pub headers: Fields,
+    pub headers: HeaderStyle,
     /// `lists`: addresses by the name of their list.
     pub lists: BTreeMap<String, AddressList>,
     /// `rules`, in their order.

@@ -8,7 +8,7 @@ use tidegate_limiter::{Capacity, FailureMode, Overflow};
 use tidegate_overload::Schedule;
 use tidegate_rule::{
     Mode,
-    request::{Duplicates, Missing},
+    request::{DuplicateKeys, MissingKey},
 };
 
 /// One of `rules`: which requests, for whom, how much, and what happens then.
@@ -31,10 +31,10 @@ pub struct RuleSpec {
     /// `key`: for whom it counts; `all` where it is left out.
     pub key: KeySpec,
     /// `missing`: what becomes of requests in which the key is not found.
-    pub missing: Missing,
+    pub missing: MissingKey,
     /// `duplicates`: what becomes of requests with several values of a header, a cookie or a parameter that the rule takes
     /// one of.
-    pub duplicates: Duplicates,
+    pub duplicates: DuplicateKeys,
     /// `quota`, `quotas` or `tiers`.
     pub quotas: Quotas,
     /// `cost`.
@@ -82,8 +82,8 @@ impl RuleSpec {
             name: name.into(),
             matching: Match::default(),
             key: KeySpec::All,
-            missing: Missing::default(),
-            duplicates: Duplicates::default(),
+            missing: MissingKey::default(),
+            duplicates: DuplicateKeys::default(),
             quotas: Quotas::All(Vec::new()),
             cost: CostSpec::Fixed(1),
             charge: None,

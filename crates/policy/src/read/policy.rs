@@ -15,13 +15,13 @@ use crate::{
     model::{AddressList, ForwardedHeaders, KeyPart, KeySpec, Policy},
     source::{SyntaxNode, SyntaxValue},
 };
-use tidegate_rule::Fields;
+use tidegate_rule::HeaderStyle;
 
-const HEADER_STYLES: [(&str, Fields); 4] = [
-    ("ietf", Fields::Ietf),
-    ("legacy", Fields::Legacy),
-    ("draft-03", Fields::Draft03),
-    ("none", Fields::None),
+const HEADER_STYLES: [(&str, HeaderStyle); 4] = [
+    ("ietf", HeaderStyle::Ietf),
+    ("legacy", HeaderStyle::Legacy),
+    ("draft-03", HeaderStyle::Draft03),
+    ("none", HeaderStyle::None),
 ];
 const FORWARDED_HEADERS: [(&str, ForwardedHeaders); 3] = [
     ("full", ForwardedHeaders::Full),

@@ -19,21 +19,21 @@ use tidegate_core::CarryOver;
 use tidegate_limiter::{Capacity, Overflow};
 use tidegate_rule::{
     Mode,
-    request::{Duplicates, Missing},
+    request::{DuplicateKeys, MissingKey},
 };
 
 pub(super) const QUOTA: ValueSchema =
     ValueSchema::Text(&["100/min burst 20", "5/min", "3 at once", "1000/h sliding-window"]);
 pub(super) const TIME: ValueSchema = ValueSchema::Text(&["50ms", "10s"]);
 const NETWORKS: ValueSchema = ValueSchema::OneOrMany(&ValueSchema::Text(&["10.0.0.0/8", "office", "all"]));
-const MISSING: [(&str, Missing); 4] = [
-    ("ip", Missing::Address),
-    ("share", Missing::Share),
-    ("skip", Missing::Skip),
-    ("refuse", Missing::Refuse),
+const MISSING: [(&str, MissingKey); 4] = [
+    ("ip", MissingKey::Address),
+    ("share", MissingKey::Shared),
+    ("skip", MissingKey::Skip),
+    ("refuse", MissingKey::Reject),
 ];
-const DUPLICATES: [(&str, Duplicates); 3] =
-    [("refuse", Duplicates::Refuse), ("first", Duplicates::First), ("last", Duplicates::Last)];
+const DUPLICATES: [(&str, DuplicateKeys); 3] =
+    [("refuse", DuplicateKeys::Reject), ("first", DuplicateKeys::First), ("last", DuplicateKeys::Last)];
 const OVERFLOW: [(&str, Overflow); 3] =
     [("replace", Overflow::Replace), ("share", Overflow::Share), ("deny", Overflow::Deny)];
 const CARRY_OVERS: [(&str, CarryOver); 2] = [("keep", CarryOver::Keep), ("reset", CarryOver::Reset)];

@@ -10,7 +10,7 @@ use tidegate_policy::{
     Problem, Problems, WatchedPolicyFile,
     compile::{Compiler, LivePolicy},
 };
-use tidegate_rule::{Declaration, Mode, Rule, Rules, site::SiteKey};
+use tidegate_rule::{Mode, Rule, RuleConfig, Rules, site::SiteKey};
 use tidegate_testkit::servers::wait_until;
 
 /// A policy file in a folder of its own.
@@ -42,8 +42,8 @@ impl TestFile {
     }
 }
 
-fn declare(name: &'static str, quota: &str) -> Declaration {
-    Declaration::of(name).quota(quota).unwrap()
+fn declare(name: &'static str, quota: &str) -> RuleConfig {
+    RuleConfig::new(name).quota(quota).unwrap()
 }
 
 fn quotas(rule: &Rule) -> String {
@@ -68,8 +68,8 @@ rules:
 ",
     );
     let rules = Rules::new();
-    let login = rules.rule(declare("login", "1/s").quota("2/s").unwrap()).unwrap();
-    let create = rules.rule(declare("orders::create", "1/h")).unwrap();
+    let login = rules.declare(declare("login", "1/s").quota("2/s").unwrap()).unwrap();
+    let create = rules.declare(declare("orders::create", "1/h")).unwrap();
     file.apply(&rules).unwrap();
     assert_eq!(quotas(&login), "5/min, 20/h");
     assert_eq!((login.mode(), login.wait()), (Mode::Enforce, Duration::from_millis(50)));
@@ -80,8 +80,8 @@ rules:
         "without a quota that of the code stays"
     );
     // Rules that code declares later, with a quota or without.
-    assert_eq!(quotas(&rules.rule(Declaration::of("signup")).unwrap()), "3/h");
-    let search = rules.rule(declare("api::search", "1/s")).unwrap();
+    assert_eq!(quotas(&rules.declare(RuleConfig::new("signup")).unwrap()), "3/h");
+    let search = rules.declare(declare("api::search", "1/s")).unwrap();
     assert_eq!((search.mode(), quotas(&search).as_str()), (Mode::Shadow, "7/s burst 9"));
 
     // What the file no longer has is as declared.
@@ -134,10 +134,10 @@ fn invalid_files_are_rejected_with_position_and_fix() {
 fn rules_incompatible_with_code_are_rejected_with_position() {
     let rules = Rules::new();
     let tiers: [Quota; 2] = ["1/s".parse().unwrap(), "2/s".parse().unwrap()];
-    let _api = rules.rule(Declaration::of("api").tiers(tiers)).unwrap();
-    let jobs = rules.rule(declare("jobs", "3 at once")).unwrap();
-    let _all = rules.rule(declare("all", "3/s").key(SiteKey::All)).unwrap();
-    let _by_ip = rules.rule(declare("by ip", "3/s").key(SiteKey::Ip)).unwrap();
+    let _api = rules.declare(RuleConfig::new("api").tiers(tiers)).unwrap();
+    let jobs = rules.declare(declare("jobs", "3 at once")).unwrap();
+    let _all = rules.declare(declare("all", "3/s").key(SiteKey::All)).unwrap();
+    let _by_ip = rules.declare(declare("by ip", "3/s").key(SiteKey::Ip)).unwrap();
     let requests = "applies to requests, and a rule declared in code has none; give it to a rule of its own";
     // The rule, the value that is pointed at, and the problem.
     let table = [
@@ -222,8 +222,8 @@ fn incompatible_rule_declared_later_keeps_its_declaration() {
         "rules: [{ name: login, key: header x-user, quota: 5/min }, { name: jobs, quota: 1/s }]",
     );
     file.apply(&rules).unwrap();
-    let login = rules.rule(declare("login", "2/min").key(SiteKey::All)).unwrap();
-    let jobs = rules.rule(declare("jobs", "3 at once")).unwrap();
+    let login = rules.declare(declare("login", "2/min").key(SiteKey::All)).unwrap();
+    let jobs = rules.declare(declare("jobs", "3 at once")).unwrap();
     assert_eq!((quotas(&login).as_str(), quotas(&jobs).as_str()), ("2/min", "3 at once"));
 }
 
@@ -231,7 +231,7 @@ fn incompatible_rule_declared_later_keeps_its_declaration() {
 fn reload_keeps_counters_and_rejected_file_keeps_the_policy() {
     let file = TestFile::new("rules: [{ name: login, quota: 5/min }]");
     let rules = Rules::new();
-    let login = rules.rule(declare("login", "1/min")).unwrap();
+    let login = rules.declare(declare("login", "1/min")).unwrap();
     let compiler = Compiler::new(rules.clone()).clock(Clock::manual().0);
     let mut policy = WatchedPolicyFile::new(&file.path);
     let load = |policy: &mut WatchedPolicyFile| policy.load(|policy| compiler.apply(policy));
@@ -319,6 +319,6 @@ rules:
   - { name: fragile, breaker: { over: 3 } }
 ";
     let rules = Rules::new();
-    let _mine = rules.rule(declare("mine", "1/s")).unwrap();
+    let _mine = rules.declare(declare("mine", "1/s")).unwrap();
     Compiler::new(rules).apply(&text.parse().unwrap()).unwrap();
 }

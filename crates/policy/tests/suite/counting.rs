@@ -16,12 +16,12 @@ use tidegate_policy::{
 };
 use tidegate_rule::{
     Rules,
-    request::{Missing, Reply},
+    request::{MissingKey, ResponseHead},
 };
 
 struct TestResponse(u16, Option<&'static str>);
 
-impl Reply for TestResponse {
+impl ResponseHead for TestResponse {
     fn status(&self) -> u16 {
         self.0
     }
@@ -134,9 +134,9 @@ fn missing_key_is_shared_skipped_or_refused() {
     let gate_of =
         |missing| gate(&policy([RuleSpec { key: header("x-user"), missing, ..rule("one", &["1/min"]) }]));
     let request = PolicyTestRequest::new("GET /");
-    assert_eq!(count_admitted(&gate_of(Missing::Share), &request), 1);
-    assert_eq!(count_admitted(&gate_of(Missing::Skip), &request), 10);
-    let refused = refusal(&gate_of(Missing::Refuse), &request).unwrap();
+    assert_eq!(count_admitted(&gate_of(MissingKey::Shared), &request), 1);
+    assert_eq!(count_admitted(&gate_of(MissingKey::Skip), &request), 10);
+    let refused = refusal(&gate_of(MissingKey::Reject), &request).unwrap();
     assert_eq!(refused.reason, DenyReason::NoKey);
     assert!(matches!(refused.action, RejectAction::Response(answer) if answer.status == 400));
 }
@@ -228,7 +228,7 @@ fn percentage_mode_enforces_a_share_of_keys() {
     assert!((15..45).contains(&chosen.len()), "{chosen:?}");
     let expected: Vec<_> = (0..100_u32)
         .filter(|last| {
-            tidegate_rule::is_chosen("new", &format!("192.0.2.{last}"), Percent::new(30.0).unwrap())
+            tidegate_rule::is_in_rollout("new", &format!("192.0.2.{last}"), Percent::new(30.0).unwrap())
         })
         .collect();
     assert_eq!(chosen, expected);

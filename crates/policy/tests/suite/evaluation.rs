@@ -17,13 +17,13 @@ use tidegate_policy::{
     },
 };
 use tidegate_rule::{
-    Answer, Evaluation, Mode, Rules,
-    request::{Missing, Reply},
+    Evaluation, Mode, RejectionResponse, Rules,
+    request::{MissingKey, ResponseHead},
 };
 
 struct StatusResponse(u16);
 
-impl Reply for StatusResponse {
+impl ResponseHead for StatusResponse {
     fn status(&self) -> u16 {
         self.0
     }
@@ -32,7 +32,7 @@ impl Reply for StatusResponse {
     }
 }
 
-fn denial_response(gate: &PolicyGate, request: &PolicyTestRequest) -> Answer {
+fn denial_response(gate: &PolicyGate, request: &PolicyTestRequest) -> RejectionResponse {
     match refusal(gate, request).unwrap().action {
         RejectAction::Response(answer) => answer,
         other => panic!("{other:?}"),
@@ -193,7 +193,7 @@ fn ban_follows_the_key_of_its_rule() {
 fn requests_without_a_key_are_counted_by_address() {
     let said = |missing| policy([RuleSpec { key: header("x-user"), missing, ..rule("one", &["1/min"]) }]);
     let by_default =
-        Policy { trusted_proxies: vec!["10.0.0.1/32".parse().unwrap()], ..said(Missing::default()) };
+        Policy { trusted_proxies: vec!["10.0.0.1/32".parse().unwrap()], ..said(MissingKey::default()) };
     let gate_of = gate;
     let gate = gate_of(&by_default);
     let from = |client: &str| {
@@ -208,7 +208,7 @@ fn requests_without_a_key_are_counted_by_address() {
     assert_eq!(refusing_rule(&gate, &from("192.0.2.1")), "one");
     assert_eq!(refusing_rule(&gate, &from("192.0.2.9").with_header("x-user", "192.0.2.3")), "");
     assert_eq!(refusing_rule(&gate, &from("192.0.2.3")), "", "no user is counted as an address");
-    let shared = gate_of(&said(Missing::Share));
+    let shared = gate_of(&said(MissingKey::Shared));
     assert_eq!(refusing_rule(&shared, &PolicyTestRequest::new("GET /").with_peer("192.0.2.1")), "");
     assert_eq!(refusing_rule(&shared, &PolicyTestRequest::new("GET /").with_peer("192.0.2.2")), "one");
 }

@@ -13,7 +13,7 @@ use tidegate_policy::{
     compile::{Compiler, DenyReason, LivePolicy, PolicyGate, PolicyResult},
     model::{AdaptiveSpec, Policy, QueueOrder, QueueSpec, RuleSpec},
 };
-use tidegate_rule::{Evaluation, Rules, request::Reply};
+use tidegate_rule::{Evaluation, Rules, request::ResponseHead};
 
 fn live_policy(policy: &Policy) -> (LivePolicy, ManualClock) {
     let (clock, hand) = Clock::manual();
@@ -91,7 +91,7 @@ fn reload_that_replaces_a_limiter_keeps_counters() {
 
 struct OkResponse;
 
-impl Reply for OkResponse {
+impl ResponseHead for OkResponse {
     fn status(&self) -> u16 {
         200
     }

@@ -4,7 +4,7 @@
 
 use std::{any::Any, net::IpAddr};
 use tidegate_policy::model::{Expression, Glob, Match, Network, PathPattern, PathTail, Segment, ValueGlobs};
-use tidegate_rule::request::Head;
+use tidegate_rule::request::RequestHead;
 
 /// A request as a test writes it down: `POST example.com/login?next=1`.
 #[derive(Clone, Debug)]
@@ -47,7 +47,7 @@ impl PolicyTestRequest {
     }
 }
 
-impl Head for PolicyTestRequest {
+impl RequestHead for PolicyTestRequest {
     fn method(&self) -> &str {
         &self.method
     }
@@ -80,7 +80,7 @@ impl Head for PolicyTestRequest {
         self.headers.iter().find(|(known, _)| known == name).map(|(_, value)| value.as_bytes())
     }
 
-    fn each_header<'a>(&'a self, name: &str, each: &mut dyn FnMut(&'a [u8])) {
+    fn for_each_header<'a>(&'a self, name: &str, each: &mut dyn FnMut(&'a [u8])) {
         self.headers.iter().filter(|(known, _)| known == name).for_each(|(_, value)| each(value.as_bytes()));
     }
 

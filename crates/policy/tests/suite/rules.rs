@@ -6,7 +6,7 @@ use tidegate_policy::{
     compile::{Compiler, PolicyGate, PolicyRefusal, PolicyResult},
     model::{AccessSpec, KeyPart, KeySpec, Network, Policy, Quotas, RuleSpec},
 };
-use tidegate_rule::{Evaluation, Rules, request::Head};
+use tidegate_rule::{Evaluation, Rules, request::RequestHead};
 
 /// A rule with this name and these quotas, for everybody together.
 pub(crate) fn rule(name: &str, quotas: &[&str]) -> RuleSpec {
@@ -51,7 +51,7 @@ pub(crate) fn expect_ready(evaluation: Evaluation<PolicyResult>) -> PolicyResult
 }
 
 /// Why a request is not let through; `None` if it is.
-pub(crate) fn refusal(gate: &PolicyGate, request: &dyn Head) -> Option<PolicyRefusal> {
+pub(crate) fn refusal(gate: &PolicyGate, request: &dyn RequestHead) -> Option<PolicyRefusal> {
     match expect_ready(gate.check(request)) {
         PolicyResult::Admitted(_) => None,
         PolicyResult::Refused(refusal) => Some(*refusal),
@@ -59,11 +59,11 @@ pub(crate) fn refusal(gate: &PolicyGate, request: &dyn Head) -> Option<PolicyRef
 }
 
 /// The rule that refuses a request, or nothing.
-pub(crate) fn refusing_rule(gate: &PolicyGate, request: &dyn Head) -> String {
+pub(crate) fn refusing_rule(gate: &PolicyGate, request: &dyn RequestHead) -> String {
     refusal(gate, request).map(|refusal| refusal.rule.to_string()).unwrap_or_default()
 }
 
 /// How many of ten are let through.
-pub(crate) fn count_admitted(gate: &PolicyGate, request: &dyn Head) -> usize {
+pub(crate) fn count_admitted(gate: &PolicyGate, request: &dyn RequestHead) -> usize {
     (0..10).filter(|_| refusal(gate, request).is_none()).count()
 }

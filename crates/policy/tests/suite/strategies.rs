@@ -9,8 +9,8 @@ use tidegate_core::{CarryOver, Percent, Quota};
 use tidegate_limiter::{Capacity, FailureMode, Overflow};
 use tidegate_policy::model::*;
 use tidegate_rule::{
-    Fields, Mode,
-    request::{Duplicates, Missing},
+    HeaderStyle, Mode,
+    request::{DuplicateKeys, MissingKey},
 };
 use tidegate_testkit::strategy::any_sample;
 
@@ -332,7 +332,7 @@ type ServerSection = (
     Vec<RouteSpec>,
     AccessLogSpec,
     (Option<Traces>, Option<Metrics>, Observe),
-    (Fields, ForwardedHeaders),
+    (HeaderStyle, ForwardedHeaders),
     Vec<Prefix>,
 );
 
@@ -372,7 +372,8 @@ fn server_sections() -> BoxedStrategy<ServerSection> {
             interval: Duration::from_secs(every),
             service,
         });
-    let fields = select(vec![Fields::Ietf, Fields::Legacy, Fields::Draft03, Fields::None]);
+    let fields =
+        select(vec![HeaderStyle::Ietf, HeaderStyle::Legacy, HeaderStyle::Draft03, HeaderStyle::None]);
     let introduce =
         select(vec![ForwardedHeaders::Full, ForwardedHeaders::XForwarded, ForwardedHeaders::None]);
     (
@@ -636,7 +637,7 @@ fn limits(more: Vec<KeyPart>) -> BoxedStrategy<RuleLimits> {
 
 type RuleTerms = (
     KeySpec,
-    (Missing, Duplicates),
+    (MissingKey, DuplicateKeys),
     CostSpec,
     Option<ChargeSpec>,
     Option<PrioritySpec>,
@@ -685,8 +686,8 @@ fn rule_terms(more: Vec<KeyPart>) -> BoxedStrategy<RuleTerms> {
     (
         key,
         (
-            select(vec![Missing::Address, Missing::Share, Missing::Skip, Missing::Refuse]),
-            select(vec![Duplicates::Refuse, Duplicates::First, Duplicates::Last]),
+            select(vec![MissingKey::Address, MissingKey::Shared, MissingKey::Skip, MissingKey::Reject]),
+            select(vec![DuplicateKeys::Reject, DuplicateKeys::First, DuplicateKeys::Last]),
         ),
         cost,
         option::of(charge),

@@ -14,7 +14,7 @@
 
 //! A crate.
 
-use tidegate::{Limited, Report, breaker, concurrency, limit};
+use tidegate::{CallOutcome, Limited, breaker, concurrency, limit};
 
 /// Documented.
 #[limit("10/s", key = id)]
@@ -27,7 +27,7 @@ pub fn all(id: u64) -> Result<u64, Limited> {
 }
 
 /// Documented.
-#[breaker(failure = |_| Report::Success, on_limit = other)]
+#[breaker(failure = |_| CallOutcome::Success, on_limit = other)]
 #[limit("10/s", on_limit = other)]
 pub async fn nothing(mut ids: Vec<u64>, _: u8) {
     #![allow(unused_assignments)]

@@ -20,7 +20,7 @@ type Result<T> = ::core::result::Result<T, ::tg::Limited>;
 
 #[::tg::limit("10/h burst 2", key = open_site, cost = cost, crate = ::tg)]
 #[::tg::concurrency(3, key = (checked, limited), crate = ::tg)]
-#[::tg::breaker(failure = |_| ::tg::Report::Success, crate = ::tg)]
+#[::tg::breaker(failure = |_| ::tg::CallOutcome::Success, crate = ::tg)]
 fn blocking(open_site: Number, cost: Number, checked: &str, limited: u32, answer: Number) -> Result<Number> {
     let (granted_0, pass_0, pending) = (open_site, cost, answer);
     let _ = (checked, limited);

@@ -4,7 +4,7 @@ use super::field::MAX_HEADERS;
 use std::{any::Any, net::IpAddr};
 use tidegate_core::Micros;
 use tidegate_policy::compile::{PolicyGate, Prefetch};
-use tidegate_rule::request::Head;
+use tidegate_rule::request::RequestHead;
 
 /// A part of the text of a batch. Nothing is copied from a line unless it was escaped.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -182,7 +182,7 @@ impl<'a> LoggedRequest<'a> {
     }
 }
 
-impl Head for LoggedRequest<'_> {
+impl RequestHead for LoggedRequest<'_> {
     #[inline]
     fn method(&self) -> &str {
         self.batch.get(self.record.method)
@@ -217,7 +217,7 @@ impl Head for LoggedRequest<'_> {
         logged.or_else(user).map(str::as_bytes)
     }
 
-    fn each_header<'h>(&'h self, name: &str, each: &mut dyn FnMut(&'h [u8])) {
+    fn for_each_header<'h>(&'h self, name: &str, each: &mut dyn FnMut(&'h [u8])) {
         if let Some(value) = self.header(name) {
             each(value);
         }

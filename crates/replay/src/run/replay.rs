@@ -18,7 +18,7 @@ use tidegate_policy::{
 };
 use tidegate_rule::{
     Mode, Rules,
-    request::{Missing, Reply},
+    request::{MissingKey, ResponseHead},
 };
 
 /// One policy and its clock, which shows the time of the log. Counts are kept in memory, whatever the policy says of stores.
@@ -78,7 +78,7 @@ impl Replay {
         let keys = policy.rules.iter().enumerate().map(|(place, rule)| {
             let mark = if rule.key == KeySpec::All { None } else { gate.key_id_of_all(place) };
             let is_address = matches!(rule.key, KeySpec::All | KeySpec::Part(KeyPart::Ip { .. }));
-            let has_fallback = rule.missing == Missing::Address && !is_address;
+            let has_fallback = rule.missing == MissingKey::Address && !is_address;
             RuleKey {
                 text: describe_key(&rule.key, policy.user.as_ref()),
                 missing_key_id: mark,
@@ -404,7 +404,7 @@ impl Ord for ReplayedRequest {
 /// An answer of which only the status is known.
 struct LoggedStatus(u16);
 
-impl Reply for LoggedStatus {
+impl ResponseHead for LoggedStatus {
     fn status(&self) -> u16 {
         self.0
     }

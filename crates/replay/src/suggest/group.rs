@@ -5,7 +5,7 @@ use crate::{
     run::{ReplayError, ReplayProgress},
 };
 use foldhash::HashMap;
-use tidegate_rule::request::Head as _;
+use tidegate_rule::request::RequestHead as _;
 
 /// Requests that belong together.
 #[derive(Clone, Debug, PartialEq, Eq)]

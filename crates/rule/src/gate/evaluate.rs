@@ -4,19 +4,19 @@
 //!   find the key ──▶ build a check of each limit ──▶ decide all of them jointly ──▶ limits in shadow mode ──▶ settle
 //! ```
 //!
-//! There is one order of steps. A [`Run`] says what happens where a step would have to wait.
+//! There is one order of steps. A [`RunMode`] says what happens where a step would have to wait.
 
 use super::{
     Gate, RequestLimit,
-    claims::{Claims, reserve_in_memory},
-    limit::{by_address, holds_slots},
+    limit::{address_key, is_concurrency},
     prefetch::PreparedCheck,
     queue::KeyQueue,
+    reservations::{RequestClaims, reserve_in_memory},
     verdict::{LimitDecision, LimitOutcome, Verdict},
 };
 use crate::{
     Mode, RuleKey,
-    request::{Address, Head, KeyValue, Missing},
+    request::{AddressKey, KeyValue, MissingKey, RequestHead},
 };
 use std::{fmt, future::Future, pin::Pin, time::Duration};
 use tidegate_core::Decision;
@@ -27,15 +27,15 @@ pub enum Evaluation<T> {
     /// Everything was decided at once.
     Ready(T),
     /// A store has to be asked, or a turn waited for. Dropping it gives back what it has reserved.
-    Pending(Pending<T>),
+    Pending(PendingEvaluation<T>),
 }
 
 /// The future of an [`Evaluation`].
-pub type Pending<T> = Pin<Box<dyn Future<Output = T> + Send>>;
+pub type PendingEvaluation<T> = Pin<Box<dyn Future<Output = T> + Send>>;
 
 impl<T> Evaluation<T> {
     /// The result, if it is known at once.
-    pub fn ready(self) -> Option<T> {
+    pub fn into_ready(self) -> Option<T> {
         match self {
             Self::Ready(result) => Some(result),
             Self::Pending(_) => None,
@@ -54,16 +54,16 @@ impl<T: fmt::Debug> fmt::Debug for Evaluation<T> {
 
 /// Which limits of a gate are checked.
 #[derive(Clone, Copy, Debug)]
-pub enum Limits<'a> {
+pub enum LimitSelection<'a> {
     /// Those whose methods, routes and conditions match the request.
     Matching,
     /// Those at these indexes in [`Gate::limits`], for a caller whose index has found them.
-    At(&'a [usize]),
+    Indexes(&'a [usize]),
 }
 
 /// How an evaluation treats waits and stores.
 #[derive(Clone, Copy, Debug)]
-pub enum Run<'a> {
+pub enum RunMode<'a> {
     /// Waits for turns and asks stores, in a future.
     Live,
     /// Cannot wait. A limit that is declared to wait decides at once; limits in a store deny, as with an unavailable store that
@@ -79,88 +79,93 @@ pub enum Run<'a> {
 #[inline]
 pub(super) fn evaluate(
     gate: &Gate,
-    head: &dyn Head,
-    limits: Limits<'_>,
-    run: Run<'_>,
+    head: &dyn RequestHead,
+    limits: LimitSelection<'_>,
+    run: RunMode<'_>,
     verdict: &mut Verdict,
-) -> Option<Pending<Verdict>> {
+) -> Option<PendingEvaluation<Verdict>> {
     match (run, limits) {
-        (Run::DryRun(prepared), Limits::At(limits)) if prepared.len() == limits.len() => {
+        (RunMode::DryRun(prepared), LimitSelection::Indexes(limits)) if prepared.len() == limits.len() => {
             verdict.clear();
             if gate.decide_prepared(prepared, verdict).is_some() {
                 return None;
             }
         }
-        (Run::DryRun(_), _) => {}
-        (Run::Live | Run::Immediate, _) => {
-            if let Some(decision) = decide_plain(gate, head, limits) {
+        (RunMode::DryRun(_), _) => {}
+        (RunMode::Live | RunMode::Immediate, _) => {
+            if let Some(decision) = decide_fast(gate, head, limits) {
                 verdict.clear();
                 verdict.push(decision);
                 return None;
             }
         }
     }
-    evaluate_jointly(gate, head, limits, run, verdict)
+    evaluate_all(gate, head, limits, run, verdict)
 }
 
 /// Evaluates the limits that match. A verdict of one decision is made where it is used, since most requests return one.
 #[inline]
-pub(super) fn check(gate: &Gate, head: &dyn Head) -> Evaluation<Verdict> {
-    match decide_plain(gate, head, Limits::Matching) {
+pub(super) fn check(gate: &Gate, head: &dyn RequestHead) -> Evaluation<Verdict> {
+    match decide_fast(gate, head, LimitSelection::Matching) {
         Some(decision) => Evaluation::Ready(Verdict::from(decision)),
-        None => check_jointly(gate, head),
+        None => check_all(gate, head),
     }
 }
 
 #[inline(never)]
-fn check_jointly(gate: &Gate, head: &dyn Head) -> Evaluation<Verdict> {
+fn check_all(gate: &Gate, head: &dyn RequestHead) -> Evaluation<Verdict> {
     let mut verdict = Verdict::default();
-    match evaluate_jointly(gate, head, Limits::Matching, Run::Live, &mut verdict) {
+    match evaluate_all(gate, head, LimitSelection::Matching, RunMode::Live, &mut verdict) {
         None => Evaluation::Ready(verdict),
         Some(pending) => Evaluation::Pending(pending),
     }
 }
 
-/// The fast path: the only limit decides by itself. `None` if there are others, or more has to be known; nothing is charged
+/// The fast path: the only limit decides by itself. `Idle` if there are others, or more has to be known; nothing is charged
 /// then.
 #[inline]
-fn decide_plain(gate: &Gate, head: &dyn Head, limits: Limits<'_>) -> Option<LimitDecision> {
+fn decide_fast(gate: &Gate, head: &dyn RequestHead, limits: LimitSelection<'_>) -> Option<LimitDecision> {
     if let Some(bits) = gate.inner.peer_bits
-        && matches!(limits, Limits::Matching | Limits::At([0]))
-        && let Some(decision) = head.peer().and_then(|peer| check_peer(gate, Address::of_prefix(peer, bits)))
+        && matches!(limits, LimitSelection::Matching | LimitSelection::Indexes([0]))
+        && let Some(decision) =
+            head.peer().and_then(|peer| check_peer(gate, AddressKey::with_prefix(peer, bits)))
     {
         return Some(LimitDecision::enforced(0, decision));
     }
-    decide_by_head(gate, head, limits).map(|(limit, decision)| LimitDecision::enforced(limit, decision))
+    decide_single(gate, head, limits).map(|(limit, decision)| LimitDecision::enforced(limit, decision))
 }
 
 /// The decision of a gate that reads only the address of the peer.
 #[inline]
-pub(super) fn check_peer(gate: &Gate, peer: Address) -> Option<Decision> {
-    Some(gate.limits().first()?.rule().at_hand()?.check_cost(&peer, 1))
+pub(super) fn check_peer(gate: &Gate, peer: AddressKey) -> Option<Decision> {
+    Some(gate.limits().first()?.rule().fast_limiter()?.check_cost(&peer, 1))
 }
 
 #[inline(never)]
-fn decide_by_head(gate: &Gate, head: &dyn Head, limits: Limits<'_>) -> Option<(usize, Decision)> {
+fn decide_single(
+    gate: &Gate,
+    head: &dyn RequestHead,
+    limits: LimitSelection<'_>,
+) -> Option<(usize, Decision)> {
     let all = gate.limits();
     let index = match limits {
-        Limits::Matching => {
-            let applies = |limit: &RequestLimit| limit.applies_to(head);
+        LimitSelection::Matching => {
+            let applies = |limit: &RequestLimit| limit.matches(head);
             let first = all.iter().position(applies)?;
             if all[first + 1..].iter().any(applies) {
                 return None;
             }
             first
         }
-        Limits::At([only]) => *only,
-        Limits::At(_) => return None,
+        LimitSelection::Indexes([only]) => *only,
+        LimitSelection::Indexes(_) => return None,
     };
     let limit = all.get(index)?;
-    let limiter = limit.rule().at_hand().filter(|_| limit.is_plain())?;
-    let (cost, tier) = (limit.cost_of(head), limit.tier_of(head));
+    let limiter = limit.rule().fast_limiter().filter(|_| limit.is_plain())?;
+    let (cost, tier) = (limit.compute_cost(head), limit.select_tier(head));
     // The most common key is hashed as what it is: the same hash as that of the value that `find_key` makes of it.
-    let decision = match limit.key_of().0.peer_bits().zip(head.peer()) {
-        Some((bits, peer)) => check_key(limiter, &Address::of_prefix(peer, bits), cost, tier),
+    let decision = match limit.key_source().0.peer_bits().zip(head.peer()) {
+        Some((bits, peer)) => check_key(limiter, &AddressKey::with_prefix(peer, bits), cost, tier),
         None => {
             let KeyLookup::Found(key) = find_key(limit, head) else { return None };
             check_key(limiter, &key, cost, tier)
@@ -190,17 +195,17 @@ pub(super) enum KeyLookup<'a> {
 }
 
 #[inline]
-pub(super) fn find_key<'a>(limit: &RequestLimit, head: &'a dyn Head) -> KeyLookup<'a> {
-    let (key, missing) = limit.key_of();
+pub(super) fn find_key<'a>(limit: &RequestLimit, head: &'a dyn RequestHead) -> KeyLookup<'a> {
+    let (key, missing) = limit.key_source();
     if key.has_duplicates(head) {
         return KeyLookup::Denied;
     }
     match (key.find(head), missing) {
         (Some(key), _) => KeyLookup::Found(key),
-        (None, Missing::Address) => KeyLookup::Found(by_address(head)),
-        (None, Missing::Share) => KeyLookup::Found(KeyValue::All),
-        (None, Missing::Skip) => KeyLookup::Skipped,
-        (None, Missing::Refuse) => KeyLookup::Denied,
+        (None, MissingKey::Address) => KeyLookup::Found(address_key(head)),
+        (None, MissingKey::Shared) => KeyLookup::Found(KeyValue::All),
+        (None, MissingKey::Skip) => KeyLookup::Skipped,
+        (None, MissingKey::Reject) => KeyLookup::Denied,
     }
 }
 
@@ -210,25 +215,25 @@ pub(super) struct LimitCheck {
     pub(super) mode: Mode,
     pub(super) check: Check,
     /// A slot that is waited for in line, with the tokens beside it.
-    pub(super) line: Option<(Bucket, Waiter)>,
+    pub(super) slot_wait: Option<(Bucket, Waiter)>,
     /// The queue in which it waits, if it may.
     pub(super) queue: Option<KeyQueue>,
 }
 
 #[inline(never)]
-fn evaluate_jointly(
+fn evaluate_all(
     gate: &Gate,
-    head: &dyn Head,
-    limits: Limits<'_>,
-    run: Run<'_>,
+    head: &dyn RequestHead,
+    limits: LimitSelection<'_>,
+    run: RunMode<'_>,
     verdict: &mut Verdict,
-) -> Option<Pending<Verdict>> {
+) -> Option<PendingEvaluation<Verdict>> {
     let checks = match limits {
-        Limits::Matching => {
+        LimitSelection::Matching => {
             let all = gate.limits();
-            build_checks(gate, head, (0..all.len()).filter(|limit| all[*limit].applies_to(head)), run)
+            build_checks(gate, head, (0..all.len()).filter(|limit| all[*limit].matches(head)), run)
         }
-        Limits::At(limits) => build_checks(gate, head, limits.iter().copied(), run),
+        LimitSelection::Indexes(limits) => build_checks(gate, head, limits.iter().copied(), run),
     };
     let (enforced, shadow) = match checks {
         Ok(checks) => checks,
@@ -237,45 +242,45 @@ fn evaluate_jointly(
             return None;
         }
     };
-    let is_live = matches!(run, Run::Live);
-    let has_line = enforced.iter().any(|check| check.line.is_some());
+    let is_live = matches!(run, RunMode::Live);
+    let has_line = enforced.iter().any(|check| check.slot_wait.is_some());
     let is_later = is_live && (has_line || !shadow.iter().all(|check| check.check.is_in_memory()));
     let reserved = if is_later { None } else { reserve_in_memory(&enforced) };
-    let mut claims = Claims::default();
+    let mut claims = RequestClaims::default();
     match reserved {
         Some(reserved) => claims.add(&enforced, reserved),
         None if is_live => {
-            let (ours, limits) = (gate.clone(), limits_of(&enforced));
-            return Some(pending(limits, async move {
+            let (ours, limits) = (gate.clone(), limit_indexes(&enforced));
+            return Some(box_pending(limits, async move {
                 claims.reserve(enforced, shadow).await;
-                claims.settle(&ours)
+                claims.into_verdict(&ours)
             }));
         }
         None => {
-            *verdict = Verdict::closed(limits_of(&enforced));
+            *verdict = Verdict::store_unavailable(limit_indexes(&enforced));
             return None;
         }
     }
     claims.enter_queues(&enforced);
     if is_live && !claims.is_ready() {
-        let (ours, limits) = (gate.clone(), limits_of(&enforced));
-        return Some(pending(limits, async move {
-            claims.ready().await;
+        let (ours, limits) = (gate.clone(), limit_indexes(&enforced));
+        return Some(box_pending(limits, async move {
+            claims.wait_ready().await;
             claims.add_shadow(&shadow);
-            claims.settle(&ours)
+            claims.into_verdict(&ours)
         }));
     }
     claims.add_shadow(&shadow);
-    *verdict = claims.settle(gate);
+    *verdict = claims.into_verdict(gate);
     None
 }
 
 /// The checks of limits that are enforced, and of those in shadow mode; or the verdict if a required key is missing.
 fn build_checks(
     gate: &Gate,
-    head: &dyn Head,
+    head: &dyn RequestHead,
     limits: impl Iterator<Item = usize>,
-    run: Run<'_>,
+    run: RunMode<'_>,
 ) -> Result<(Vec<LimitCheck>, Vec<LimitCheck>), Verdict> {
     let (mut enforced, mut shadow) = (Vec::new(), Vec::new());
     for index in limits {
@@ -291,7 +296,7 @@ fn build_checks(
             }
             KeyLookup::Denied | KeyLookup::Skipped => continue,
         };
-        let mode = limit.mode_for(mode, &key);
+        let mode = limit.effective_mode(mode, &key);
         let check = build_check((index, limit), mode, &limiter, &key, head, run);
         if mode == Mode::Enforce { enforced.push(check) } else { shadow.push(check) }
     }
@@ -303,34 +308,39 @@ fn build_check(
     mode: Mode,
     limiter: &Limiter,
     key: &KeyValue<'_>,
-    head: &dyn Head,
-    run: Run<'_>,
+    head: &dyn RequestHead,
+    run: RunMode<'_>,
 ) -> LimitCheck {
-    let (cost, tier) = (limit.cost_of(head), limit.tier_of(head));
+    let (cost, tier) = (limit.compute_cost(head), limit.select_tier(head));
     let max_wait = match run {
-        Run::Live | Run::DryRun(_) => limit.rule().wait(),
-        Run::Immediate => Duration::ZERO,
+        RunMode::Live | RunMode::DryRun(_) => limit.rule().wait(),
+        RunMode::Immediate => Duration::ZERO,
     };
     // A limit in shadow mode delays nobody, but takes the turn that would have been waited for: otherwise it would count other
     // requests as denied than it would deny.
     let check = limiter.prepare(key).cost(cost).tier(tier).max_wait(max_wait);
     let may_wait = mode == Mode::Enforce && !max_wait.is_zero();
     // Lines know no tiers: a tier of slots is decided at once.
-    let has_line = limit.rule().choice() == QuotaSelection::All && limiter.quotas().iter().any(holds_slots);
-    let is_line = matches!(run, Run::Live) && may_wait && cost > 0 && has_line;
-    let queue = limit.line().filter(|_| may_wait).map(|queue| queue.of_key(key));
-    let line = is_line
-        .then(|| (limiter.key(key), Waiter::new(cost).deadline(max_wait).priority(limit.priority_of(head))));
-    LimitCheck { limit: index, mode, check, line, queue }
+    let has_line =
+        limit.rule().selection() == QuotaSelection::All && limiter.quotas().iter().any(is_concurrency);
+    let is_line = matches!(run, RunMode::Live) && may_wait && cost > 0 && has_line;
+    let queue = limit.wait_queue().filter(|_| may_wait).map(|queue| queue.for_key(key));
+    let line = is_line.then(|| {
+        (limiter.key(key), Waiter::new(cost).deadline(max_wait).priority(limit.compute_priority(head)))
+    });
+    LimitCheck { limit: index, mode, check, slot_wait: line, queue }
 }
 
 /// On this runtime or else on our own: stores and waits need a timer.
-fn pending(limits: Vec<usize>, verdict: impl Future<Output = Verdict> + Send + 'static) -> Pending<Verdict> {
+fn box_pending(
+    limits: Vec<usize>,
+    verdict: impl Future<Output = Verdict> + Send + 'static,
+) -> PendingEvaluation<Verdict> {
     let evaluating = background::run_in_runtime(verdict);
-    let verdict = async move { evaluating.await.unwrap_or_else(|| Verdict::closed(limits)) };
+    let verdict = async move { evaluating.await.unwrap_or_else(|| Verdict::store_unavailable(limits)) };
     Box::pin(verdict)
 }
 
-fn limits_of(checks: &[LimitCheck]) -> Vec<usize> {
+fn limit_indexes(checks: &[LimitCheck]) -> Vec<usize> {
     checks.iter().map(|check| check.limit).collect()
 }

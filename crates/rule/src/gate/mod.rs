@@ -1,36 +1,36 @@
 //! Rules for requests, evaluated together.
 //!
 //! ```text
-//!   request ──check──▶ Verdict ──▶ admitted ──▶ call ──response──▶ settle ──▶ slots, until the body has been sent
-//!                         └──────▶ denied   ──▶ Answer
+//!   request ──check──▶ Verdict ──▶ admitted ──▶ call ──response──▶ settle ──▶ slots, in_flight_end the body has been sent
+//!                         └──────▶ record_denial   ──▶ Answer
 //! ```
 //!
-//! A gate knows no wire: a surface shows it the [`Head`](crate::request::Head) of a request, and the
-//! [`Reply`](crate::request::Reply) to it.
+//! A gate knows no wire: a surface shows it the [`RequestHead`](crate::request::RequestHead) of a request, and the
+//! [`ResponseHead`](crate::request::ResponseHead) to it.
 
 mod charge;
-mod claims;
 mod evaluate;
-mod labels;
 mod limit;
+mod policy_fields;
 mod prefetch;
 mod queue;
+mod reservations;
+mod rollout;
 mod route;
-mod share;
 mod verdict;
 
-pub use charge::Charge;
-pub use evaluate::{Evaluation, Limits, Pending, Run};
-pub use labels::Labels;
+pub use charge::ChargePolicy;
+pub use evaluate::{Evaluation, LimitSelection, PendingEvaluation, RunMode};
 pub use limit::RequestLimit;
+pub use policy_fields::PolicyFields;
 pub use prefetch::PreparedCheck;
-pub use queue::{KeyQueue, Queue, Waiting, add_wait};
-pub use share::{is_chosen, key_hash};
-pub use verdict::{HeldSlots, LimitDecision, LimitOutcome, Verdict};
+pub use queue::{KeyQueue, LimitQueue, QueueGuard, measure_wait};
+pub use rollout::{is_in_rollout, key_hash};
+pub use verdict::{LimitDecision, LimitOutcome, RequestPermits, Verdict};
 
 use crate::{
-    Answer, Fields,
-    request::{Address, Head},
+    HeaderStyle, RejectionResponse,
+    request::{AddressKey, RequestHead},
 };
 use std::{fmt, net::IpAddr, sync::Arc};
 use tidegate_core::Decision;
@@ -39,11 +39,11 @@ use tidegate_core::Decision;
 /// gate.
 ///
 /// ```
-/// use tidegate_rule::{Declaration, Gate, RequestLimit, Rules, request::key};
+/// use tidegate_rule::{RuleConfig, Gate, RequestLimit, Rules, request::key};
 ///
 /// let rules = Rules::new();
-/// let per_client = rules.rule(Declaration::of("per-client").quota("100/min")?)?;
-/// let login = rules.rule(Declaration::of("login").quota("5/min")?)?;
+/// let per_client = rules.rule(RuleConfig::of("per-client").quota("100/min")?)?;
+/// let login = rules.rule(RuleConfig::of("login").quota("5/min")?)?;
 /// let gate = Gate::new([
 ///     RequestLimit::new(per_client).key(key::peer()),
 ///     RequestLimit::new(login).key(key::peer()).methods(["POST"]).routes(["/login"]),
@@ -56,42 +56,52 @@ use tidegate_core::Decision;
 /// is checked after the others, for requests that they admit, and denies nothing.
 #[derive(Clone)]
 pub struct Gate {
-    inner: Arc<Inner>,
+    inner: Arc<GateInner>,
 }
 
 #[derive(Clone)]
-struct Inner {
+struct GateInner {
     limits: Vec<RequestLimit>,
     /// The bits of the peer's address, if its only limit reads nothing else of a request.
     peer_bits: Option<u8>,
-    fields: Fields,
-    answer: Option<Arc<MakeAnswer>>,
+    header_style: HeaderStyle,
+    make_rejection: Option<Arc<MakeRejection>>,
 }
 
-type MakeAnswer = dyn Fn(&Gate, &Verdict) -> Answer + Send + Sync;
+type MakeRejection = dyn Fn(&Gate, &Verdict) -> RejectionResponse + Send + Sync;
 
 impl Gate {
     /// A gate of these rules.
     pub fn new(limits: impl IntoIterator<Item = RequestLimit>) -> Self {
         let limits: Vec<RequestLimit> = limits.into_iter().collect();
         let peer_bits = match &limits[..] {
-            [only] => only.only_peer_bits(),
+            [only] => only.peer_key_bits(),
             _ => None,
         };
-        Self { inner: Arc::new(Inner { limits, peer_bits, fields: Fields::default(), answer: None }) }
+        Self {
+            inner: Arc::new(GateInner {
+                limits,
+                peer_bits,
+                header_style: HeaderStyle::default(),
+                make_rejection: None,
+            }),
+        }
     }
 
     /// The same, with a response of your own to denied requests. The function gets this gate and the verdict.
     #[must_use]
-    pub fn answer(mut self, answer: impl Fn(&Self, &Verdict) -> Answer + Send + Sync + 'static) -> Self {
-        Arc::make_mut(&mut self.inner).answer = Some(Arc::new(answer));
+    pub fn with_rejection(
+        mut self,
+        answer: impl Fn(&Self, &Verdict) -> RejectionResponse + Send + Sync + 'static,
+    ) -> Self {
+        Arc::make_mut(&mut self.inner).make_rejection = Some(Arc::new(answer));
         self
     }
 
     /// The same, with other headers to tell clients what is left.
     #[must_use]
-    pub fn fields(mut self, fields: Fields) -> Self {
-        Arc::make_mut(&mut self.inner).fields = fields;
+    pub fn with_header_style(mut self, fields: HeaderStyle) -> Self {
+        Arc::make_mut(&mut self.inner).header_style = fields;
         self
     }
 
@@ -102,48 +112,48 @@ impl Gate {
 
     /// Evaluates all rules that apply to this request.
     #[inline]
-    pub fn check(&self, head: &dyn Head) -> Evaluation<Verdict> {
+    pub fn check(&self, head: &dyn RequestHead) -> Evaluation<Verdict> {
         evaluate::check(self, head)
     }
 
-    /// Evaluates these limits for a request. The result replaces `verdict`, whose memory is used again; `None` if it is there,
+    /// Evaluates these limits for a request. The result replaces `verdict`, whose memory is used again; `Idle` if it is there,
     /// else its future.
     #[inline]
     pub fn evaluate(
         &self,
-        head: &dyn Head,
-        limits: Limits<'_>,
-        run: Run<'_>,
+        head: &dyn RequestHead,
+        limits: LimitSelection<'_>,
+        run: RunMode<'_>,
         verdict: &mut Verdict,
-    ) -> Option<Pending<Verdict>> {
+    ) -> Option<PendingEvaluation<Verdict>> {
         evaluate::evaluate(self, head, limits, run, verdict)
     }
 
     /// The key of a request from this peer, if its rules read nothing else of a request.
     #[inline]
-    pub fn peer_key(&self, peer: impl FnOnce() -> Option<IpAddr>) -> Option<Address> {
-        self.inner.peer_bits.and_then(|bits| Some(Address::of_prefix(peer()?, bits)))
+    pub fn peer_key(&self, peer: impl FnOnce() -> Option<IpAddr>) -> Option<AddressKey> {
+        self.inner.peer_bits.and_then(|bits| Some(AddressKey::with_prefix(peer()?, bits)))
     }
 
-    /// Checks a request by its [`peer_key`](Self::peer_key). `None` if that is not enough: then nothing is charged, and its
+    /// Checks a request by its [`peer_key`](Self::peer_key). `Idle` if that is not enough: then nothing is charged, and its
     /// head has to be [checked](Self::check).
     #[inline]
-    pub fn check_peer(&self, peer: Address) -> Option<Decision> {
+    pub fn check_peer(&self, peer: AddressKey) -> Option<Decision> {
         evaluate::check_peer(self, peer)
     }
 
     /// Which headers tell clients what is left.
     #[inline]
-    pub fn told(&self) -> Fields {
-        self.inner.fields
+    pub fn header_style(&self) -> HeaderStyle {
+        self.inner.header_style
     }
 
     /// The response to a denied request.
     #[cold]
-    pub fn answer_to(&self, verdict: &Verdict) -> Answer {
-        match &self.inner.answer {
+    pub fn rejection_response(&self, verdict: &Verdict) -> RejectionResponse {
+        match &self.inner.make_rejection {
             Some(answer) => answer(self, verdict),
-            None => verdict.answer(self),
+            None => verdict.rejection_response(self),
         }
     }
 }

@@ -3,12 +3,12 @@
 use super::{
     Gate, RequestLimit,
     evaluate::{KeyLookup, find_key},
-    limit::holds_slots,
+    limit::is_concurrency,
     verdict::{LimitDecision, LimitOutcome, Verdict},
 };
 use crate::{
     Mode,
-    request::{Head, KeyValue},
+    request::{KeyValue, RequestHead},
 };
 use tidegate_limiter::{KeyId, KeyIdBucket, Limiter};
 
@@ -24,7 +24,7 @@ pub struct PreparedCheck {
 impl Gate {
     /// Finds the keys of a request for the limits at these indexes, and adds them to `prepared`; adds nothing where one of
     /// them is more than a plain limit in memory.
-    pub fn prepare(&self, head: &dyn Head, limits: &[usize], prepared: &mut Vec<PreparedCheck>) {
+    pub fn prepare(&self, head: &dyn RequestHead, limits: &[usize], prepared: &mut Vec<PreparedCheck>) {
         let before = prepared.len();
         for limit in limits {
             match self.prepare_one(*limit, head) {
@@ -35,11 +35,16 @@ impl Gate {
     }
 
     #[inline]
-    fn prepare_one(&self, index: usize, head: &dyn Head) -> Option<PreparedCheck> {
-        let (limit, limiter) = self.plain(index)?;
+    fn prepare_one(&self, index: usize, head: &dyn RequestHead) -> Option<PreparedCheck> {
+        let (limit, limiter) = self.plain_limit(index)?;
         let KeyLookup::Found(key) = find_key(limit, head) else { return None };
         let key = limiter.key_id(&key)?;
-        Some(PreparedCheck { limit: index, key, cost: limit.cost_of(head), tier: limit.tier_of(head) })
+        Some(PreparedCheck {
+            limit: index,
+            key,
+            cost: limit.compute_cost(head),
+            tier: limit.select_tier(head),
+        })
     }
 
     /// Loads the counters of these keys into the processor's cache. Calls for several requests in a row load them all at the
@@ -50,24 +55,24 @@ impl Gate {
     }
 
     /// Identifies the key of a request in the limit at this index, where it counts in memory.
-    pub fn mark_at(&self, limit: usize, head: &dyn Head) -> Option<KeyId> {
+    pub fn key_id_at(&self, limit: usize, head: &dyn RequestHead) -> Option<KeyId> {
         let limit = self.limits().get(limit)?;
         let KeyLookup::Found(key) = find_key(limit, head) else { return None };
         limit.rule().limiter()?.key_id(&key)
     }
 
     /// Identifies the key of all requests together in the limit at this index, where it counts in memory.
-    pub fn mark_of_all(&self, limit: usize) -> Option<KeyId> {
+    pub fn global_key_id(&self, limit: usize) -> Option<KeyId> {
         self.limits().get(limit)?.rule().limiter()?.key_id(&KeyValue::All)
     }
 
     /// Whether one of its rules counts requests in flight, so that their duration matters.
-    pub fn counts_in_flight(&self) -> bool {
-        self.limits().iter().any(|limit| limit.rule().quotas().iter().any(holds_slots))
+    pub fn has_concurrency_limit(&self) -> bool {
+        self.limits().iter().any(|limit| limit.rule().quotas().iter().any(is_concurrency))
     }
 
     /// Decides checks of plain limits that no other thread checks meanwhile, without locks: looks at all but the last, which is
-    /// charged if none of the others denies; then charges the others. `None` if a limit is no longer plain; nothing is
+    /// charged if none of the others denies; then charges the others. `Idle` if a limit is no longer plain; nothing is
     /// charged then.
     #[inline]
     pub(super) fn decide_prepared(&self, prepared: &[PreparedCheck], verdict: &mut Verdict) -> Option<()> {
@@ -96,14 +101,14 @@ impl Gate {
 
     /// A limit that decides by itself, with nothing to settle and nothing to hold.
     #[inline]
-    fn plain(&self, index: usize) -> Option<(&RequestLimit, &Limiter)> {
+    fn plain_limit(&self, index: usize) -> Option<(&RequestLimit, &Limiter)> {
         let limit = self.limits().get(index)?;
-        let limiter = limit.rule().at_hand().filter(|_| limit.is_plain())?;
+        let limiter = limit.rule().fast_limiter().filter(|_| limit.is_plain())?;
         Some((limit, limiter))
     }
 
     #[inline]
     fn bucket(&self, check: &PreparedCheck) -> Option<KeyIdBucket<'_>> {
-        self.plain(check.limit)?.1.bucket_by_id(check.key, check.tier)
+        self.plain_limit(check.limit)?.1.bucket_by_id(check.key, check.tier)
     }
 }

@@ -17,112 +17,112 @@ use tidegate_limiter::{Clock, WaitError};
 ///
 /// ```
 /// use tidegate_limiter::Rejected;
-/// use tidegate_rule::Queue;
+/// use tidegate_rule::LimitQueue;
 ///
-/// let queue = Queue::new(1, 2);
-/// let first = queue.of_key("a").enter()?;
-/// assert_eq!(queue.of_key("a").enter().err(), Some(Rejected::Full));
-/// let second = queue.of_key("b").enter()?;
-/// assert_eq!(queue.of_key("c").enter().err(), Some(Rejected::Full));
-/// drop(first);
-/// assert!(queue.of_key("c").enter().is_ok());
+/// let queue = LimitQueue::new(1, 2);
+/// let network_address = queue.for_key("a").enter()?;
+/// assert_eq!(queue.for_key("a").enter().err(), Some(Rejected::TableFull));
+/// let second = queue.for_key("b").enter()?;
+/// assert_eq!(queue.for_key("c").enter().err(), Some(Rejected::TableFull));
+/// drop(network_address);
+/// assert!(queue.for_key("c").enter().is_ok());
 /// # Ok::<(), Rejected>(())
 /// ```
 #[derive(Clone)]
-pub struct Queue {
-    inner: Arc<Inner>,
+pub struct LimitQueue {
+    inner: Arc<QueueInner>,
 }
 
-struct Inner {
+struct QueueInner {
     hasher: RandomState,
-    waiting: Mutex<Taken>,
+    state: Mutex<QueueState>,
 }
 
-struct Taken {
-    most: usize,
-    in_all: usize,
-    all: usize,
+struct QueueState {
+    max_per_key: usize,
+    max_total: usize,
+    total: usize,
     /// By the hash of the key; none is kept for whom nobody waits.
-    each: HashMap<u64, usize>,
+    per_key: HashMap<u64, usize>,
 }
 
-impl Queue {
+impl LimitQueue {
     /// So many places for one key, and so many over all keys.
-    pub fn new(most: usize, in_all: usize) -> Self {
-        let waiting = Taken { most, in_all, all: 0, each: HashMap::new() };
-        Self { inner: Arc::new(Inner { hasher: RandomState::new(), waiting: Mutex::new(waiting) }) }
+    pub fn new(max_per_key: usize, max_total: usize) -> Self {
+        let waiting = QueueState { max_per_key, max_total, total: 0, per_key: HashMap::new() };
+        Self { inner: Arc::new(QueueInner { hasher: RandomState::new(), state: Mutex::new(waiting) }) }
     }
 
     /// So many from now on; whoever waits stays.
-    pub fn change(&self, most: usize, in_all: usize) {
-        let mut waiting = self.inner.waiting();
-        (waiting.most, waiting.in_all) = (most, in_all);
+    pub fn set_limits(&self, max_per_key: usize, max_total: usize) {
+        let mut waiting = self.inner.lock();
+        (waiting.max_per_key, waiting.max_total) = (max_per_key, max_total);
     }
 
     /// How many wait.
-    pub fn waiting(&self) -> usize {
-        self.inner.waiting().all
+    pub fn waiter_count(&self) -> usize {
+        self.inner.lock().total
     }
 
     /// The line of one key.
-    pub fn of_key<K: RuleKey + ?Sized>(&self, key: &K) -> KeyQueue {
+    pub fn for_key<K: RuleKey + ?Sized>(&self, key: &K) -> KeyQueue {
         KeyQueue { queue: self.clone(), key: self.inner.hasher.hash_one(key) }
     }
 }
 
-impl Inner {
-    fn waiting(&self) -> MutexGuard<'_, Taken> {
-        self.waiting.lock().unwrap_or_else(PoisonError::into_inner)
+impl QueueInner {
+    fn lock(&self) -> MutexGuard<'_, QueueState> {
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
 /// The line of one key.
 #[derive(Clone)]
 pub struct KeyQueue {
-    queue: Queue,
+    queue: LimitQueue,
     key: u64,
 }
 
 impl KeyQueue {
     /// Whether nobody waits for this key.
     pub fn is_empty(&self) -> bool {
-        !self.queue.inner.waiting().each.contains_key(&self.key)
+        !self.queue.inner.lock().per_key.contains_key(&self.key)
     }
 
     /// Takes a place, if there is one left.
-    pub fn enter(&self) -> Result<Waiting, WaitError> {
-        let mut waiting = self.queue.inner.waiting();
-        let of_key = waiting.each.get(&self.key).copied().unwrap_or(0);
-        if waiting.all >= waiting.in_all || of_key >= waiting.most {
+    pub fn enter(&self) -> Result<QueueGuard, WaitError> {
+        let mut waiting = self.queue.inner.lock();
+        let of_key = waiting.per_key.get(&self.key).copied().unwrap_or(0);
+        if waiting.total >= waiting.max_total || of_key >= waiting.max_per_key {
             return Err(WaitError::QueueFull);
         }
-        waiting.all += 1;
-        waiting.each.insert(self.key, of_key + 1);
+        waiting.total += 1;
+        waiting.per_key.insert(self.key, of_key + 1);
         drop(waiting);
-        Ok(Waiting { place: self.clone() })
+        Ok(QueueGuard { queue: self.clone() })
     }
 }
 
 /// One who waits, until it is dropped.
 #[must_use = "dropping it leaves the queue"]
 #[derive(Debug)]
-pub struct Waiting {
-    place: KeyQueue,
+pub struct QueueGuard {
+    queue: KeyQueue,
 }
 
-impl Drop for Waiting {
+impl Drop for QueueGuard {
     fn drop(&mut self) {
-        let mut waiting = self.place.queue.inner.waiting();
-        waiting.all = waiting.all.saturating_sub(1);
-        match waiting.each.get_mut(&self.place.key) {
+        let mut waiting = self.queue.queue.inner.lock();
+        waiting.total = waiting.total.saturating_sub(1);
+        match waiting.per_key.get_mut(&self.queue.key) {
             Some(of_key) if *of_key > 1 => *of_key -= 1,
-            _ => _ = waiting.each.remove(&self.place.key),
+            _ => _ = waiting.per_key.remove(&self.queue.key),
         }
     }
 }
 
 /// Runs a future, and adds how long it kept its caller waiting; nothing where it was ready at once.
-pub async fn add_wait<F: Future>(waited: &mut Micros, future: F) -> F::Output {
+pub async fn measure_wait<F: Future>(waited: &mut Micros, future: F) -> F::Output {
     let clock = Clock::system();
     let (mut future, mut begun) = (pin!(future), None);
     let output = poll_fn(|context| {
@@ -139,10 +139,10 @@ pub async fn add_wait<F: Future>(waited: &mut Micros, future: F) -> F::Output {
     output
 }
 
-impl fmt::Debug for Queue {
+impl fmt::Debug for LimitQueue {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let waiting = self.inner.waiting();
-        write!(f, "Queue({} of {})", waiting.all, waiting.in_all)
+        let waiting = self.inner.lock();
+        write!(f, "LimitQueue({} of {})", waiting.total, waiting.max_total)
     }
 }
 

@@ -1,11 +1,11 @@
 //! The decisions of all limits on one request, and what it holds until its response.
 
-use super::{Gate, RequestLimit, queue::Waiting};
-use crate::{Answer, Labels, Limited, Mode, Rule, request::Reply};
+use super::{Gate, RequestLimit, queue::QueueGuard};
+use crate::{Limited, Mode, PolicyFields, RejectionResponse, Rule, request::ResponseHead};
 use std::{fmt, sync::Arc, time::Duration};
 use tidegate_core::{Decision, Micros, Outcome, Quota, Retry, header::PolicyField};
 use tidegate_limiter::{KeyId, Permit, Reservation, WaitError, background, store::QuotaSelection};
-use tidegate_overload::Cause;
+use tidegate_overload::CallError;
 
 /// The decisions of all limits on one request, and what it holds until its response.
 ///
@@ -15,8 +15,8 @@ use tidegate_overload::Cause;
 pub struct Verdict {
     first: Option<LimitDecision>,
     more: Vec<LimitDecision>,
-    held: Option<Box<Held>>,
-    waited: Micros,
+    hold: Option<Box<RequestHold>>,
+    wait_time: Micros,
 }
 
 /// The decision of one limit.
@@ -45,12 +45,12 @@ pub enum LimitOutcome {
 
 /// What a request holds until its response.
 #[derive(Default)]
-pub(super) struct Held {
+pub(super) struct RequestHold {
     /// Tokens that are settled with the response, each with the index of its limit.
     pub(super) tokens: Vec<(usize, Reservation)>,
-    pub(super) slots: Vec<Permit>,
+    pub(super) permits: Vec<Permit>,
     /// Places in queues, where the caller of a dry run says when the wait is over.
-    pub(super) waiting: Vec<Waiting>,
+    pub(super) queue_entries: Vec<QueueGuard>,
 }
 
 impl LimitDecision {
@@ -67,7 +67,7 @@ impl LimitDecision {
 
     /// Whether it denies the request.
     #[inline]
-    pub fn denies(&self) -> bool {
+    pub fn is_denial(&self) -> bool {
         self.mode == Mode::Enforce && self.would_deny()
     }
 
@@ -77,7 +77,7 @@ impl LimitDecision {
         self.decision().is_none_or(|decision| !decision.is_granted())
     }
 
-    /// The decision of its quotas; `None` if it did not come to one.
+    /// The decision of its quotas; `Idle` if it did not come to one.
     #[inline]
     pub fn decision(&self) -> Option<&Decision> {
         match &self.outcome {
@@ -105,21 +105,21 @@ impl LimitDecision {
         self.rule(gate)?.quotas().get(self.decision()?.quota()).copied()
     }
 
-    fn limited(&self, gate: &Gate) -> Option<Limited> {
+    fn to_limited(&self, gate: &Gate) -> Option<Limited> {
         let rule = self.rule(gate)?;
         match &self.outcome {
-            LimitOutcome::Decided(decision) => Some(rule.limited(decision)),
+            LimitOutcome::Decided(decision) => Some(rule.to_limited(decision)),
             LimitOutcome::Refused(refused) => {
-                Some(Limited::new(rule.name(), Cause::from(*refused)).with_message(rule.message()))
+                Some(Limited::new(rule.name(), CallError::from(*refused)).with_message(rule.message()))
             }
             LimitOutcome::MissingKey => None,
         }
     }
 
     fn retry_after(&self) -> Option<Duration> {
-        let cause: Cause = match &self.outcome {
-            LimitOutcome::Decided(decision) => Cause::of_denial(*decision),
-            LimitOutcome::Refused(refused) => Cause::from(*refused),
+        let cause: CallError = match &self.outcome {
+            LimitOutcome::Decided(decision) => CallError::from_denial(*decision),
+            LimitOutcome::Refused(refused) => CallError::from(*refused),
             LimitOutcome::MissingKey => return None,
         };
         cause.retry_after()
@@ -138,18 +138,18 @@ impl LimitDecision {
 }
 
 impl Verdict {
-    pub(super) fn of(decisions: Vec<LimitDecision>, held: Held, waited: Micros) -> Self {
+    pub(super) fn from_parts(decisions: Vec<LimitDecision>, held: RequestHold, waited: Micros) -> Self {
         let mut decisions = decisions.into_iter();
-        let is_empty = held.tokens.is_empty() && held.slots.is_empty() && held.waiting.is_empty();
+        let is_empty = held.tokens.is_empty() && held.permits.is_empty() && held.queue_entries.is_empty();
         let held = if is_empty { None } else { Some(Box::new(held)) };
-        Self { first: decisions.next(), more: decisions.collect(), held, waited }
+        Self { first: decisions.next(), more: decisions.collect(), hold: held, wait_time: waited }
     }
 
     /// Where there is nothing to ask a store with.
-    pub(super) fn closed(limits: impl IntoIterator<Item = usize>) -> Self {
+    pub(super) fn store_unavailable(limits: impl IntoIterator<Item = usize>) -> Self {
         let outcome = LimitOutcome::Decided(Decision::fail_closed(0, Micros::from_secs(1)));
         let closed = limits.into_iter().map(|limit| LimitDecision::new(limit, Mode::Enforce, outcome));
-        Self::of(closed.collect(), Held::default(), Micros::ZERO)
+        Self::from_parts(closed.collect(), RequestHold::default(), Micros::ZERO)
     }
 
     /// Forgets everything, and keeps its memory.
@@ -157,8 +157,8 @@ impl Verdict {
     pub fn clear(&mut self) {
         self.first = None;
         self.more.clear();
-        self.held = None;
-        self.waited = Micros::ZERO;
+        self.hold = None;
+        self.wait_time = Micros::ZERO;
     }
 
     #[inline]
@@ -177,7 +177,7 @@ impl Verdict {
     /// Whether the request is admitted.
     #[inline]
     pub fn is_admitted(&self) -> bool {
-        !self.decisions().any(LimitDecision::denies)
+        !self.decisions().any(LimitDecision::is_denial)
     }
 
     /// The decision of each limit that was checked, in the order of the gate; those in shadow mode too.
@@ -188,27 +188,27 @@ impl Verdict {
 
     /// The only decision, if there is one.
     #[inline]
-    pub fn only(&self) -> Option<&LimitDecision> {
+    pub fn single(&self) -> Option<&LimitDecision> {
         self.first.as_ref().filter(|_| self.more.is_empty())
     }
 
     /// All limits that deny the request.
     pub fn denials(&self) -> impl Iterator<Item = &LimitDecision> {
-        self.decisions().filter(|decision| decision.denies())
+        self.decisions().filter(|decision| decision.is_denial())
     }
 
-    /// The limit that denies the request: of several, the one with the longest wait. `None` if it is admitted.
+    /// The limit that denies the request: of several, the one with the longest wait. `Idle` if it is admitted.
     pub fn denial(&self) -> Option<&LimitDecision> {
         self.denials().reduce(|worst, other| if other.severity() > worst.severity() { other } else { worst })
     }
 
-    /// The error of the [denial](Self::denial). `None` if the request is admitted, or if it lacks a key that a limit
+    /// The error of the [denial](Self::denial). `Idle` if the request is admitted, or if it lacks a key that a limit
     /// requires, which is no limit.
-    pub fn limited(&self, gate: &Gate) -> Option<Limited> {
-        self.denial()?.limited(gate)
+    pub fn to_limited(&self, gate: &Gate) -> Option<Limited> {
+        self.denial()?.to_limited(gate)
     }
 
-    /// When a retry is worthwhile, if that is known: the longest of all waits. `None` where a limit will never admit it.
+    /// When a retry is worthwhile, if that is known: the longest of all waits. `Idle` where a limit will never admit it.
     pub fn retry_after(&self) -> Option<Duration> {
         let never = |one: &LimitDecision| {
             matches!(one.decision().map(Decision::outcome), Some(Outcome::Deny(Retry::Never)))
@@ -220,59 +220,63 @@ impl Verdict {
     }
 
     /// The default response to a denied request: 429 with the header fields of its quotas, 503 if the store is unavailable
-    /// or the wait timed out, or 400 if it lacks its key. [`Gate::answer_to`] returns the gate's own where it has one.
-    pub fn answer(&self, gate: &Gate) -> Answer {
-        match self.limited(gate) {
+    /// or the wait timed out, or 400 if it lacks its key. [`Gate::rejection_response`] returns the gate's own where it has one.
+    pub fn rejection_response(&self, gate: &Gate) -> RejectionResponse {
+        match self.to_limited(gate) {
             Some(limited) => {
                 let quotas = self.quotas(gate);
-                Answer::of_verdict(&limited, quotas.iter().filter_map(Quotas::left), gate.told())
+                RejectionResponse::from_decisions(
+                    &limited,
+                    quotas.iter().filter_map(QuotaHeaders::remaining),
+                    gate.header_style(),
+                )
             }
-            None => Answer::missing_key(),
+            None => RejectionResponse::missing_key(),
         }
     }
 
     /// Writes the header fields of what is left: calls `each` with a name in lower case and a value. Rules in shadow mode are
     /// left out.
-    pub fn write_fields(&self, gate: &Gate, mut each: impl FnMut(&'static str, &str)) {
-        let (fields, quotas) = (gate.told(), self.quotas(gate));
-        fields.write_policies(quotas.iter().flat_map(Quotas::policies), &mut each);
-        fields.write_left(quotas.iter().filter_map(Quotas::left), each);
+    pub fn write_headers(&self, gate: &Gate, mut each: impl FnMut(&'static str, &str)) {
+        let (fields, quotas) = (gate.header_style(), self.quotas(gate));
+        fields.write_policies(quotas.iter().flat_map(QuotaHeaders::policies), &mut each);
+        fields.write_remaining(quotas.iter().filter_map(QuotaHeaders::remaining), each);
     }
 
-    fn quotas(&self, gate: &Gate) -> Vec<Quotas<'_>> {
+    fn quotas(&self, gate: &Gate) -> Vec<QuotaHeaders<'_>> {
         let enforced = self.decisions().filter(|one| one.mode == Mode::Enforce);
         let quotas = enforced.filter_map(|one| {
-            let labels = one.rule(gate)?.labels().clone();
-            Some(Quotas { labels, decision: one.decision() })
+            let labels = one.rule(gate)?.policy_fields().clone();
+            Some(QuotaHeaders { labels, decision: one.decision() })
         });
         quotas.collect()
     }
 
     /// How long the request waited for its turn. The time that a store takes to answer is no wait.
     #[inline]
-    pub fn waited(&self) -> Micros {
-        self.waited
+    pub fn wait_time(&self) -> Micros {
+        self.wait_time
     }
 
     /// Whether it holds anything that is settled or released with the response.
     #[inline]
-    pub fn holds_anything(&self) -> bool {
-        self.held.is_some()
+    pub fn has_hold(&self) -> bool {
+        self.hold.is_some()
     }
 
     /// Leaves the queues of a dry run: the wait is over.
     pub fn leave_queues(&mut self) {
-        if let Some(held) = &mut self.held {
-            held.waiting.clear();
+        if let Some(held) = &mut self.hold {
+            held.queue_entries.clear();
         }
     }
 
     /// Settles what was reserved with the response: refunds what it need not pay, or charges what is missing. The result
     /// holds the slots of the request; drop it when the body has been sent.
     #[inline]
-    pub fn settle(mut self, gate: &Gate, reply: &dyn Reply) -> HeldSlots {
-        match self.held.take() {
-            None => HeldSlots::default(),
+    pub fn settle(mut self, gate: &Gate, reply: &dyn ResponseHead) -> RequestPermits {
+        match self.hold.take() {
+            None => RequestPermits::default(),
             Some(held) => held.settle(gate, reply),
         }
     }
@@ -287,15 +291,15 @@ impl From<LimitDecision> for Verdict {
 }
 
 /// The quotas of one rule, as header fields describe them.
-struct Quotas<'a> {
-    labels: Arc<Labels>,
+struct QuotaHeaders<'a> {
+    labels: Arc<PolicyFields>,
     decision: Option<&'a Decision>,
 }
 
-impl Quotas<'_> {
+impl QuotaHeaders<'_> {
     /// All that apply.
     fn policies(&self) -> impl Iterator<Item = &PolicyField> {
-        let chosen = match (self.labels.choice(), self.decision) {
+        let chosen = match (self.labels.selection(), self.decision) {
             (QuotaSelection::Tier, Some(decision)) => Some(decision.quota()),
             _ => None,
         };
@@ -304,19 +308,19 @@ impl Quotas<'_> {
     }
 
     /// The quota of the decision, and what is left of it; unknown without its store.
-    fn left(&self) -> Option<(&PolicyField, &Decision)> {
+    fn remaining(&self) -> Option<(&PolicyField, &Decision)> {
         let decision = self.decision.filter(|decision| !decision.is_fail_closed())?;
         self.labels.get(decision.quota()).map(|label| (label, decision))
     }
 }
 
-impl Held {
-    fn settle(mut self, gate: &Gate, reply: &dyn Reply) -> HeldSlots {
+impl RequestHold {
+    fn settle(mut self, gate: &Gate, reply: &dyn ResponseHead) -> RequestPermits {
         background::enter(|| {
             for (limit, tokens) in self.tokens.drain(..) {
                 match gate.limits().get(limit) {
                     Some(limit) => {
-                        let due = limit.payment().due(tokens.cost(), reply);
+                        let due = limit.charge_policy().final_cost(tokens.cost(), reply);
                         tokens.commit(due);
                     }
                     None => {
@@ -325,47 +329,47 @@ impl Held {
                 }
             }
         });
-        HeldSlots { slots: std::mem::take(&mut self.slots) }
+        RequestPermits { permits: std::mem::take(&mut self.permits) }
     }
 }
 
 /// Without a response, what was reserved is charged.
-impl Drop for Held {
+impl Drop for RequestHold {
     fn drop(&mut self) {
         for (_, tokens) in self.tokens.drain(..) {
             tokens.keep();
         }
-        drop(HeldSlots { slots: std::mem::take(&mut self.slots) });
+        drop(RequestPermits { permits: std::mem::take(&mut self.permits) });
     }
 }
 
 /// The slots of a request, until it is dropped.
 #[must_use = "dropping it releases the slots"]
 #[derive(Default)]
-pub struct HeldSlots {
-    slots: Vec<Permit>,
+pub struct RequestPermits {
+    permits: Vec<Permit>,
 }
 
-impl HeldSlots {
+impl RequestPermits {
     /// Whether there is nothing to release.
     pub fn is_empty(&self) -> bool {
-        self.slots.is_empty()
+        self.permits.is_empty()
     }
 }
 
 /// A slot in a store is released on a runtime: on ours where there is none.
-impl Drop for HeldSlots {
+impl Drop for RequestPermits {
     #[inline]
     fn drop(&mut self) {
-        if !self.slots.is_empty() {
-            background::enter(|| self.slots.clear());
+        if !self.permits.is_empty() {
+            background::enter(|| self.permits.clear());
         }
     }
 }
 
-impl fmt::Debug for HeldSlots {
+impl fmt::Debug for RequestPermits {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "HeldSlots({})", self.slots.len())
+        write!(f, "RequestPermits({})", self.permits.len())
     }
 }
 

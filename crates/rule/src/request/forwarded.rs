@@ -3,37 +3,39 @@
 //! Everything left of what the outermost trusted proxy wrote is from the client, and may be anything. So nothing is ever
 //! read from the left: not to find the start of a quoted string, and not to count.
 
-use super::{AddressHeader, Head};
+use super::{AddressHeader, RequestHead};
 use std::{
     borrow::Cow,
     net::{IpAddr, Ipv6Addr},
 };
 
 /// Entries that are looked at.
-const MOST: usize = 32;
+const MAX_ENTRIES: usize = 32;
 /// Bytes of an entry that are looked at; one that is longer is no address.
-const LONGEST: usize = 1_024;
+const MAX_ENTRY_BYTES: usize = 1_024;
 
 /// Reads the last entry that is left.
-type Read = fn(&mut Lines<'_>) -> Option<IpAddr>;
+type ReadEntry = fn(&mut HeaderLines<'_>) -> Option<IpAddr>;
 
 /// The client, where the peer is trusted.
-pub(super) fn client(
-    head: &dyn Head,
+pub(super) fn resolve_client(
+    head: &dyn RequestHead,
     header: &AddressHeader,
     peer: IpAddr,
     is_trusted: impl Fn(IpAddr) -> bool,
 ) -> IpAddr {
-    let (name, read): (_, Read) = match header {
-        AddressHeader::XForwardedFor => ("x-forwarded-for", |lines| address(lines.pop()?.trim_ascii())),
-        AddressHeader::Forwarded => ("forwarded", |lines| forwarded_for(lines.pop_quoted()?.trim_ascii())),
-        AddressHeader::Single(name) => return single(head, name).unwrap_or(peer),
+    let (name, read): (_, ReadEntry) = match header {
+        AddressHeader::XForwardedFor => ("x-forwarded-for", |lines| parse_address(lines.pop()?.trim_ascii())),
+        AddressHeader::Forwarded => {
+            ("forwarded", |lines| parse_forwarded_for(lines.pop_quoted()?.trim_ascii()))
+        }
+        AddressHeader::Single(name) => return single_address(head, name).unwrap_or(peer),
     };
-    let mut lines = Lines::default();
-    head.each_header(name, &mut |line| lines.push(line));
+    let mut lines = HeaderLines::default();
+    head.for_each_header(name, &mut |line| lines.push(line));
 
     let mut last = peer;
-    for _ in 0..MOST {
+    for _ in 0..MAX_ENTRIES {
         match read(&mut lines) {
             Some(address) if is_trusted(address) => last = address,
             Some(address) => return address,
@@ -44,32 +46,32 @@ pub(super) fn client(
 }
 
 /// The one address of a header that a proxy sets. Two of them, or a list, were not written by one proxy.
-fn single(head: &dyn Head, name: &str) -> Option<IpAddr> {
+fn single_address(head: &dyn RequestHead, name: &str) -> Option<IpAddr> {
     let (mut found, mut lines) = (None, 0_usize);
-    head.each_header(name, &mut |line| {
+    head.for_each_header(name, &mut |line| {
         lines = lines.saturating_add(1);
-        found = address(line.trim_ascii());
+        found = parse_address(line.trim_ascii());
     });
     found.filter(|_| lines == 1)
 }
 
 /// The last lines of a header. Each has an entry at least, so that more need not be kept.
-struct Lines<'a> {
-    lines: [&'a [u8]; MOST],
+struct HeaderLines<'a> {
+    lines: [&'a [u8]; MAX_ENTRIES],
     count: usize,
     /// What is left of the line that is being read.
     rest: Option<&'a [u8]>,
 }
 
-impl Default for Lines<'_> {
+impl Default for HeaderLines<'_> {
     fn default() -> Self {
-        Self { lines: [&[]; MOST], count: 0, rest: None }
+        Self { lines: [&[]; MAX_ENTRIES], count: 0, rest: None }
     }
 }
 
-impl<'a> Lines<'a> {
+impl<'a> HeaderLines<'a> {
     fn push(&mut self, line: &'a [u8]) {
-        if self.count == MOST {
+        if self.count == MAX_ENTRIES {
             self.lines.rotate_left(1);
             self.count -= 1;
         }
@@ -77,7 +79,7 @@ impl<'a> Lines<'a> {
         self.count += 1;
     }
 
-    fn line(&mut self) -> Option<&'a [u8]> {
+    fn next_line(&mut self) -> Option<&'a [u8]> {
         self.rest.take().or_else(|| {
             self.count = self.count.checked_sub(1)?;
             Some(self.lines[self.count])
@@ -86,16 +88,16 @@ impl<'a> Lines<'a> {
 
     /// The last entry that is left, up to a comma.
     fn pop(&mut self) -> Option<&'a [u8]> {
-        let line = self.line()?;
-        let least = line.len().saturating_sub(LONGEST);
+        let line = self.next_line()?;
+        let least = line.len().saturating_sub(MAX_ENTRY_BYTES);
         let comma = line[least..].iter().rposition(|byte| *byte == b',').map(|place| least + place);
         self.split(line, comma)
     }
 
     /// The last entry that is left, up to a comma that does not stand in quotes.
     fn pop_quoted(&mut self) -> Option<&'a [u8]> {
-        let line = self.line()?;
-        let least = line.len().saturating_sub(LONGEST);
+        let line = self.next_line()?;
+        let least = line.len().saturating_sub(MAX_ENTRY_BYTES);
         let mut is_quoted = false;
         for place in (least..line.len()).rev() {
             match line[place] {
@@ -113,7 +115,7 @@ impl<'a> Lines<'a> {
                 self.rest = Some(&line[..comma]);
                 Some(&line[comma + 1..])
             }
-            None => Some(line).filter(|line| line.len() <= LONGEST),
+            None => Some(line).filter(|line| line.len() <= MAX_ENTRY_BYTES),
         }
     }
 }
@@ -124,11 +126,11 @@ fn is_escaped(before: &[u8]) -> bool {
 }
 
 /// The address of a `for=` in an entry of `ForwardedFor`.
-fn forwarded_for(entry: &[u8]) -> Option<IpAddr> {
+fn parse_forwarded_for(entry: &[u8]) -> Option<IpAddr> {
     let mut found = None;
     let mut rest = entry;
     while !rest.is_empty() {
-        let end = end_of_pair(rest);
+        let end = find_pair_end(rest);
         let pair = rest[..end].trim_ascii();
         rest = rest.get(end + 1..).unwrap_or_default();
         let equals = pair.iter().position(|byte| *byte == b'=')?;
@@ -137,14 +139,14 @@ fn forwarded_for(entry: &[u8]) -> Option<IpAddr> {
             if found.is_some() {
                 return None;
             }
-            found = Some(address(&unquoted(&pair[equals + 1..])?)?);
+            found = Some(parse_address(&unquote(&pair[equals + 1..])?)?);
         }
     }
     found
 }
 
 /// Where a pair ends: at a semicolon that does not stand in quotes.
-fn end_of_pair(text: &[u8]) -> usize {
+fn find_pair_end(text: &[u8]) -> usize {
     let (mut is_quoted, mut is_escaped) = (false, false);
     for (place, byte) in text.iter().enumerate() {
         match byte {
@@ -158,8 +160,8 @@ fn end_of_pair(text: &[u8]) -> usize {
     text.len()
 }
 
-/// A value without its quotes, if it has some; `None` if it has only one.
-fn unquoted(value: &[u8]) -> Option<Cow<'_, [u8]>> {
+/// A value without its quotes, if it has some; `Idle` if it has only one.
+fn unquote(value: &[u8]) -> Option<Cow<'_, [u8]>> {
     let Some(inner) = value.strip_prefix(b"\"") else { return Some(value.into()) };
     let inner = inner.strip_suffix(b"\"").filter(|inner| !is_escaped(inner))?;
     if !inner.contains(&b'\\') {
@@ -177,7 +179,7 @@ fn unquoted(value: &[u8]) -> Option<Cow<'_, [u8]>> {
 }
 
 /// An address, with or without a port and brackets. A port may be any name, as RFC 7239 has it.
-fn address(text: &[u8]) -> Option<IpAddr> {
+fn parse_address(text: &[u8]) -> Option<IpAddr> {
     let text = str::from_utf8(text).ok()?;
     let address = match text.strip_prefix('[') {
         Some(rest) => {

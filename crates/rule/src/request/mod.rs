@@ -5,24 +5,24 @@ mod cookie;
 mod forwarded;
 mod head;
 pub mod key;
-mod peer;
-mod proxies;
+mod key_value;
+mod peer_warning;
 mod query;
-mod value;
+mod trusted_proxies;
 
-pub use address::Address;
-pub use cookie::each_cookie;
-pub use head::{Head, Reply};
-pub use key::{Duplicates, Key, Missing, host_name};
-pub(crate) use peer::PeerWarning;
-pub use proxies::{AddressHeader, TrustedProxies};
-pub use query::{Plus, decoded, each_query, query_parameters};
-pub use value::KeyValue;
+pub use address::AddressKey;
+pub use cookie::for_each_cookie;
+pub use head::{RequestHead, ResponseHead};
+pub use key::{DuplicateKeys, MissingKey, RequestKey, normalize_host};
+pub use key_value::KeyValue;
+pub(crate) use peer_warning::PeerWarning;
+pub use query::{PlusDecoding, for_each_query, percent_decode, query_parameters};
+pub use trusted_proxies::{AddressHeader, TrustedProxies};
 
 use tidegate_core::SettingError;
 
 /// The name of a header or a cookie, in lower case.
-pub(crate) fn name(name: &str, what: &str) -> Result<String, SettingError> {
+pub(crate) fn parse_name(name: &str, what: &str) -> Result<String, SettingError> {
     let is_sign = |byte: u8| byte.is_ascii_alphanumeric() || b"!#$%&'*+-.^_`|~".contains(&byte);
     match !name.is_empty() && name.len() <= 256 && name.bytes().all(is_sign) {
         true => Ok(name.to_ascii_lowercase()),

@@ -1,47 +1,47 @@
 //! Parameters behind the `?` of a request.
 
-use super::Head;
+use super::RequestHead;
 use std::borrow::Cow;
 
 /// The parameters of a query in their order, with decoded names and raw values: `a` has `1` and `2+3` in `a=1&b&a=2+3`.
 pub fn query_parameters(query: &str) -> impl Iterator<Item = (Cow<'_, [u8]>, &[u8])> {
     query.split('&').map(|pair| {
         let (name, value) = pair.split_once('=').unwrap_or((pair, ""));
-        (decoded(name.as_bytes(), Plus::IsSpace), value.as_bytes())
+        (percent_decode(name.as_bytes(), PlusDecoding::Space), value.as_bytes())
     })
 }
 
 /// Calls `each` with every value of a parameter, decoded once. A parameter without `=` has an empty value.
-pub fn each_query<'a>(head: &'a dyn Head, name: &str, each: &mut dyn FnMut(Cow<'a, [u8]>)) {
+pub fn for_each_query<'a>(head: &'a dyn RequestHead, name: &str, each: &mut dyn FnMut(Cow<'a, [u8]>)) {
     let parameters = query_parameters(head.query().unwrap_or_default());
     for (_, value) in parameters.filter(|(known, _)| **known == *name.as_bytes()) {
-        each(decoded(value, Plus::IsSpace));
+        each(percent_decode(value, PlusDecoding::Space));
     }
 }
 
 /// What a `+` stands for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Plus {
+pub enum PlusDecoding {
     /// Itself, as in a path.
-    IsPlus,
+    Literal,
     /// A space, as forms write it.
-    IsSpace,
+    Space,
 }
 
 /// Text without its escapes: `%2F` is `/`. They are undone once, and what is none stays as it is.
-pub fn decoded(text: &[u8], plus: Plus) -> Cow<'_, [u8]> {
-    let is_escaped = |byte: &u8| *byte == b'%' || (*byte == b'+' && plus == Plus::IsSpace);
+pub fn percent_decode(text: &[u8], plus: PlusDecoding) -> Cow<'_, [u8]> {
+    let is_escaped = |byte: &u8| *byte == b'%' || (*byte == b'+' && plus == PlusDecoding::Space);
     let Some(first) = text.iter().position(is_escaped) else { return text.into() };
     let mut plain = Vec::with_capacity(text.len());
     plain.extend_from_slice(&text[..first]);
     let mut rest = &text[first..];
     while let [byte, behind @ ..] = rest {
         let (byte, behind) = match (byte, behind) {
-            (b'%', [high, low, behind @ ..]) => match (digit(*high), digit(*low)) {
+            (b'%', [high, low, behind @ ..]) => match (hex_digit(*high), hex_digit(*low)) {
                 (Some(high), Some(low)) => (high << 4 | low, behind),
                 _ => (b'%', &rest[1..]),
             },
-            (b'+', behind) if plus == Plus::IsSpace => (b' ', behind),
+            (b'+', behind) if plus == PlusDecoding::Space => (b' ', behind),
             (byte, behind) => (*byte, behind),
         };
         plain.push(byte);
@@ -50,16 +50,16 @@ pub fn decoded(text: &[u8], plus: Plus) -> Cow<'_, [u8]> {
     plain.into()
 }
 
-fn digit(byte: u8) -> Option<u8> {
+fn hex_digit(byte: u8) -> Option<u8> {
     char::from(byte).to_digit(16).and_then(|digit| u8::try_from(digit).ok())
 }
 
 #[cfg(test)]
 mod tests {
-    use super::{Plus, decoded};
+    use super::{PlusDecoding, percent_decode};
 
     #[test]
-    fn escapes_are_undone_once() {
+    fn percent_decode_runs_once() {
         let cases: [(&str, &[u8]); 8] = [
             ("plain", b"plain"),
             ("%2Flogin%2f", b"/login/"),
@@ -71,8 +71,8 @@ mod tests {
             ("%ff", b"\xff"),
         ];
         for (text, plain) in cases {
-            assert_eq!(*decoded(text.as_bytes(), Plus::IsSpace), *plain, "{text}");
+            assert_eq!(*percent_decode(text.as_bytes(), PlusDecoding::Space), *plain, "{text}");
         }
-        assert_eq!(*decoded(b"a+b", Plus::IsPlus), *b"a+b");
+        assert_eq!(*percent_decode(b"a+b", PlusDecoding::Literal), *b"a+b");
     }
 }

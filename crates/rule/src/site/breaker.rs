@@ -1,6 +1,6 @@
 //! A place that is guarded by a breaker.
 
-use crate::{Declaration, Limited, Mode, Rule, Rules};
+use crate::{Limited, Mode, Rule, RuleConfig, Rules};
 use arc_swap::ArcSwap;
 use std::{
     collections::BTreeMap,
@@ -8,60 +8,60 @@ use std::{
 };
 use tidegate_core::SettingError;
 use tidegate_limiter::Clock;
-use tidegate_overload::{Breaker, BreakerSettings, Cause, Guard, Pass, Report};
+use tidegate_overload::{Breaker, BreakerSettings, CallError, CallGuard, CallOutcome, CallPermit};
 
 /// A place that is guarded by a breaker.
 pub struct BreakerSite {
-    declare: fn() -> Result<(Declaration, BreakerSettings), SettingError>,
-    guarded: OnceLock<Option<Found>>,
+    declare: fn() -> Result<(RuleConfig, BreakerSettings), SettingError>,
+    breaker: OnceLock<Option<SiteBreaker>>,
 }
 
 /// The breaker that has the name.
-struct Found {
-    guarded: Arc<Guarded>,
+struct SiteBreaker {
+    breaker: Arc<NamedBreaker>,
     /// Why it is not that of the place: calls are refused while it is enforced.
     conflict: Option<Arc<str>>,
 }
 
 /// A breaker, and what settings say of it.
-struct Guarded {
-    declaration: Declaration,
+struct NamedBreaker {
+    declaration: RuleConfig,
     settings: BreakerSettings,
     rule: Rule,
     clock: Clock,
-    now: ArcSwap<Tuned>,
+    current: ArcSwap<ConfiguredBreaker>,
 }
 
-/// A breaker with the settings of the policy that it was made with; `None` for those of the code.
-struct Tuned {
+/// A breaker with the settings of the policy that it was made with; `Idle` for those of the code.
+struct ConfiguredBreaker {
     policy: Option<Arc<BreakerSettings>>,
     breaker: Arc<Breaker>,
 }
 
 impl BreakerSite {
     /// A site whose breaker is made when it is first passed.
-    pub const fn new(declare: fn() -> Result<(Declaration, BreakerSettings), SettingError>) -> Self {
-        Self { declare, guarded: OnceLock::new() }
+    pub const fn new(declare: fn() -> Result<(RuleConfig, BreakerSettings), SettingError>) -> Self {
+        Self { declare, breaker: OnceLock::new() }
     }
 
-    /// Leave to make one call, or `None` where nobody wants to hear how it ends.
+    /// Leave to make one call, or `Idle` where nobody wants to hear how it ends.
     #[inline]
-    pub fn try_pass(&'static self) -> Result<Option<Pass<Arc<Breaker>>>, Limited> {
-        let guarded = self.guarded.get().unwrap_or_else(|| self.make());
-        let Some(Found { guarded, conflict }) = guarded else { return Ok(None) };
-        let terms = guarded.rule.terms();
+    pub fn try_acquire(&'static self) -> Result<Option<CallPermit<Arc<Breaker>>>, Limited> {
+        let guarded = self.breaker.get().unwrap_or_else(|| self.init());
+        let Some(SiteBreaker { breaker: guarded, conflict }) = guarded else { return Ok(None) };
+        let terms = guarded.rule.state();
         let mode = terms.mode;
         if mode == Mode::Off {
             return Ok(None);
         }
         if let Some(error) = conflict {
-            return conflict_under(mode, guarded, error);
+            return conflict_result(mode, guarded, error);
         }
-        match (guarded.breaker(terms.breaker.as_ref()).try_pass_owned(), mode) {
+        match (guarded.breaker(terms.breaker.as_ref()).try_acquire_owned(), mode) {
             (Ok(pass), _) => Ok(Some(pass)),
             (Err(_), Mode::Shadow | Mode::Off) => Ok(None),
             (Err(rejection), Mode::Enforce) => {
-                let limited = Limited::new(guarded.rule.name(), Cause::Rejected(rejection));
+                let limited = Limited::new(guarded.rule.name(), CallError::Rejected(rejection));
                 Err(limited.with_message(guarded.rule.message()))
             }
         }
@@ -69,20 +69,20 @@ impl BreakerSite {
 
     /// Makes the breaker before it is put here: whoever is told of it may pass this place itself.
     #[cold]
-    fn make(&self) -> &Option<Found> {
+    fn init(&self) -> &Option<SiteBreaker> {
         let (guarded, error) = match self.find() {
             Ok(found) => (found, None),
             Err(error) => (None, Some(error)),
         };
-        if let (Ok(()), Some(error)) = (self.guarded.set(guarded), error) {
+        if let (Ok(()), Some(error)) = (self.breaker.set(guarded), error) {
             tracing::error!(error, "a breaker cannot be made, and stops nothing");
         }
-        self.guarded.get().unwrap_or(&None)
+        self.breaker.get().unwrap_or(&None)
     }
 
     /// The breaker with the declared name, which may be that of another place already.
-    fn find(&self) -> Result<Option<Found>, String> {
-        static KNOWN: LazyLock<Mutex<BTreeMap<String, Arc<Guarded>>>> = LazyLock::new(Mutex::default);
+    fn find(&self) -> Result<Option<SiteBreaker>, String> {
+        static KNOWN: LazyLock<Mutex<BTreeMap<String, Arc<NamedBreaker>>>> = LazyLock::new(Mutex::default);
         let known = || KNOWN.lock().unwrap_or_else(PoisonError::into_inner);
         let (declaration, settings) = (self.declare)().map_err(|error| error.to_string())?;
         let name = &declaration.name;
@@ -91,55 +91,57 @@ impl BreakerSite {
         let guarded = match found {
             Some(guarded) => guarded,
             None => {
-                let rule = Rules::global().guard(declaration.clone());
+                let rule = Rules::global().declare_guard(declaration.clone());
                 let rule = rule.map_err(|error| format!("{name}: {error}"))?;
                 let clock = Rules::global().clock().unwrap_or_default();
                 let breaker = Arc::new(Breaker::with_clock(settings.clone(), clock.clone()));
-                let now = ArcSwap::from_pointee(Tuned { policy: None, breaker });
+                let now = ArcSwap::from_pointee(ConfiguredBreaker { policy: None, breaker });
                 let (declaration, settings) = (declaration.clone(), settings.clone());
-                let made = Arc::new(Guarded { declaration, settings, rule, clock, now });
+                let made = Arc::new(NamedBreaker { declaration, settings, rule, clock, current: now });
                 // Another place may have been quicker.
                 known().entry(name.clone().into_owned()).or_insert(made).clone()
             }
         };
-        let Some(error) = guarded.conflict(&declaration, &settings) else {
-            return Ok(Some(Found { guarded, conflict: None }));
+        let Some(error) = guarded.check_conflict(&declaration, &settings) else {
+            return Ok(Some(SiteBreaker { breaker: guarded, conflict: None }));
         };
         tracing::error!(breaker = &**name, %error, "conflicting breaker declarations, calls are refused");
         // An attribute with `shadow` refuses nothing, whatever is wrong with it.
         let is_enforced = declaration.mode == Mode::Enforce;
-        Ok(is_enforced.then(|| Found { guarded, conflict: Some(error.to_string().into()) }))
+        Ok(is_enforced.then(|| SiteBreaker { breaker: guarded, conflict: Some(error.to_string().into()) }))
     }
 }
 
 /// What a call gets whose breaker is declared in two ways.
 #[cold]
-fn conflict_under(
+fn conflict_result(
     mode: Mode,
-    guarded: &Guarded,
+    guarded: &NamedBreaker,
     error: &Arc<str>,
-) -> Result<Option<Pass<Arc<Breaker>>>, Limited> {
+) -> Result<Option<CallPermit<Arc<Breaker>>>, Limited> {
     match mode {
         Mode::Shadow | Mode::Off => Ok(None),
-        Mode::Enforce => Err(Limited::new(guarded.rule.shared_name(), Cause::Misconfigured(error.clone()))),
+        Mode::Enforce => {
+            Err(Limited::new(guarded.rule.shared_name(), CallError::Misconfigured(error.clone())))
+        }
     }
 }
 
-impl Guarded {
+impl NamedBreaker {
     /// The breaker with the settings of the policy, or with those of the code where it has none.
     fn breaker(&self, policy: Option<&Arc<BreakerSettings>>) -> Arc<Breaker> {
-        let now = self.now.load();
+        let now = self.current.load();
         match (&now.policy, policy) {
             (None, None) => now.breaker.clone(),
             (Some(now_policy), Some(policy)) if Arc::ptr_eq(now_policy, policy) => now.breaker.clone(),
-            _ => self.tune(policy),
+            _ => self.reconfigure(policy),
         }
     }
 
     /// Starts again with other settings. The same settings, read again, keep what was counted.
     #[cold]
-    fn tune(&self, policy: Option<&Arc<BreakerSettings>>) -> Arc<Breaker> {
-        self.now.rcu(|now| {
+    fn reconfigure(&self, policy: Option<&Arc<BreakerSettings>>) -> Arc<Breaker> {
+        self.current.rcu(|now| {
             let settings = |policy: Option<&Arc<BreakerSettings>>| {
                 policy.map_or(&self.settings, |policy| policy).clone()
             };
@@ -148,17 +150,17 @@ impl Guarded {
                 true => now.breaker.clone(),
                 false => Arc::new(Breaker::with_clock(new, self.clock.clone())),
             };
-            Tuned { policy: policy.cloned(), breaker }
+            ConfiguredBreaker { policy: policy.cloned(), breaker }
         });
-        self.now.load().breaker.clone()
+        self.current.load().breaker.clone()
     }
 
-    /// Why this cannot be the breaker of another place as well, with both places; `None` if it can.
-    fn conflict(&self, other: &Declaration, settings: &BreakerSettings) -> Option<SettingError> {
+    /// Why this cannot be the breaker of another place as well, with both places; `Idle` if it can.
+    fn check_conflict(&self, other: &RuleConfig, settings: &BreakerSettings) -> Option<SettingError> {
         let first = &self.declaration;
         let (name, here, there) = (&first.name, first.location, other.location);
         if first.path != other.path {
-            return Some(first.name_conflict(other));
+            return Some(first.name_conflict_error(other));
         }
         (self.settings != *settings).then(|| {
             let problem = format!("breaker `{name}` has other settings at {there} than at {here}");
@@ -176,20 +178,20 @@ impl Guarded {
     label = "neither `Ok` nor `Err`",
     note = "return a `Result`, or say what is a failure: `failure = |answer| Report::…`"
 )]
-pub trait Judged {
+pub trait ClassifyOutcome {
     /// How the call ended.
-    fn report(&self) -> Report;
+    fn outcome(&self) -> CallOutcome;
 }
 
-impl<T, E> Judged for Result<T, E> {
+impl<T, E> ClassifyOutcome for Result<T, E> {
     #[inline]
-    fn report(&self) -> Report {
-        Report::of(self)
+    fn outcome(&self) -> CallOutcome {
+        CallOutcome::from_result(self)
     }
 }
 
 /// What a function of the caller's says about how a call ended, for `failure = …`.
 #[inline]
-pub fn judge<R>(answer: &R, judge: impl FnOnce(&R) -> Report) -> Report {
+pub fn classify<R>(answer: &R, judge: impl FnOnce(&R) -> CallOutcome) -> CallOutcome {
     judge(answer)
 }

@@ -5,17 +5,17 @@
 //!
 //! ```text
 //!   policy file ──▶ Settings ──Rules::apply──▶ rules of all sites that were passed
-//!                      └──────────────────────▶ rules of other sites, when they are first passed
+//!                      └──────────────────────▶ rules of other sites, when they are network_address passed
 //! ```
 
 mod breaker;
 mod limit;
 mod name;
 
-pub use crate::{Declaration, FromLimited, KeyPair, Mode, RuleKey};
-pub use breaker::{BreakerSite, Judged, judge};
-pub use limit::{LimitSite, Opened, Stopped, Taken};
-pub use name::{declaration_of, declaration_of_owner};
+pub use crate::{FromLimited, KeyPair, Mode, RuleConfig, RuleKey};
+pub use breaker::{BreakerSite, ClassifyOutcome, classify};
+pub use limit::{ActiveSite, AdmitError, LimitSite, SiteReservation};
+pub use name::{config_for_function, config_for_type};
 pub use std::time::Duration;
 pub use tidegate_core::{Micros, SettingError};
 pub use tidegate_limiter::{BuildError, Capacity};
@@ -23,7 +23,7 @@ pub use tidegate_overload::BreakerSettings;
 
 use crate::{
     Facts, Limited,
-    request::{Address, KeyValue},
+    request::{AddressKey, KeyValue},
 };
 use std::{
     cell::Cell,
@@ -40,7 +40,7 @@ use std::{
 pub const POLICY_VARIABLE: &str = "TIDEGATE_POLICY";
 
 /// Loads the policy file that [`POLICY_VARIABLE`] names, once, before the first attribute declares its rule. `load` is
-/// `None` in a program that cannot read policy files.
+/// `Idle` in a program that cannot read policy files.
 pub fn load_policy(load: Option<fn(&Path)>) {
     static LOADED: Once = Once::new();
     thread_local!(static IS_LOADING: Cell<bool> = const { Cell::new(false) });
@@ -73,11 +73,11 @@ pub enum SiteKey {
 
 impl SiteKey {
     /// Whether an attribute with the key `site` counts by this key of a policy. An expression is taken to.
-    pub(crate) fn fits(self, site: Self) -> bool {
+    pub(crate) fn matches(self, site: Self) -> bool {
         self == site || site == Self::Expression
     }
 
-    pub(crate) fn described(self) -> &'static str {
+    pub(crate) fn description(self) -> &'static str {
         match self {
             Self::All => "all calls together",
             Self::Ip => "by `ip`",
@@ -100,16 +100,16 @@ impl fmt::Display for SiteKey {
 
 /// Everybody, for `key = method`: the key that [`KeyValue::JsonEntriesVisitor`] is.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Everybody;
+pub struct GlobalKey;
 
-impl Hash for Everybody {
+impl Hash for GlobalKey {
     #[inline]
     fn hash<H: Hasher>(&self, state: &mut H) {
         "".hash(state);
     }
 }
 
-impl fmt::Display for Everybody {
+impl fmt::Display for GlobalKey {
     fn fmt(&self, _: &mut fmt::Formatter<'_>) -> fmt::Result {
         Ok(())
     }
@@ -118,7 +118,7 @@ impl fmt::Display for Everybody {
 /// The client by its address, for `key = ip`. All callers of whom none is known share one key; the first is logged.
 pub fn ip() -> KeyValue<'static> {
     match Facts::with_current(Facts::ip).flatten() {
-        Some(ip) => KeyValue::Address(Address::of(ip)),
+        Some(ip) => KeyValue::Address(AddressKey::new(ip)),
         None => {
             report_unknown_ip();
             KeyValue::All
@@ -144,7 +144,7 @@ pub fn user() -> Arc<str> {
 
 /// One of several parts of a key.
 #[inline]
-pub fn part<K: RuleKey + ?Sized>(part: &K) -> &K {
+pub fn key_part<K: RuleKey + ?Sized>(part: &K) -> &K {
     part
 }
 

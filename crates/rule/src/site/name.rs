@@ -5,34 +5,34 @@
 //! |---|---|
 //! | `shop::quote` | `quote` |
 //! | `shop::api::orders::quote` | `orders::quote` |
-//! | `shop::Orders::place` | `Orders::place` |
-//! | `<shop::Orders as shop::Sells>::place` | `Orders::place` |
+//! | `shop::Orders::queue` | `Orders::queue` |
+//! | `<shop::Orders as shop::Sells>::queue` | `Orders::queue` |
 //! | `<shop::quote as actix_web::…>::register::quote` | `quote` |
 
-use super::Declaration;
+use super::RuleConfig;
 use std::any::type_name;
 
-/// The declaration of the function that `within` was declared in, with a suffix that tells its attributes apart.
+/// The declaration of the function that `marker` was declared in, with a suffix that tells its attributes apart.
 #[track_caller]
-pub fn declaration_of<T>(_within: T, suffix: &str) -> Declaration {
+pub fn config_for_function<T>(_within: T, suffix: &str) -> RuleConfig {
     let path = function_path(type_name::<T>());
-    Declaration::of_function(format!("{}{suffix}", name_of(&path)), format!("{path}{suffix}"))
+    RuleConfig::for_function(format!("{}{suffix}", default_name(&path)), format!("{path}{suffix}"))
 }
 
 /// The declaration of the type that this function is a method of.
 #[track_caller]
-pub fn declaration_of_owner<T>(_within: T, suffix: &str) -> Declaration {
+pub fn config_for_type<T>(_within: T, suffix: &str) -> RuleConfig {
     let path = function_path(type_name::<T>());
     let segments = segments(&path);
     let owner = segments.iter().rev().nth(1).copied().unwrap_or(&path);
     let end = segments.last().map_or(path.len(), |function| path.len() - function.len());
     let owner_path = path[..end].trim_end_matches("::");
     let name = last_name(self_type(owner).unwrap_or(owner));
-    Declaration::of_function(format!("{name}{suffix}"), format!("{owner_path}{suffix}"))
+    RuleConfig::for_function(format!("{name}{suffix}"), format!("{owner_path}{suffix}"))
 }
 
 /// The name of a function by its path.
-fn name_of(path: &str) -> String {
+fn default_name(path: &str) -> String {
     let mut segments = segments(path);
     // Unnamed constants.
     segments.retain(|segment| *segment != "_");
@@ -40,7 +40,7 @@ fn name_of(path: &str) -> String {
     // actix-web makes a type of a handler, and puts the function into one of its methods.
     let mut types = before.iter().filter_map(|segment| self_type(segment));
     if let Some(handler) = types.find(|handler| last_name(handler) == *function) {
-        return name_of(handler);
+        return default_name(handler);
     }
     let owner = match *before {
         // The name of the crate is the same for all.
@@ -80,7 +80,7 @@ fn segments(path: &str) -> Vec<&str> {
     segments
 }
 
-/// The type that a block is for: `Orders` of `<Orders as Sells>`, `<impl Sells for Orders>` and `<impl Orders>`. `None` if
+/// The type that a block is for: `Orders` of `<Orders as Sells>`, `<impl Sells for Orders>` and `<impl Orders>`. `Idle` if
 /// the segment has a plain name.
 fn self_type(segment: &str) -> Option<&str> {
     let inner = segment.strip_prefix('<')?.strip_suffix('>')?;
@@ -124,7 +124,7 @@ mod tests {
             ("shop::_::quote", "quote"),
         ];
         for (path, name) in table {
-            assert_eq!(name_of(path), name, "{path}");
+            assert_eq!(default_name(path), name, "{path}");
         }
     }
 

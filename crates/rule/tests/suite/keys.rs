@@ -2,24 +2,24 @@
 
 #![allow(clippy::unwrap_used, reason = "this is how a test fails")]
 
-use crate::common::Request;
+use crate::common::TestRequest;
 use tidegate_rule::{
     Facts,
-    request::{Address, Key, KeyValue, Missing, TrustedProxies, key},
+    request::{AddressKey, KeyValue, MissingKey, RequestKey, TrustedProxies, key},
 };
 
 /// As a store would see it.
-fn shown(key: &Key, request: &Request) -> Option<String> {
+fn key_text(key: &RequestKey, request: &TestRequest) -> Option<String> {
     key.find(request).map(|value| value.to_string())
 }
 
-fn request() -> Request {
-    let request = Request {
+fn test_request() -> TestRequest {
+    let request = TestRequest {
         path: "/users/7",
         host: Some("Example.COM.:8080"),
         route: Some("/users/{id}"),
         facts: Some(Facts::default().with_user("alice")),
-        ..Request::from("2001:db8:1:2:3:4:5:6")
+        ..TestRequest::from_peer("2001:db8:1:2:3:4:5:6")
     };
     request
         .header("x-api-key", "secret")
@@ -31,7 +31,7 @@ fn request() -> Request {
 }
 
 #[test]
-fn what_is_found() {
+fn finds_every_key_source() {
     let header = |name| key::header(name).unwrap();
     let cookie = |name| key::cookie(name).unwrap();
     for (key, found) in [
@@ -59,9 +59,9 @@ fn what_is_found() {
         (key::path(), Some("/users/7")),
         (key::route(), Some("/users/{id}")),
         (key::user(), Some("alice")),
-        (key::user_by(|head| Some(head.path().trim_start_matches("/users/").into())), Some("7")),
-        (key::user_by(|_| None), None),
-        (key::by(|_| Some(7.into())), Some("7")),
+        (key::user_from(|head| Some(head.path().trim_start_matches("/users/").into())), Some("7")),
+        (key::user_from(|_| None), None),
+        (key::custom(|_| Some(7.into())), Some("7")),
         (key::user().and(key::route()), Some("alice|/users/{id}")),
         (key::user().and(key::method()).and(key::route()), Some(r"alice|GET\|/users/{id}")),
         (key::user().and(header("x-none")), None),
@@ -75,25 +75,25 @@ fn what_is_found() {
             Some("\u{1}|\u{1}1?2001:db8::|GET"),
         ),
     ] {
-        assert_eq!(shown(&key, &request()).as_deref(), found, "{key:?}");
+        assert_eq!(key_text(&key, &test_request()).as_deref(), found, "{key:?}");
     }
 }
 
 /// A client that sends a long value is counted, also where requests without the key are not.
 #[test]
-fn long_values_count_by_a_hash() {
-    let long = |text: &'static str| key::by(move |_| Some(text.repeat(5_000).into()));
-    let [one, again, other] = ["b", "b", "c"].map(|text| shown(&long(text), &request()).unwrap());
+fn long_keys_are_hashed() {
+    let long = |text: &'static str| key::custom(move |_| Some(text.repeat(5_000).into()));
+    let [one, again, other] = ["b", "b", "c"].map(|text| key_text(&long(text), &test_request()).unwrap());
     assert_eq!(one, again);
     assert_ne!(one, other);
     assert!(one.starts_with("\u{1}255?") && one.len() < 40, "{one}");
-    let joined = shown(&key::user().and(key::header("x-long").unwrap()), &request()).unwrap();
+    let joined = key_text(&key::user().and(key::header("x-long").unwrap()), &test_request()).unwrap();
     assert!(joined.starts_with("alice|") && joined.len() < 50, "{joined}");
 }
 
 #[test]
-fn what_is_not_there_is_not_found() {
-    let bare = Request { path: "/x", ..Request::default() };
+fn missing_sources_give_no_key() {
+    let bare = TestRequest { path: "/x", ..TestRequest::default() };
     for key in [
         key::peer(),
         key::client(TrustedProxies::private()),
@@ -102,14 +102,14 @@ fn what_is_not_there_is_not_found() {
         key::host(),
         key::user(),
     ] {
-        assert_eq!(shown(&key, &bare), None, "{key:?}");
+        assert_eq!(key_text(&key, &bare), None, "{key:?}");
     }
-    assert_eq!(shown(&key::route(), &bare).as_deref(), Some("/x"));
-    assert_eq!(Missing::default(), Missing::Address);
+    assert_eq!(key_text(&key::route(), &bare).as_deref(), Some("/x"));
+    assert_eq!(MissingKey::default(), MissingKey::Address);
 }
 
 #[test]
-fn hosts_have_one_name() {
+fn host_names_are_normalized() {
     for (host, found) in [
         ("example.com", Some("example.com")),
         ("EXAMPLE.com:443", Some("example.com")),
@@ -120,33 +120,33 @@ fn hosts_have_one_name() {
         ("", None),
         (":80", None),
     ] {
-        let request = Request { host: Some(host), ..Request::default() };
-        assert_eq!(shown(&key::host(), &request).as_deref(), found, "{host}");
+        let request = TestRequest { host: Some(host), ..TestRequest::default() };
+        assert_eq!(key_text(&key::host(), &request).as_deref(), found, "{host}");
     }
 }
 
 #[test]
-fn a_name_that_a_client_chooses_is_not_an_address() {
+fn header_value_cannot_imitate_address_key() {
     let key = key::header("x-user").unwrap().or(key::peer());
-    let victim = Request::from("203.0.113.7");
-    let bucket = shown(&key, &victim).unwrap();
+    let victim = TestRequest::from_peer("203.0.113.7");
+    let bucket = key_text(&key, &victim).unwrap();
     for name in ["203.0.113.7", "1?203.0.113.7", "\u{1}1?203.0.113.7", "\u{1}\u{1}1?203.0.113.7"] {
-        let attacker = Request::from("198.51.100.1").header("x-user", name);
-        assert_ne!(shown(&key, &attacker).unwrap(), bucket, "{name:?}");
+        let attacker = TestRequest::from_peer("198.51.100.1").header("x-user", name);
+        assert_ne!(key_text(&key, &attacker).unwrap(), bucket, "{name:?}");
     }
 }
 
 #[test]
-fn a_user_is_also_found_around_the_task() {
-    let request = Request::from("203.0.113.7");
-    let found = Facts::default().with_user("bob").scope_blocking(|| shown(&key::user(), &request));
+fn user_is_found_in_task_facts() {
+    let request = TestRequest::from_peer("203.0.113.7");
+    let found = Facts::default().with_user("bob").scope_blocking(|| key_text(&key::user(), &request));
     assert_eq!(found.as_deref(), Some("bob"));
-    let nameless = Facts::default().with_user("").scope_blocking(|| shown(&key::user(), &request));
+    let nameless = Facts::default().with_user("").scope_blocking(|| key_text(&key::user(), &request));
     assert_eq!(nameless, None);
 }
 
 #[test]
-fn names_are_checked_when_a_key_is_made() {
+fn invalid_names_are_rejected() {
     for name in ["", "x y", "x:y", "x\r\ny", "é", "x\0", "(x)"] {
         let error = key::header(name).unwrap_err();
         assert!(error.problem().contains("is not the name of a header"), "{error}");
@@ -156,12 +156,12 @@ fn names_are_checked_when_a_key_is_made() {
 }
 
 #[test]
-fn keys_tell_what_they_are() {
+fn key_debug_names_source() {
     let key = key::user().and(key::header("X-Tenant").unwrap()).or(key::client(TrustedProxies::loopback()));
     assert_eq!(
         format!("{key:?}"),
         r#"[{user, header x-tenant}, client/64 behind ["127.0.0.0/8", "::1"] by XForwardedFor]"#
     );
     let same = KeyValue::from(std::net::Ipv4Addr::new(192, 0, 2, 7));
-    assert_eq!(same, KeyValue::Address(Address::of([192, 0, 2, 7].into())));
+    assert_eq!(same, KeyValue::Address(AddressKey::new([192, 0, 2, 7].into())));
 }

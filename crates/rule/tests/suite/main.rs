@@ -3,13 +3,13 @@
 
 #![allow(clippy::unwrap_used, clippy::panic, reason = "this is how a test fails")]
 
-mod answers;
 mod common;
 mod gate;
-mod gate_law;
+mod gate_properties;
 mod gate_waits;
 mod keys;
-mod law;
 mod proxies;
-mod redeclare;
+mod quota_change_properties;
+mod redeclaration;
+mod rejection;
 mod waiting;

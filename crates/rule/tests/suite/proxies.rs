@@ -2,7 +2,7 @@
 
 #![allow(clippy::unwrap_used, reason = "this is how a test fails")]
 
-use crate::common::Request;
+use crate::common::TestRequest;
 use proptest::prelude::*;
 use std::net::IpAddr;
 use tidegate_rule::{
@@ -15,15 +15,15 @@ fn proxies() -> TrustedProxies {
     TrustedProxies::new(["10.0.0.0/8", "2001:db8:ffff::/48", "::1"]).unwrap()
 }
 
-fn client(proxies: &TrustedProxies, request: &Request) -> String {
-    proxies.client(request).map_or("nobody".to_owned(), |address| address.to_string())
+fn client_text(proxies: &TrustedProxies, request: &TestRequest) -> String {
+    proxies.client_address(request).map_or("nobody".to_owned(), |address| address.to_string())
 }
 
 const CLIENT: &str = "203.0.113.7";
 const PROXY: &str = "10.0.0.1";
 
 #[test]
-fn x_forwarded_for() {
+fn x_forwarded_for_client() {
     for (peer, lines, found) in [
         // A peer that is not trusted is the client, whatever it writes.
         (CLIENT, &[][..], CLIENT),
@@ -84,14 +84,15 @@ fn x_forwarded_for() {
         ("::ffff:203.0.113.7", &["198.51.100.1"], CLIENT),
         ("2001:db8:ffff::1", &["2001:db8::7, 2001:db8:ffff::2"], "2001:db8::7"),
     ] {
-        let request =
-            lines.iter().fold(Request::from(peer), |request, line| request.header("x-forwarded-for", line));
-        assert_eq!(client(&proxies(), &request), found, "from {peer}: {lines:?}");
+        let request = lines
+            .iter()
+            .fold(TestRequest::from_peer(peer), |request, line| request.header("x-forwarded-for", line));
+        assert_eq!(client_text(&proxies(), &request), found, "from {peer}: {lines:?}");
     }
 }
 
 #[test]
-fn forwarded() {
+fn forwarded_client() {
     for (lines, found) in [
         (&["for=203.0.113.7"][..], CLIENT),
         (&["For=\"203.0.113.7\";proto=https;by=10.0.0.1"], CLIENT),
@@ -133,14 +134,15 @@ fn forwarded() {
         (&[""], PROXY),
         (&[], PROXY),
     ] {
-        let request =
-            lines.iter().fold(Request::from(PROXY), |request, line| request.header("forwarded", line));
-        assert_eq!(client(&proxies().forwarded(), &request), found, "{lines:?}");
+        let request = lines
+            .iter()
+            .fold(TestRequest::from_peer(PROXY), |request, line| request.header("forwarded", line));
+        assert_eq!(client_text(&proxies().forwarded(), &request), found, "{lines:?}");
     }
 }
 
 #[test]
-fn a_header_with_one_address() {
+fn single_address_header() {
     let proxies = proxies().single_header("X-Real-IP").unwrap();
     for (peer, lines, found) in [
         (PROXY, &["203.0.113.7"][..], CLIENT),
@@ -154,15 +156,16 @@ fn a_header_with_one_address() {
         (PROXY, &[""], PROXY),
         (PROXY, &[], PROXY),
     ] {
-        let request =
-            lines.iter().fold(Request::from(peer), |request, line| request.header("x-real-ip", line));
-        assert_eq!(client(&proxies, &request), found, "from {peer}: {lines:?}");
+        let request = lines
+            .iter()
+            .fold(TestRequest::from_peer(peer), |request, line| request.header("x-real-ip", line));
+        assert_eq!(client_text(&proxies, &request), found, "from {peer}: {lines:?}");
     }
 }
 
 #[test]
 fn only_the_declared_header_is_read() {
-    let request = Request::from(PROXY)
+    let request = TestRequest::from_peer(PROXY)
         .header("x-forwarded-for", "198.51.100.1")
         .header("forwarded", "for=198.51.100.2")
         .header("x-real-ip", "198.51.100.3")
@@ -173,16 +176,17 @@ fn only_the_declared_header_is_read() {
         (AddressHeader::Single("x-real-ip".into()), "198.51.100.3"),
         (AddressHeader::Single("true-client-ip".into()), PROXY),
     ] {
-        assert_eq!(client(&proxies().header(header), &request), found);
+        assert_eq!(client_text(&proxies().header(header), &request), found);
     }
 }
 
 #[test]
-fn without_a_peer_there_is_no_client() {
-    let request = Request { peer: None, ..Request::from(PROXY) }.header("x-forwarded-for", CLIENT);
-    assert_eq!(proxies().client(&request), None);
+fn no_client_without_peer() {
+    let request =
+        TestRequest { peer: None, ..TestRequest::from_peer(PROXY) }.header("x-forwarded-for", CLIENT);
+    assert_eq!(proxies().client_address(&request), None);
     assert_eq!(
-        Facts::found_in(&request, &proxies(), Some("alice".into())),
+        Facts::from_head(&request, &proxies(), Some("alice".into())),
         Facts::default().with_user("alice")
     );
 }
@@ -207,31 +211,32 @@ fn presets() {
             &["172.32.0.1", "8.8.8.8", "2001:db8::1", "::", "0.0.0.0"],
         ),
         (
-            TrustedProxies::loopback().and(["192.0.2.0/24"]).unwrap(),
+            TrustedProxies::loopback().with_networks(["192.0.2.0/24"]).unwrap(),
             &["127.0.0.1", "192.0.2.9"],
             &["192.0.3.9"],
         ),
     ] {
         for address in trusted {
-            assert!(proxies.trusts(address.parse().unwrap()), "{address} in {proxies:?}");
+            assert!(proxies.is_trusted(address.parse().unwrap()), "{address} in {proxies:?}");
         }
         for address in others {
-            assert!(!proxies.trusts(address.parse().unwrap()), "{address} in {proxies:?}");
+            assert!(!proxies.is_trusted(address.parse().unwrap()), "{address} in {proxies:?}");
         }
     }
 }
 
 #[test]
-fn many_networks_are_looked_up() {
+fn many_networks_use_table() {
     let networks: Vec<_> = (0..1_000).map(|n| format!("10.{}.{}.0/24", n / 250, n % 250)).collect();
     let proxies = TrustedProxies::new(networks.iter().chain(&networks)).unwrap();
-    assert!(proxies.trusts([10, 3, 249, 7].into()) && !proxies.trusts([10, 3, 250, 7].into()));
-    let request = Request::from("10.3.0.1").header("x-forwarded-for", "198.51.100.1, 203.0.113.7, 10.0.0.1");
-    assert_eq!(client(&proxies, &request), CLIENT);
+    assert!(proxies.is_trusted([10, 3, 249, 7].into()) && !proxies.is_trusted([10, 3, 250, 7].into()));
+    let request =
+        TestRequest::from_peer("10.3.0.1").header("x-forwarded-for", "198.51.100.1, 203.0.113.7, 10.0.0.1");
+    assert_eq!(client_text(&proxies, &request), CLIENT);
 }
 
 #[test]
-fn mistakes_name_the_entry_and_the_fix() {
+fn invalid_network_error_names_entry_and_fix() {
     let error = TrustedProxies::new(["10.0.0.0/8", "10.0.0.1/8"]).unwrap_err().to_string();
     assert!(error.contains("10.0.0.1/8") && error.contains("write `10.0.0.0/8`"), "{error}");
     let error = TrustedProxies::none().single_header("x real ip").unwrap_err().to_string();
@@ -239,7 +244,7 @@ fn mistakes_name_the_entry_and_the_fix() {
 }
 
 #[test]
-fn headers_without_end_cost_no_more_than_their_end() {
+fn long_headers_are_read_from_the_end() {
     let megabyte = |part: &str| part.repeat(1_000_000 / part.len());
     for (line, found) in [
         (format!("{}, 203.0.113.7", megabyte("a")), CLIENT),
@@ -249,8 +254,8 @@ fn headers_without_end_cost_no_more_than_their_end() {
         // No more than 32 proxies in a row are believed, and the last of them is then the client.
         (format!("203.0.113.7{}", megabyte(", 10.0.0.2")), "10.0.0.2"),
     ] {
-        let request = Request::from(PROXY).header("x-forwarded-for", &line);
-        assert_eq!(client(&proxies(), &request), found);
+        let request = TestRequest::from_peer(PROXY).header("x-forwarded-for", &line);
+        assert_eq!(client_text(&proxies(), &request), found);
     }
     for (line, found) in [
         (format!("{}, for=203.0.113.7", megabyte("\"")), CLIENT),
@@ -258,31 +263,31 @@ fn headers_without_end_cost_no_more_than_their_end() {
         (megabyte("\\\""), PROXY),
         (format!("for=203.0.113.7;a=\"{}\"", megabyte(",")), PROXY),
     ] {
-        let request = Request::from(PROXY).header("forwarded", &line);
-        assert_eq!(client(&proxies().forwarded(), &request), found);
+        let request = TestRequest::from_peer(PROXY).header("forwarded", &line);
+        assert_eq!(client_text(&proxies().forwarded(), &request), found);
     }
-    let lines =
-        (0..1_000).fold(Request::from(PROXY), |request, _| request.header("x-forwarded-for", "10.0.0.2"));
-    assert_eq!(client(&proxies(), &lines), "10.0.0.2");
-    assert_eq!(client(&proxies(), &lines.header("x-forwarded-for", CLIENT)), CLIENT);
+    let lines = (0..1_000)
+        .fold(TestRequest::from_peer(PROXY), |request, _| request.header("x-forwarded-for", "10.0.0.2"));
+    assert_eq!(client_text(&proxies(), &lines), "10.0.0.2");
+    assert_eq!(client_text(&proxies(), &lines.header("x-forwarded-for", CLIENT)), CLIENT);
 }
 
 #[test]
-fn bytes_that_are_not_text() {
+fn non_utf8_headers_are_ignored() {
     for (line, found) in
         [(b"\xff\xfe, 203.0.113.7".as_slice(), CLIENT), (b"203.0.113.7\xff", PROXY), (b"\0", PROXY)]
     {
-        let request = Request::from(PROXY).header("x-forwarded-for", line);
-        assert_eq!(client(&proxies(), &request), found);
+        let request = TestRequest::from_peer(PROXY).header("x-forwarded-for", line);
+        assert_eq!(client_text(&proxies(), &request), found);
         let forwarded = [b"for=", line].concat();
-        let request = Request::from(PROXY).header("forwarded", forwarded);
+        let request = TestRequest::from_peer(PROXY).header("forwarded", forwarded);
         let expected = if line.starts_with(b"\xff") { PROXY } else { found };
-        assert_eq!(client(&proxies().forwarded(), &request), expected);
+        assert_eq!(client_text(&proxies().forwarded(), &request), expected);
     }
 }
 
 /// What clients write, from noise to what nearly makes sense.
-fn spoofed() -> impl Strategy<Value = Vec<u8>> {
+fn spoofed_header() -> impl Strategy<Value = Vec<u8>> {
     prop_oneof![
         proptest::collection::vec(any::<u8>(), 0..40),
         "[-for=\"\\\\,;:. \\[\\]0-9a-f_]{0,40}".prop_map(String::into_bytes),
@@ -292,24 +297,24 @@ fn spoofed() -> impl Strategy<Value = Vec<u8>> {
 
 /// How the outermost proxy puts its word behind that of the client.
 #[derive(Clone, Copy, Debug)]
-enum Append {
+enum AppendStyle {
     Comma,
-    CommaAlone,
+    CommaNoSpace,
     Line,
 }
 
 proptest! {
     /// A client behind any number of trusted proxies is what the outermost of them saw, whatever the client wrote.
     #[test]
-    fn nobody_passes_for_somebody_else(
-        lines in proptest::collection::vec(spoofed(), 0..3),
-        append in prop_oneof![Just(Append::Comma), Just(Append::CommaAlone), Just(Append::Line)],
+    fn spoofed_headers_never_change_client(
+        lines in proptest::collection::vec(spoofed_header(), 0..3),
+        append in prop_oneof![Just(AppendStyle::Comma), Just(AppendStyle::CommaNoSpace), Just(AppendStyle::Line)],
         seen in prop_oneof![any::<IpAddr>(), Just("203.0.113.7".parse().unwrap())],
         hops in 0_u8..20,
         format in 0_u8..3,
     ) {
         let seen = seen.to_canonical();
-        prop_assume!(!proxies().trusts(seen));
+        prop_assume!(!proxies().is_trusted(seen));
         let is_forwarded = format > 0;
         let entry = |address: IpAddr| match (format, address) {
             (0, address) => address.to_string(),
@@ -322,26 +327,26 @@ proptest! {
         for address in std::iter::once(seen).chain((0..hops).map(|hop| IpAddr::from([10, 0, 1, hop]))) {
             let entry = entry(address).into_bytes();
             match (append, lines.last_mut()) {
-                (Append::Comma, Some(last)) => last.extend([b", ".to_vec(), entry].concat()),
-                (Append::CommaAlone, Some(last)) => last.extend([b",".to_vec(), entry].concat()),
+                (AppendStyle::Comma, Some(last)) => last.extend([b", ".to_vec(), entry].concat()),
+                (AppendStyle::CommaNoSpace, Some(last)) => last.extend([b",".to_vec(), entry].concat()),
                 _ => lines.push(entry),
             }
         }
         let name = if is_forwarded { "forwarded" } else { "x-forwarded-for" };
         let proxies = if is_forwarded { proxies().forwarded() } else { proxies() };
-        let request = lines.iter().fold(Request::from(PROXY), |request, line| request.header(name, line));
-        prop_assert_eq!(proxies.client(&request), Some(seen));
+        let request = lines.iter().fold(TestRequest::from_peer(PROXY), |request, line| request.header(name, line));
+        prop_assert_eq!(proxies.client_address(&request), Some(seen));
     }
 
     /// Whatever is written, a trusted peer has a client, and one that is not trusted is it.
     #[test]
-    fn nothing_that_is_sent_breaks_the_walk(lines in proptest::collection::vec(spoofed(), 0..5)) {
+    fn any_header_resolves_a_client(lines in proptest::collection::vec(spoofed_header(), 0..5)) {
         for proxies in [proxies(), proxies().forwarded(), proxies().single_header("x-forwarded-for").unwrap()] {
-            let with = |peer| lines.iter().fold(Request::from(peer), |request, line| {
+            let with = |peer| lines.iter().fold(TestRequest::from_peer(peer), |request, line| {
                 request.header("x-forwarded-for", line).header("forwarded", line)
             });
-            prop_assert!(proxies.client(&with(PROXY)).is_some());
-            prop_assert_eq!(proxies.client(&with(CLIENT)), Some(CLIENT.parse().unwrap()));
+            prop_assert!(proxies.client_address(&with(PROXY)).is_some());
+            prop_assert_eq!(proxies.client_address(&with(CLIENT)), Some(CLIENT.parse().unwrap()));
         }
     }
 }

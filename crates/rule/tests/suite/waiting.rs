@@ -4,7 +4,7 @@
 
 use std::time::Duration;
 use tidegate_limiter::Clock;
-use tidegate_rule::{Declaration, Mode, Rule, RuleSettings, Rules, Settings};
+use tidegate_rule::{Mode, Rule, RuleConfig, RuleSettings, Rules, Settings};
 use tokio::time::Instant;
 
 fn settings() -> Settings {
@@ -17,72 +17,72 @@ fn rules() -> Rules {
     rules
 }
 
-fn declared(quota: &str, wait: u64) -> Declaration {
-    Declaration::of("rule").quota(quota).unwrap().wait(Duration::from_millis(wait))
+fn rule_config(quota: &str, wait: u64) -> RuleConfig {
+    RuleConfig::new("rule").quota(quota).unwrap().wait(Duration::from_millis(wait))
 }
 
-/// How long a call took that was let through, in milliseconds of tokio's time; `None` if it was refused.
+/// How long a call took that was let through, in milliseconds of tokio's time; `Idle` if it was refused.
 #[allow(clippy::disallowed_methods, reason = "how long a call waits is what is tested")]
-async fn waited(rule: &Rule) -> Option<u128> {
+async fn wait_millis(rule: &Rule) -> Option<u128> {
     let started = Instant::now();
     let admitted = rule.admit("alice", 1).await;
     admitted.ok().map(|()| started.elapsed().as_millis())
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_call_waits_for_its_turn_as_long_as_the_rule_says() {
+async fn call_waits_up_to_rule_wait() {
     let rules = rules();
-    let rule = rules.rule(declared("10/s burst 1", 150)).unwrap();
-    assert_eq!(waited(&rule).await, Some(0));
-    assert_eq!(waited(&rule).await, Some(100));
+    let rule = rules.declare(rule_config("10/s burst 1", 150)).unwrap();
+    assert_eq!(wait_millis(&rule).await, Some(0));
+    assert_eq!(wait_millis(&rule).await, Some(100));
     // Two more at once: the second would wait for longer than it may, and hears so without waiting.
-    let (first, second) = tokio::join!(waited(&rule), waited(&rule));
+    let (first, second) = tokio::join!(wait_millis(&rule), wait_millis(&rule));
     assert_eq!((first, second), (Some(100), None));
 
     // Nobody waits where nothing is enforced, and settings may say how long.
     rules.apply(settings().mode(Mode::Shadow)).unwrap();
-    assert_eq!(waited(&rule).await, Some(0));
+    assert_eq!(wait_millis(&rule).await, Some(0));
     rules.apply(settings().rule("rule", RuleSettings::new().wait(Duration::ZERO))).unwrap();
-    assert_eq!(waited(&rule).await, None);
+    assert_eq!(wait_millis(&rule).await, None);
     rules.apply(settings().rule("rule", RuleSettings::new().wait(Duration::from_secs(1)))).unwrap();
-    assert_eq!(waited(&rule).await, Some(100));
+    assert_eq!(wait_millis(&rule).await, Some(100));
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_slot_is_waited_for_in_line() {
+async fn slot_waiters_queue_in_order() {
     let rules = rules();
-    let rule = rules.rule(declared("1 at once", 150)).unwrap();
-    let first = rule.hold("alice").await.unwrap();
+    let rule = rules.declare(rule_config("1 at once", 150)).unwrap();
+    let first = rule.acquire("alice").await.unwrap();
     let line = [rule.clone(), rule.clone()]
-        .map(|rule| tokio::spawn(async move { rule.hold("alice").await.is_ok() }));
+        .map(|rule| tokio::spawn(async move { rule.acquire("alice").await.is_ok() }));
     tokio::time::sleep(Duration::from_millis(100)).await;
     drop(first);
     let [second, third] = line;
     // It had its slot, and gave it back at once to the next.
     assert!(second.await.unwrap() && third.await.unwrap());
-    let _held = rule.hold("alice").await.unwrap();
-    let refused = rule.hold("alice").await.unwrap_err();
+    let _held = rule.acquire("alice").await.unwrap();
+    let refused = rule.acquire("alice").await.unwrap_err();
     assert_eq!((refused.rule(), refused.decision().is_none()), ("rule", true), "{refused}");
 }
 
 /// Whoever gives up has taken nothing.
 #[tokio::test(start_paused = true)]
-async fn a_call_that_is_given_up_takes_nothing() {
+async fn cancelled_call_charges_nothing() {
     let rules = rules();
-    let rule = rules.rule(declared("10/s burst 1", 1_000)).unwrap();
-    assert_eq!(waited(&rule).await, Some(0));
+    let rule = rules.declare(rule_config("10/s burst 1", 1_000)).unwrap();
+    assert_eq!(wait_millis(&rule).await, Some(0));
     for _ in 0..5 {
         let given_up = tokio::time::timeout(Duration::from_millis(10), rule.admit("alice", 1));
         assert!(given_up.await.is_err());
     }
-    assert_eq!(waited(&rule).await, Some(50));
+    assert_eq!(wait_millis(&rule).await, Some(50));
 }
 
 /// A hundred tasks want one of ten, at the same time.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_hundred_tasks_get_ten() {
+async fn concurrent_tasks_stay_within_quota() {
     let rules = Rules::new();
-    let rule = rules.rule(Declaration::of("rule").quota("10 per 52w").unwrap()).unwrap();
+    let rule = rules.declare(RuleConfig::new("rule").quota("10 per 52w").unwrap()).unwrap();
     let calls = (0..100).map(|_| {
         let rule = rule.clone();
         tokio::spawn(async move { rule.admit("all", 1).await.is_ok() })

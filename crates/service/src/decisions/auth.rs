@@ -16,7 +16,7 @@ use tidegate_policy::{
     compile::{DenyReason, PolicyAdmission, PolicyRefusal, PolicyResult, RejectAction},
     head::HttpRequestHead,
 };
-use tidegate_rule::{Evaluation, Fields};
+use tidegate_rule::{Evaluation, HeaderStyle};
 
 /// Which headers tell of a request.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -66,7 +66,7 @@ pub(super) async fn answer(
 /// What was taken is paid; slots are given back at once, since nobody says when the request has ended.
 fn admitted(admission: &PolicyAdmission) -> Response {
     let mut response = Response::default();
-    if admission.header_style() != Fields::None {
+    if admission.header_style() != HeaderStyle::None {
         admission.write_headers(|name, value| {
             if let Ok(value) = HeaderValue::from_str(value) {
                 response.headers_mut().insert(HeaderName::from_static(name), value);

@@ -13,7 +13,7 @@ use serde::{Serialize, Serializer, ser::SerializeMap as _};
 use tidegate_http_server::{ApiError, json_response};
 use tidegate_limiter::{Check, CombinedReservation, reserve_all};
 use tidegate_policy::compile::PolicyGate;
-use tidegate_rule::{Fields, Mode};
+use tidegate_rule::{HeaderStyle, Mode};
 
 pub(super) const MEMBERS: [&str; 5] = ["rule", "key", "cost", "tier", "within"];
 
@@ -39,7 +39,7 @@ pub(super) async fn answer(
     if touch == Touch::Take {
         now.count(&mut told, deny);
     }
-    Ok(answered(asked.form, told, now.gate.gate().told(), deny))
+    Ok(answered(asked.form, told, now.gate.gate().header_style(), deny))
 }
 
 /// Decides each on its own, in the order in which they were asked: those for one key follow each other.
@@ -141,7 +141,7 @@ async fn kept_together<'a>(desk: &Desk, questions: &'a [Question<'a>]) -> Vec<To
 }
 
 /// The answer to one question, or to several.
-pub(super) fn answered(form: Form, mut told: Vec<Told<'_>>, fields: Fields, deny: DenyAs) -> Response {
+pub(super) fn answered(form: Form, mut told: Vec<Told<'_>>, fields: HeaderStyle, deny: DenyAs) -> Response {
     if form == Form::One
         && let Some(only) = told.pop()
     {

@@ -81,7 +81,7 @@ impl<'a> Question<'a> {
 
     /// Takes its cost, now or not at all, or looks. A slot is looked at, and not held.
     pub(super) fn touch(&self, touch: Touch) -> Touched {
-        if let Some(limiter) = self.rule().at_hand() {
+        if let Some(limiter) = self.rule().fast_limiter() {
             return Touched::Now(Some(self.touch_memory(limiter, touch)));
         }
         let Some(limiter) = self.limiter() else { return Touched::Now(None) };

@@ -98,7 +98,7 @@ async fn held<T>(
             });
         }
     }
-    Ok(answered(asked.form, told, now.gate.gate().told(), deny))
+    Ok(answered(asked.form, told, now.gate.gate().header_style(), deny))
 }
 
 pub(super) async fn settle(

@@ -10,7 +10,7 @@ use tidegate_core::{Decision, Micros, Outcome, Retry, header as field};
 use tidegate_http_server::{ApiError, json_response};
 use tidegate_observe::{Counted, DenialId, RequestRecorder};
 use tidegate_policy::compile::PolicyGate;
-use tidegate_rule::{Fields, Mode, ProblemDetails, ProblemMember};
+use tidegate_rule::{HeaderStyle, Mode, ProblemDetails, ProblemMember};
 
 /// What is answered to one question.
 pub(super) struct Told<'a> {
@@ -104,7 +104,7 @@ impl<'a> Told<'a> {
                 map.serialize_entry("reset-after", &Seconds(reset))?;
             }
         }
-        if let Some(quota) = self.question.rule().labels().quota(decision.quota()) {
+        if let Some(quota) = self.question.rule().policy_fields().quota(decision.quota()) {
             map.serialize_entry("quota", quota)?;
         }
         match decision.outcome() {
@@ -180,7 +180,7 @@ impl<'a> Told<'a> {
     }
 
     /// It as the answer to a single question.
-    pub(super) fn response(mut self, fields: Fields, deny: DenyAs) -> Response {
+    pub(super) fn response(mut self, fields: HeaderStyle, deny: DenyAs) -> Response {
         self.deny = deny;
         let status = self.status(self.denial(), deny);
         let kind = match status.is_success() {
@@ -192,7 +192,7 @@ impl<'a> Told<'a> {
         response
     }
 
-    fn write_headers(&self, fields: Fields, headers: &mut HeaderMap) {
+    fn write_headers(&self, fields: HeaderStyle, headers: &mut HeaderMap) {
         let Some(decision) = &self.decision else { return };
         if let Some(id) = &self.denial_id {
             id.write(headers);
@@ -200,16 +200,16 @@ impl<'a> Told<'a> {
         if let Some(after) = self.denial().and_then(field::retry_after) {
             headers.insert(header::RETRY_AFTER, after.into());
         }
-        let labels = self.question.rule().labels();
+        let labels = self.question.rule().policy_fields();
         let label = labels.get(decision.quota()).filter(|_| !decision.is_fail_closed());
         if let (Some(label), Mode::Enforce) = (label, self.question.mode) {
             // It is written already, and need not be copied.
-            if let (Fields::Ietf, Some(policy)) = (fields, labels.policy_of(decision.quota()))
+            if let (HeaderStyle::Ietf, Some(policy)) = (fields, labels.policy_at(decision.quota()))
                 && let Ok(policy) = HeaderValue::from_maybe_shared(policy.clone())
             {
                 headers.insert(POLICY, policy);
             }
-            fields.write_left([(label, decision)], |name, value| {
+            fields.write_remaining([(label, decision)], |name, value| {
                 if let Ok(value) = HeaderValue::from_str(value) {
                     headers.insert(HeaderName::from_static(name), value);
                 }

@@ -47,7 +47,7 @@ async fn two_servers_share_redis() {
     let redis = RedisServer::start().unwrap();
     // Time is not the point, so there is plenty of it, and nobody counts for itself.
     let settings = || {
-        Settings::new().store_at(redis.url()).deadline(Duration::from_secs(5)).on_outage(FailureMode::Closed)
+        Settings::new().store_url(redis.url()).deadline(Duration::from_secs(5)).on_outage(FailureMode::Closed)
     };
     let servers = [serve(settings()).await, serve(settings()).await];
     for server in &servers {

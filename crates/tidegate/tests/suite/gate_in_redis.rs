@@ -13,8 +13,8 @@ use std::{
     time::Duration,
 };
 use tidegate::{
-    Declaration, FailureMode, Gate, RequestLimit, Rules,
-    rule::{Charge, Settings, request::Reply},
+    FailureMode, Gate, RequestLimit, RuleConfig, Rules,
+    rule::{ChargePolicy, Settings, request::ResponseHead},
     tower::{LimitLayer, TowerRequestHead, TowerResponseHead},
 };
 use tidegate_rule::{Evaluation, Verdict};
@@ -24,9 +24,9 @@ use tokio::{net::TcpListener, sync::Notify};
 /// Rules that are counted in this server, once it decides. Time is not the point, so there is plenty of it.
 async fn rules(server: &RedisServer, outage: FailureMode) -> Rules {
     let rules = tidegate::rules();
-    let settings = Settings::new().store_at(server.url()).deadline(Duration::from_secs(5)).on_outage(outage);
+    let settings = Settings::new().store_url(server.url()).deadline(Duration::from_secs(5)).on_outage(outage);
     rules.apply(settings).unwrap();
-    let probe = rules.rule(Declaration::of("probe").quota("1000000 per 52w").unwrap()).unwrap();
+    let probe = rules.declare(RuleConfig::new("probe").quota("1000000 per 52w").unwrap()).unwrap();
     loop {
         probe.admit("", 1).await.ok();
         let limiter = probe.limiter().unwrap();
@@ -38,7 +38,7 @@ async fn rules(server: &RedisServer, outage: FailureMode) -> Rules {
 }
 
 fn limit(rules: &Rules, name: &'static str, quota: &str) -> RequestLimit {
-    RequestLimit::new(rules.rule(Declaration::of(name).quota(quota).unwrap()).unwrap())
+    RequestLimit::new(rules.declare(RuleConfig::new(name).quota(quota).unwrap()).unwrap())
 }
 
 /// What a rule has left for everybody together, or how many slots.
@@ -111,12 +111,12 @@ async fn stacked_limits_take_one_round_trip() {
 async fn charge_depends_on_response() {
     let server = RedisServer::start().unwrap();
     let rules = rules(&server, FailureMode::Closed).await;
-    let is = |status: u16| move |reply: &dyn Reply| reply.status() == status;
-    let price = |reply: &dyn Reply| str::from_utf8(reply.header("x-price")?).ok()?.parse().ok();
+    let is = |status: u16| move |reply: &dyn ResponseHead| reply.status() == status;
+    let price = |reply: &dyn ResponseHead| str::from_utf8(reply.header("x-price")?).ok()?.parse().ok();
     let gate = Gate::new([
-        limit(&rules, "failures", "50 per 52w").charge(Charge::only_if(is(401))),
-        limit(&rules, "no-errors", "50 per 52w").charge(Charge::refund_if(is(500))),
-        limit(&rules, "priced", "50 per 52w").cost(|_| 4).charge(Charge::actual(price)),
+        limit(&rules, "failures", "50 per 52w").charge(ChargePolicy::only_if(is(401))),
+        limit(&rules, "no-errors", "50 per 52w").charge(ChargePolicy::refund_if(is(500))),
+        limit(&rules, "priced", "50 per 52w").cost(|_| 4).charge(ChargePolicy::actual(price)),
     ]);
     let mut expected = [50, 50, 50];
     let answers = [(200, None, [0, 1, 4]), (401, Some("9"), [1, 1, 9]), (500, Some("1"), [0, 0, 1])];

@@ -14,14 +14,14 @@ use std::{
     thread::{self, Thread},
     time::Duration,
 };
-use tidegate::{Declaration, FailureMode, Rule, Rules, rule::Settings};
+use tidegate::{FailureMode, Rule, RuleConfig, Rules, rule::Settings};
 use tidegate_testkit::servers::{RedisServer, wait_until};
 use tokio::runtime::{Builder, Runtime};
 
 /// Settings that count in this server. Time is not the point, so there is plenty of it.
 fn settings(server: &RedisServer) -> Settings {
     Settings::new()
-        .store_at(server.url())
+        .store_url(server.url())
         .prefix("shop")
         .deadline(Duration::from_secs(5))
         .on_outage(FailureMode::Closed)
@@ -37,13 +37,13 @@ fn rules(server: &RedisServer) -> Rules {
 
 /// Waits until the store decides.
 fn wait_for_store(rules: &Rules) {
-    let probe = rules.rule(Declaration::of("probe").quota("1000000 per 52w").unwrap()).unwrap();
+    let probe = rules.declare(RuleConfig::new("probe").quota("1000000 per 52w").unwrap()).unwrap();
     wait_until("the store decides", || probe.admit_blocking("", 1).map_err(|limited| limited.to_string()))
         .unwrap();
 }
 
 fn rule(rules: &Rules, name: &'static str, quota: &str) -> Rule {
-    rules.rule(Declaration::of(name).quota(quota).unwrap()).unwrap()
+    rules.declare(RuleConfig::new(name).quota(quota).unwrap()).unwrap()
 }
 
 const TEN_PER_YEAR: &str = "10 per 52w";
@@ -224,7 +224,7 @@ fn invalid_address_is_an_error_and_absent_server_is_not() {
     let rules = tidegate::rules();
     let rule = rule(&rules, "login", TEN_PER_YEAR);
     for bad in ["redis://:hunter2@", "http://:hunter2@db", "hunter2", "redis://a:hunter2@b,c"] {
-        let error = rules.apply(Settings::new().store_at(bad)).unwrap_err();
+        let error = rules.apply(Settings::new().store_url(bad)).unwrap_err();
         let message = format!("{error} {error:?}");
         assert!(message.starts_with("store: ") && !message.contains("hunter2"), "{message}");
     }
@@ -236,9 +236,9 @@ fn invalid_address_is_an_error_and_absent_server_is_not() {
 }
 
 /// A slot, as soon as there is one: what is given back comes back in the background.
-async fn acquire_slot(rule: &Rule) -> tidegate::rule::Hold {
+async fn acquire_slot(rule: &Rule) -> tidegate::rule::RulePermit {
     loop {
-        if let Ok(hold) = rule.hold("all").await {
+        if let Ok(hold) = rule.acquire("all").await {
             return hold;
         }
     }
@@ -252,26 +252,27 @@ fn slots_are_released_from_any_thread() {
     let other = tidegate::rules();
     other.apply(settings(&server)).unwrap();
     wait_for_store(&other);
-    let elsewhere = other.rule(Declaration::of("jobs").quota("2 at once").unwrap()).unwrap();
+    let elsewhere = other.declare(RuleConfig::new("jobs").quota("2 at once").unwrap()).unwrap();
     // Another process has both as soon as they are back.
     let free = |what: &str| {
-        let take = || elsewhere.hold_blocking("all").map_err(|limited| limited.to_string());
+        let take = || elsewhere.acquire_blocking("all").map_err(|limited| limited.to_string());
         let both = wait_until(what, || Ok([take()?, take()?])).unwrap();
         assert!(take().is_err());
         drop(both);
         wait_until("this process finds them free", || {
-            let both = [rule.hold_blocking("all"), rule.hold_blocking("all")];
+            let both = [rule.acquire_blocking("all"), rule.acquire_blocking("all")];
             both.iter().all(Result::is_ok).then_some(()).ok_or_else(String::new)
         })
         .unwrap();
     };
     free("nobody has any");
 
-    let held =
-        [wait_until("a slot is free", || rule.hold_blocking("all").map_err(|limited| limited.to_string()))
-            .unwrap()];
+    let held = [wait_until("a slot is free", || {
+        rule.acquire_blocking("all").map_err(|limited| limited.to_string())
+    })
+    .unwrap()];
     let held = (held, one_thread().block_on(acquire_slot(&rule)));
-    assert!(elsewhere.hold_blocking("all").is_err());
+    assert!(elsewhere.acquire_blocking("all").is_err());
     drop(held);
     free("dropped on a thread");
 
@@ -299,7 +300,7 @@ fn slots_are_released_from_any_thread() {
     // Asked for, and given up before the answer came.
     one_thread().block_on(async {
         for _ in 0..10 {
-            let mut call = pin!(rule.hold("all"));
+            let mut call = pin!(rule.acquire("all"));
             std::future::poll_fn(|context| {
                 let _ = call.as_mut().poll(context);
                 Poll::Ready(())

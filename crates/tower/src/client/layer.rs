@@ -25,11 +25,11 @@ use tower_layer::Layer;
 /// # #[cfg(feature = "reqwest")]
 /// # async fn call() -> Result<(), Box<dyn std::error::Error>> {
 /// use std::time::Duration;
-/// use tidegate_rule::{Declaration, Rules};
+/// use tidegate_rule::{RuleConfig, Rules};
 /// use tidegate_tower::RetryAfterLayer;
 /// use tower_layer::Layer as _;
 ///
-/// let rule = Rules::global().rule(Declaration::of("outbound").quota("10/s")?.wait(Duration::from_secs(2)))?;
+/// let rule = Rules::global().rule(RuleConfig::of("outbound").quota("10/s")?.wait(Duration::from_secs(2)))?;
 /// let http = reqwest::Client::new();
 /// let retry_after = RetryAfterLayer::new().rule(rule).wait(Duration::from_secs(5)).layer(http.clone());
 ///

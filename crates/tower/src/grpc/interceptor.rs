@@ -12,16 +12,18 @@ use std::{
 };
 use tidegate_core::SettingError;
 use tidegate_limiter::BuildError;
-use tidegate_rule::{Facts, Gate, Limits, RequestLimit, Rule, Run, Verdict, request::Head};
+use tidegate_rule::{
+    Facts, Gate, LimitSelection, RequestLimit, Rule, RunMode, Verdict, request::RequestHead,
+};
 use tonic::{Request, Status, service::Interceptor};
 
 /// A gate as an interceptor, for where a layer cannot be used: around a single service of a server, or around a client.
 ///
 /// ```
-/// use tidegate_rule::{Declaration, RequestLimit, request::key};
+/// use tidegate_rule::{RuleConfig, RequestLimit, request::key};
 /// use tidegate_tower::RuleInterceptor;
 ///
-/// let reports = RequestLimit::of(Declaration::of("reports").quota("10/min")?)?.key(key::peer());
+/// let reports = RequestLimit::of(RuleConfig::of("reports").quota("10/min")?)?.key(key::peer());
 /// let interceptor = RuleInterceptor::new(reports)?;
 /// // ReportsServer::serve_with_interceptor(reports, interceptor)
 /// # Ok::<(), tidegate_limiter::BuildError>(())
@@ -97,7 +99,7 @@ impl Interceptor for RuleInterceptor {
     fn call(&mut self, request: Request<()>) -> Result<Request<()>, Status> {
         let head = TonicRequestHead(&request);
         let mut verdict = Verdict::default();
-        let pending = self.gate.evaluate(&head, Limits::Matching, Run::Immediate, &mut verdict);
+        let pending = self.gate.evaluate(&head, LimitSelection::Matching, RunMode::Immediate, &mut verdict);
         match pending.is_none() && verdict.is_admitted() {
             true => Ok(request),
             false => Err(self.reject(&verdict)),
@@ -114,7 +116,7 @@ impl TonicRequestHead<'_> {
     }
 }
 
-impl Head for TonicRequestHead<'_> {
+impl RequestHead for TonicRequestHead<'_> {
     fn method(&self) -> &str {
         "POST"
     }
@@ -136,7 +138,7 @@ impl Head for TonicRequestHead<'_> {
         peer_address(self.0.extensions())
     }
 
-    fn peer_fix(&self) -> Option<&'static str> {
+    fn peer_hint(&self) -> Option<&'static str> {
         Some(
             "serve with `TcpIncoming`, or insert the peer's `SocketAddr` into the extensions of each request",
         )
@@ -146,7 +148,7 @@ impl Head for TonicRequestHead<'_> {
         self.headers().get(name).map(http::HeaderValue::as_bytes)
     }
 
-    fn each_header<'a>(&'a self, name: &str, each: &mut dyn FnMut(&'a [u8])) {
+    fn for_each_header<'a>(&'a self, name: &str, each: &mut dyn FnMut(&'a [u8])) {
         self.headers().get_all(name).iter().for_each(|value| each(value.as_bytes()));
     }
 

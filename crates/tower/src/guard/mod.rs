@@ -23,8 +23,8 @@ use std::{
     sync::Arc,
     task::{Context, Poll},
 };
-use tidegate_overload::{Guard, Pass, Settle};
-use tidegate_rule::surface::RequestGuard;
+use tidegate_overload::{CallGuard, CallPermit, RecordOutcome};
+use tidegate_rule::middleware::RequestGuard;
 use tower_service::Service;
 
 /// Puts a guard in front of a service: a `Breaker`, an `AdaptiveLimit`, a `ClientThrottle`, an `ErrorThrottle`, or one of
@@ -33,18 +33,18 @@ use tower_service::Service;
 /// ```
 /// use std::sync::Arc;
 /// use tidegate_core::Micros;
-/// use tidegate_overload::{AdaptiveLimit, Breaker, BreakerSettings, adaptive::Anchored};
+/// use tidegate_overload::{AdaptiveLimit, Breaker, BreakerSettings, adaptive::LatencyTarget};
 /// use tidegate_rule::request::key;
-/// use tidegate_tower::{GuardLayer, Guards, RequestGuard, Until};
+/// use tidegate_tower::{GuardLayer, Guards, RequestGuard, InFlightEnd};
 ///
 /// // Acquire server: as much in flight as the promised latency allows, blocked_until the bodies are sent.
-/// let limit = Arc::new(AdaptiveLimit::new(Anchored::new(Micros::from_millis(250))?)?);
-/// let server = GuardLayer::new(RequestGuard::new(limit).host_header("api").blocked_until(Until::BodyHandling));
+/// let limit = Arc::new(AdaptiveLimit::new(LatencyTarget::new(Micros::from_millis(250))?)?);
+/// let server = GuardLayer::new(RequestGuard::new(limit).host_header("api").blocked_until(InFlightEnd::BodyHandling));
 ///
 /// // Acquire client: a breaker for each host.
-/// let settings = BreakerSettings::builder().over_calls(100).build()?;
+/// let settings = BreakerSettings::builder().count_window(100).build()?;
 /// let breakers = Guards::builder().at_most(100).build(move || Breaker::new(settings.clone()));
-/// let client = GuardLayer::new(RequestGuard::by_key(breakers, key::host()).for_calls());
+/// let client = GuardLayer::new(RequestGuard::by_key(breakers, key::host()).for_client_calls());
 /// # Ok::<(), tidegate_core::SettingError>(())
 /// ```
 ///
@@ -53,7 +53,7 @@ use tower_service::Service;
 ///
 /// It goes around a client as well as around a server: hyper-util's client and a channel of tonic as they are, and with the
 /// feature `reqwest` a `reqwest::Client`, whose requests `send` takes. An answer of 500 or above is a failure there, 429 too
-/// with [`for_calls`](RequestGuard::for_calls), and so is an error instead of an answer.
+/// with [`for_client_calls`](RequestGuard::for_client_calls), and so is an error instead of an answer.
 ///
 /// ```
 /// # #[cfg(feature = "reqwest")]
@@ -63,10 +63,10 @@ use tower_service::Service;
 /// use tidegate_tower::{GuardLayer, Guards, RequestGuard};
 /// use tower_layer::Layer as _;
 ///
-/// let settings = BreakerSettings::builder().over_calls(100).build()?;
+/// let settings = BreakerSettings::builder().count_window(100).build()?;
 /// let breakers = Guards::builder().build(move || Breaker::new(settings.clone()));
 /// let http = reqwest::Client::new();
-/// let breaker = RequestGuard::by_key(breakers, key::host()).for_calls();
+/// let breaker = RequestGuard::by_key(breakers, key::host()).for_client_calls();
 /// let guarded = GuardLayer::new(breaker).layer(http.clone());
 ///
 /// let answer = guarded.send(http.get("https://api.example.com/items").build()?).await?;
@@ -83,20 +83,20 @@ pub type GuardLayer<G> = MiddlewareLayer<RequestGuard<G>>;
 impl<S, G, B, R> Service<Request<B>> for MiddlewareService<S, RequestGuard<G>>
 where
     S: Service<Request<B>, Response = Response<R>>,
-    G: Guard + Settle<Entry: Send + Sync> + Send + Sync + 'static,
+    G: CallGuard + RecordOutcome<Entry: Send + Sync> + Send + Sync + 'static,
     R: Body,
 {
     type Response = Response<PermitBody<R>>;
     type Error = S::Error;
-    type Future = PermitFuture<S::Future, Pass<Arc<G>>>;
+    type Future = PermitFuture<S::Future, CallPermit<Arc<G>>>;
 
     fn poll_ready(&mut self, context: &mut Context<'_>) -> Poll<Result<(), S::Error>> {
         self.inner.poll_ready(context)
     }
 
     fn call(&mut self, request: Request<B>) -> Self::Future {
-        let terms = self.settings.terms();
-        match self.settings.try_pass(&TowerRequestHead::new(&request)) {
+        let terms = self.settings.options();
+        match self.settings.try_acquire(&TowerRequestHead::new(&request)) {
             Ok(pass) => PermitFuture::forward(self.inner.call(request), pass, terms.clone()),
             Err(cause) => PermitFuture::respond(reject(terms, ResponseProtocol::detect(&request), cause)),
         }

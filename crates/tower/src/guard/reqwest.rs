@@ -15,10 +15,10 @@ use std::{
     sync::Arc,
     task::{Context, Poll, ready},
 };
-use tidegate_overload::{Guard, Pass, Settle};
+use tidegate_overload::{CallGuard, CallPermit, RecordOutcome};
 use tidegate_rule::{
-    request::{Head, Reply},
-    surface::{RequestGuard, Terms, Until},
+    middleware::{InFlightEnd, MiddlewareOptions, RequestGuard},
+    request::{RequestHead, ResponseHead},
 };
 use tower_service::Service;
 
@@ -27,19 +27,19 @@ use tower_service::Service;
 impl<S, G> Service<Request> for MiddlewareService<S, RequestGuard<G>>
 where
     S: Service<Request, Response = Response>,
-    G: Guard + Settle<Entry: Send + Sync> + Send + Sync + 'static,
+    G: CallGuard + RecordOutcome<Entry: Send + Sync> + Send + Sync + 'static,
 {
     type Response = Response;
     type Error = S::Error;
-    type Future = GuardedCall<S::Future, Pass<Arc<G>>>;
+    type Future = GuardedCall<S::Future, CallPermit<Arc<G>>>;
 
     fn poll_ready(&mut self, context: &mut Context<'_>) -> Poll<Result<(), S::Error>> {
         self.inner.poll_ready(context)
     }
 
     fn call(&mut self, request: Request) -> Self::Future {
-        let terms = self.settings.terms();
-        match self.settings.try_pass(&ReqwestRequestHead(&request)) {
+        let terms = self.settings.options();
+        match self.settings.try_acquire(&ReqwestRequestHead(&request)) {
             Ok(pass) => {
                 let (permit, terms) = (Some(pass), terms.clone());
                 GuardedCall {
@@ -60,7 +60,7 @@ impl<S, G> MiddlewareService<S, RequestGuard<G>> {
     pub async fn send(&self, request: Request) -> Result<Response, S::Error>
     where
         S: Service<Request, Response = Response> + Clone,
-        G: Guard + Settle<Entry: Send + Sync> + Send + Sync + 'static,
+        G: CallGuard + RecordOutcome<Entry: Send + Sync> + Send + Sync + 'static,
     {
         let mut client = self.clone();
         poll_fn(|context| client.poll_ready(context)).await?;
@@ -79,7 +79,7 @@ pin_project! {
 pin_project! {
     #[project = GuardedCallStateProjection]
     enum GuardedCallState<F, H> {
-        Call { #[pin] call: F, permit: Option<H>, terms: Arc<Terms> },
+        Call { #[pin] call: F, permit: Option<H>, terms: Arc<MiddlewareOptions> },
         Rejected { response: Option<Response> },
     }
 }
@@ -104,8 +104,8 @@ where
             Ok(response) => (terms.classify)(Some(&ReqwestResponseHead(response))),
             Err(_) => (terms.classify)(None),
         };
-        Poll::Ready(match (result, permit.take(), terms.until) {
-            (Ok(response), Some(permit), Until::Body) => {
+        Poll::Ready(match (result, permit.take(), terms.in_flight_end) {
+            (Ok(response), Some(permit), InFlightEnd::Body) => {
                 Ok(with_body(response, |body| PermitBody::with_permit(body, permit, report, terms)))
             }
             (result, permit, _) => {
@@ -139,7 +139,7 @@ fn url_extension(url: Url) -> http::Extensions {
 /// A request of reqwest as guards see it.
 struct ReqwestRequestHead<'a>(&'a Request);
 
-impl Head for ReqwestRequestHead<'_> {
+impl RequestHead for ReqwestRequestHead<'_> {
     fn method(&self) -> &str {
         self.0.method().as_str()
     }
@@ -164,7 +164,7 @@ impl Head for ReqwestRequestHead<'_> {
         self.0.headers().get(name).map(http::HeaderValue::as_bytes)
     }
 
-    fn each_header<'a>(&'a self, name: &str, each: &mut dyn FnMut(&'a [u8])) {
+    fn for_each_header<'a>(&'a self, name: &str, each: &mut dyn FnMut(&'a [u8])) {
         self.0.headers().get_all(name).iter().for_each(|value| each(value.as_bytes()));
     }
 
@@ -176,7 +176,7 @@ impl Head for ReqwestRequestHead<'_> {
 /// A response of reqwest as guards see it.
 struct ReqwestResponseHead<'a>(&'a Response);
 
-impl Reply for ReqwestResponseHead<'_> {
+impl ResponseHead for ReqwestResponseHead<'_> {
     fn status(&self) -> u16 {
         self.0.status().as_u16()
     }

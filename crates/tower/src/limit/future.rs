@@ -15,7 +15,7 @@ use std::{
     task::{Context, Poll, ready},
 };
 use tidegate_core::Decision;
-use tidegate_rule::{Evaluation, Gate, HeldSlots, LimitDecision, Pending, Verdict};
+use tidegate_rule::{Evaluation, Gate, LimitDecision, PendingEvaluation, RequestPermits, Verdict};
 use tower_service::Service;
 
 pin_project! {
@@ -47,7 +47,7 @@ enum LimitCheckState<S, B> {
 
 /// A request whose rules are still evaluated, and the service that was found ready for it.
 struct PendingLimitCheck<S, B> {
-    verdict: Pending<Verdict>,
+    verdict: PendingEvaluation<Verdict>,
     gate: Gate,
     service: S,
     request: Request<B>,
@@ -66,7 +66,7 @@ pub(super) enum LimitCheckResult {
     Admitted(RateLimitHeaders),
     Reserved(Box<LimitResponseAction>),
     Denied(Box<Verdict>),
-    Pending(Box<Pending<Verdict>>),
+    Pending(Box<PendingEvaluation<Verdict>>),
 }
 
 impl LimitCheckResult {
@@ -74,9 +74,9 @@ impl LimitCheckResult {
     pub(super) fn from_evaluation(gate: &Gate, evaluation: Evaluation<Verdict>) -> Self {
         match evaluation {
             Evaluation::Ready(verdict) => {
-                if let Some((limit, decision)) = verdict.only().and_then(enforced_decision)
+                if let Some((limit, decision)) = verdict.single().and_then(enforced_decision)
                     && decision.is_granted()
-                    && !verdict.holds_anything()
+                    && !verdict.has_hold()
                     && let Some(headers) = RateLimitHeaders::from_decision(gate, limit, decision)
                 {
                     return Self::Admitted(headers);
@@ -119,7 +119,7 @@ impl LimitResponseAction {
 
     fn from_verdict(gate: &Gate, verdict: Verdict) -> Self {
         let headers = RateLimitHeaders::from_verdict(gate, &verdict);
-        let held = verdict.holds_anything().then(|| Box::new((gate.clone(), verdict)));
+        let held = verdict.has_hold().then(|| Box::new((gate.clone(), verdict)));
         Self { headers, reserved: held }
     }
 
@@ -143,7 +143,7 @@ impl LimitResponseAction {
 }
 
 #[inline(never)]
-fn settle<R>((gate, verdict): (Gate, Verdict), response: &Response<R>) -> HeldSlots {
+fn settle<R>((gate, verdict): (Gate, Verdict), response: &Response<R>) -> RequestPermits {
     verdict.settle(&gate, &TowerResponseHead::new(response))
 }
 
@@ -151,7 +151,12 @@ impl<S, B> LimitFuture<S, B>
 where
     S: Service<Request<B>>,
 {
-    pub(super) fn pending(verdict: Pending<Verdict>, gate: Gate, service: S, request: Request<B>) -> Self {
+    pub(super) fn pending(
+        verdict: PendingEvaluation<Verdict>,
+        gate: Gate,
+        service: S,
+        request: Request<B>,
+    ) -> Self {
         let check = LimitCheckState::Pending(Box::new(PendingLimitCheck { verdict, gate, service, request }));
         Self { call: None, check, on_response: LimitResponseAction::NONE }
     }

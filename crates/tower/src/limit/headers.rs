@@ -7,7 +7,7 @@ use tidegate_core::{
     header::{Remaining, SmallString},
 };
 use tidegate_limiter::store::QuotaSelection;
-use tidegate_rule::{Fields, Gate, Labels, LimitDecision, Mode, Verdict};
+use tidegate_rule::{Gate, HeaderStyle, LimitDecision, Mode, PolicyFields, Verdict};
 
 /// The header fields of a response that describe what is left. One pointer, because it moves with every call.
 #[derive(Debug)]
@@ -21,7 +21,7 @@ impl RateLimitHeaders {
 
     #[inline]
     pub(crate) fn from_verdict(gate: &Gate, verdict: &Verdict) -> Self {
-        let one = verdict.only().and_then(enforced_decision);
+        let one = verdict.single().and_then(enforced_decision);
         let one = one.and_then(|(limit, decision)| Self::from_decision(gate, limit, decision));
         one.unwrap_or_else(|| Self::from_all_decisions(gate, verdict))
     }
@@ -30,17 +30,17 @@ impl RateLimitHeaders {
     /// there is more to write.
     #[inline]
     pub(super) fn from_decision(gate: &Gate, limit: usize, decision: &Decision) -> Option<Self> {
-        match gate.told() {
-            Fields::None => return Some(Self::EMPTY),
-            Fields::Ietf => {}
+        match gate.header_style() {
+            HeaderStyle::None => return Some(Self::EMPTY),
+            HeaderStyle::Ietf => {}
             _ => return None,
         }
-        let (labels, quota) = (gate.limits().get(limit)?.rule().labels(), decision.quota());
-        if decision.is_fail_closed() || labels.choice() != QuotaSelection::All {
+        let (labels, quota) = (gate.limits().get(limit)?.rule().policy_fields(), decision.quota());
+        if decision.is_fail_closed() || labels.selection() != QuotaSelection::All {
             return None;
         }
         let left = labels.get(quota)?.remaining(decision);
-        let headers = match labels.keep(HeaderCache::empty) {
+        let headers = match labels.get_or_cache(HeaderCache::empty) {
             Some(sent) => sent.get_or_encode(&labels, quota, left),
             // A surface of another kind was first to keep something.
             None => encode_ietf_headers(&labels, quota, left),
@@ -50,11 +50,11 @@ impl RateLimitHeaders {
 
     #[cold]
     fn from_all_decisions(gate: &Gate, verdict: &Verdict) -> Self {
-        if gate.told() == Fields::None {
+        if gate.header_style() == HeaderStyle::None {
             return Self::EMPTY;
         }
         let mut headers = HeaderMap::new();
-        verdict.write_fields(gate, |name, value| {
+        verdict.write_headers(gate, |name, value| {
             if let Ok(value) = HeaderValue::from_str(value) {
                 headers.append(HeaderName::from_static(name), value);
             }
@@ -98,7 +98,7 @@ fn merge_headers(fields: &HeaderMap, headers: &mut HeaderMap) {
 
 /// The two headers of the current draft.
 #[inline(never)]
-fn encode_ietf_headers(labels: &Labels, quota: usize, left: Remaining) -> Option<Arc<HeaderMap>> {
+fn encode_ietf_headers(labels: &PolicyFields, quota: usize, left: Remaining) -> Option<Arc<HeaderMap>> {
     let mut text = SmallString::default();
     labels.get(quota)?.write_item(&mut text, left).ok()?;
     let mut headers = HeaderMap::new();
@@ -113,12 +113,12 @@ struct HeaderCache([OnceLock<(usize, Remaining, Arc<HeaderMap>)>; CACHED_HEADERS
 const CACHED_HEADERS: usize = 64;
 
 impl HeaderCache {
-    fn empty(_: &Labels) -> Self {
+    fn empty(_: &PolicyFields) -> Self {
         Self([const { OnceLock::new() }; CACHED_HEADERS])
     }
 
     #[inline]
-    fn get_or_encode(&self, labels: &Labels, quota: usize, left: Remaining) -> Option<Arc<HeaderMap>> {
+    fn get_or_encode(&self, labels: &PolicyFields, quota: usize, left: Remaining) -> Option<Arc<HeaderMap>> {
         let slot = self.0.get(left.remaining as usize % CACHED_HEADERS)?;
         if let Some((its, same, headers)) = slot.get()
             && *its == quota

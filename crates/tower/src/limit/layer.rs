@@ -3,7 +3,7 @@
 use super::LimitService;
 use tidegate_core::Quota;
 use tidegate_limiter::BuildError;
-use tidegate_rule::{Declaration, Gate, RequestLimit, Rules, request::key};
+use tidegate_rule::{Gate, RequestLimit, RuleConfig, Rules, request::key};
 use tower_layer::Layer;
 
 /// Puts a gate in front of services, which all share it.
@@ -18,10 +18,10 @@ use tower_layer::Layer;
 /// Rules with names, which a policy file may change:
 ///
 /// ```
-/// use tidegate_rule::{Declaration, RequestLimit, request::key};
+/// use tidegate_rule::{RuleConfig, RequestLimit, request::key};
 /// use tidegate_tower::LimitLayer;
 ///
-/// let limit = RequestLimit::of(Declaration::of("api").quota("100/min")?)?.key(key::peer());
+/// let limit = RequestLimit::of(RuleConfig::of("api").quota("100/min")?)?.key(key::peer());
 /// let layer = LimitLayer::new(limit);
 /// # Ok::<(), tidegate_limiter::BuildError>(())
 /// ```
@@ -56,7 +56,7 @@ impl LimitLayer {
         Q: TryInto<Quota>,
         BuildError: From<Q::Error>,
     {
-        let rule = Rules::new().rule(Declaration::of("per-ip").quota(quota)?)?;
+        let rule = Rules::new().declare(RuleConfig::new("per-ip").quota(quota)?)?;
         Ok(Self::new(RequestLimit::new(rule).key(key::peer())))
     }
 
@@ -77,7 +77,7 @@ impl LimitLayer {
     pub fn from_policy(
         path: impl Into<std::path::PathBuf>,
     ) -> Result<crate::PolicyLayer, tidegate_policy::Problems> {
-        let compiler = tidegate_policy::compile::Compiler::new(Rules::global().sibling());
+        let compiler = tidegate_policy::compile::Compiler::new(Rules::global().with_same_connect());
         tidegate_policy::compile::LivePolicy::from_file(path, compiler).map(crate::PolicyLayer::from_checked)
     }
 }

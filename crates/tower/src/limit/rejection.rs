@@ -12,11 +12,11 @@ impl ResponseProtocol {
     /// The response to a denied request.
     #[cold]
     pub(crate) fn reject(self, gate: &Gate, verdict: &Verdict) -> BoxedRejection {
-        let limited = verdict.limited(gate);
+        let limited = verdict.to_limited(gate);
         let message = match &limited {
-            Some(limited) => limited.told(),
+            Some(limited) => limited.client_message(),
             None => "the call lacks what its limit is counted by".into(),
         };
-        Box::new(self.respond(gate.answer_to(verdict), &message, verdict.retry_after()))
+        Box::new(self.respond(gate.rejection_response(verdict), &message, verdict.retry_after()))
     }
 }

@@ -10,7 +10,7 @@ use std::{
     mem,
     task::{Context, Poll},
 };
-use tidegate_rule::{Gate, Pending, Verdict, request::Address};
+use tidegate_rule::{Gate, PendingEvaluation, Verdict, request::AddressKey};
 use tower_service::Service;
 
 /// A service behind a gate; see [`LimitLayer`](super::LimitLayer).
@@ -61,7 +61,7 @@ where
 
 /// Kept apart, so that the numbers stay in its registers, and little comes back.
 #[inline(never)]
-fn check_peer(gate: &Gate, peer: Address) -> Option<LimitCheckResult> {
+fn check_peer(gate: &Gate, peer: AddressKey) -> Option<LimitCheckResult> {
     gate.check_peer(peer).map(|decision| LimitCheckResult::from_peer_decision(gate, decision))
 }
 
@@ -102,7 +102,7 @@ impl<S> LimitService<S> {
     }
 
     #[inline(never)]
-    fn wait<B>(&mut self, verdict: Pending<Verdict>, request: Request<B>) -> LimitFuture<S, B>
+    fn wait<B>(&mut self, verdict: PendingEvaluation<Verdict>, request: Request<B>) -> LimitFuture<S, B>
     where
         S: Service<Request<B>> + Clone,
     {

@@ -12,8 +12,8 @@ use std::{
     sync::Arc,
     task::{Context, Poll, ready},
 };
-use tidegate_overload::Report;
-use tidegate_rule::{request::Reply, surface::Terms};
+use tidegate_overload::CallOutcome;
+use tidegate_rule::{middleware::MiddlewareOptions, request::ResponseHead};
 
 pin_project! {
     /// The body of an answer: that of the service, or that of the layer where it answered itself.
@@ -35,9 +35,9 @@ pin_project! {
 
 /// What is held, and what will be said of it if nothing goes wrong on the way.
 struct PendingRelease {
-    release: Box<dyn FnOnce(Report) + Send + Sync>,
-    report: Report,
-    terms: Arc<Terms>,
+    release: Box<dyn FnOnce(CallOutcome) + Send + Sync>,
+    report: CallOutcome,
+    terms: Arc<MiddlewareOptions>,
 }
 
 impl PendingRelease {
@@ -56,7 +56,7 @@ impl PendingRelease {
 /// Trailers as what an answer says.
 struct Trailers<'a>(&'a HeaderMap);
 
-impl Reply for Trailers<'_> {
+impl ResponseHead for Trailers<'_> {
     fn status(&self) -> u16 {
         200
     }
@@ -76,8 +76,8 @@ impl<R: Body> PermitBody<R> {
     pub(crate) fn with_permit(
         body: R,
         permit: impl RequestPermit,
-        report: Report,
-        terms: &Arc<Terms>,
+        report: CallOutcome,
+        terms: &Arc<MiddlewareOptions>,
     ) -> Self {
         if has_ended(&body) {
             permit.release(report);

@@ -14,7 +14,7 @@ use std::{
     sync::Arc,
     task::{Context, Poll, ready},
 };
-use tidegate_rule::surface::{Terms, Until};
+use tidegate_rule::middleware::{InFlightEnd, MiddlewareOptions};
 
 pin_project! {
     /// The answer to a request that was let in, or to one that was not. Dropping it gives back what it holds.
@@ -27,13 +27,13 @@ pin_project! {
 pin_project! {
     #[project = PermitFutureStateProjection]
     enum PermitFutureState<F, H> {
-        Inner { #[pin] inner: F, permit: Option<H>, terms: Arc<Terms> },
+        Inner { #[pin] inner: F, permit: Option<H>, terms: Arc<MiddlewareOptions> },
         Local { response: Option<Response<Bytes>> },
     }
 }
 
 impl<F, H> PermitFuture<F, H> {
-    pub(crate) fn forward(inner: F, permit: H, terms: Arc<Terms>) -> Self {
+    pub(crate) fn forward(inner: F, permit: H, terms: Arc<MiddlewareOptions>) -> Self {
         Self { state: PermitFutureState::Inner { inner, permit: Some(permit), terms } }
     }
 
@@ -62,8 +62,8 @@ where
         let result = ready!(inner.poll(context));
         let report = classify(terms, result.as_ref().ok());
         let permit = permit.take();
-        Poll::Ready(match (result, permit, terms.until) {
-            (Ok(response), Some(permit), Until::Body) => {
+        Poll::Ready(match (result, permit, terms.in_flight_end) {
+            (Ok(response), Some(permit), InFlightEnd::Body) => {
                 Ok(response.map(|body| PermitBody::with_permit(body, permit, report, terms)))
             }
             (result, permit, _) => {

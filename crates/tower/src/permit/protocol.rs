@@ -4,7 +4,7 @@ use crate::grpc::{GrpcCode, is_grpc, write_status_headers};
 use bytes::Bytes;
 use http::{HeaderMap, HeaderName, HeaderValue, Request, Response, StatusCode};
 use std::time::Duration;
-use tidegate_rule::Answer;
+use tidegate_rule::RejectionResponse;
 
 /// What a request speaks, and so what it is answered in.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -22,7 +22,12 @@ impl ResponseProtocol {
     }
 
     /// An answer on this wire; `message` is what gRPC says instead of a body.
-    pub(crate) fn respond(self, answer: Answer, message: &str, retry: Option<Duration>) -> Response<Bytes> {
+    pub(crate) fn respond(
+        self,
+        answer: RejectionResponse,
+        message: &str,
+        retry: Option<Duration>,
+    ) -> Response<Bytes> {
         let mut headers = HeaderMap::with_capacity(answer.headers.len() + 4);
         let (status, body) = match self {
             Self::Http => {
@@ -55,7 +60,7 @@ impl ResponseProtocol {
 }
 
 /// What is no header cannot be sent, and is left out.
-fn append_headers(answer: &Answer, headers: &mut HeaderMap, is_included: impl Fn(&str) -> bool) {
+fn append_headers(answer: &RejectionResponse, headers: &mut HeaderMap, is_included: impl Fn(&str) -> bool) {
     for (name, value) in answer.headers.iter().filter(|(name, _)| is_included(name)) {
         let value = HeaderValue::from_bytes(value.as_bytes());
         if let (Ok(name), Ok(value)) = (HeaderName::from_bytes(name.as_bytes()), value) {

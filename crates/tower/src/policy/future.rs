@@ -13,7 +13,7 @@ use std::{
     task::{Context, Poll, ready},
 };
 use tidegate_policy::compile::{PolicyAdmission, PolicyResult};
-use tidegate_rule::Pending;
+use tidegate_rule::PendingEvaluation;
 use tower_service::Service;
 
 pin_project! {
@@ -43,7 +43,7 @@ enum PolicyCheckState<S, B> {
 
 /// A request whose rules are still evaluated, and the service that was found ready for it.
 struct PendingPolicyCheck<S, B> {
-    result: Pending<PolicyResult>,
+    result: PendingEvaluation<PolicyResult>,
     service: S,
     request: Request<B>,
 }
@@ -80,7 +80,7 @@ impl<S, B> PolicyFuture<S, B>
 where
     S: Service<Request<BandwidthBody<B>>>,
 {
-    pub(super) fn pending(result: Pending<PolicyResult>, service: S, request: Request<B>) -> Self {
+    pub(super) fn pending(result: PendingEvaluation<PolicyResult>, service: S, request: Request<B>) -> Self {
         let check = PolicyCheckState::Pending(Box::new(PendingPolicyCheck { result, service, request }));
         Self { call: None, check, on_response: None }
     }

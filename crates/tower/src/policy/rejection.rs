@@ -4,7 +4,7 @@ use crate::permit::ResponseProtocol;
 use bytes::Bytes;
 use http::{HeaderValue, Request, Response, Version, header::CONNECTION};
 use tidegate_policy::compile::{DenyReason, PolicyRefusal, RejectAction};
-use tidegate_rule::Answer;
+use tidegate_rule::RejectionResponse;
 
 /// How a request came, and so how it is answered.
 #[derive(Clone, Copy, Debug)]
@@ -28,9 +28,9 @@ impl RequestProtocol {
         let is_dropped = action == RejectAction::Drop;
         let answer = match action {
             RejectAction::Response(answer) => answer,
-            RejectAction::Drop => Answer::new(NO_RESPONSE_STATUS),
+            RejectAction::Drop => RejectionResponse::new(NO_RESPONSE_STATUS),
             // Refused when the layer was made, and when the policy was replaced.
-            RejectAction::Upstream(_) => Answer::new(503),
+            RejectAction::Upstream(_) => RejectionResponse::new(503),
         };
         let (answer, message) = match self.protocol {
             ResponseProtocol::Http => (answer, String::new()),

@@ -12,7 +12,7 @@ use std::{
 use tidegate_access::{AccessControl, Bans, ListAction};
 use tidegate_limiter::{Clock, ManualClock};
 use tidegate_rule::{
-    Answer,
+    RejectionResponse,
     request::{TrustedProxies, key},
 };
 use tidegate_tower::{AccessLayer, RequestAccess};
@@ -61,7 +61,8 @@ async fn access_list_selects_clients() {
 async fn forged_forwarded_address_is_ignored() {
     let (control, _hand) = control("deny 192.0.2.0/24");
     let proxies = TrustedProxies::new(["10.0.0.0/8"]).unwrap();
-    let service = AccessLayer::new(RequestAccess::new(control).behind(proxies)).layer(TestService::new());
+    let service =
+        AccessLayer::new(RequestAccess::new(control).trusted_proxies(proxies)).layer(TestService::new());
     let table = [
         ("10.0.0.1", Some("192.0.2.1"), 403),
         ("10.0.0.1", Some("198.51.100.1"), 200),
@@ -131,7 +132,7 @@ async fn unknown_client_is_rejected_by_default() {
     let (control, _hand) = control("");
     let access = RequestAccess::new(control);
     assert_eq!(status(&AccessLayer::new(access.clone()).layer(TestService::new()), request()).await, 403);
-    let open = AccessLayer::new(access.unknown(ListAction::Allow));
+    let open = AccessLayer::new(access.on_unknown(ListAction::Allow));
     assert_eq!(status(&open.layer(TestService::new()), request()).await, 200);
 }
 
@@ -141,7 +142,7 @@ async fn keys_support_lists_and_bans() {
     let player = TestService::new();
     let access = RequestAccess::new(control)
         .key(key::header("x-user").unwrap())
-        .unknown(ListAction::Allow)
+        .on_unknown(ListAction::Allow)
         .ban_on(|reply| reply.status() == 401);
     let service = AccessLayer::new(access).layer(player.clone());
     let by = |user: &'static [u8]| {
@@ -168,6 +169,7 @@ async fn rejection_is_configurable_and_supports_grpc() {
     let refused =
         send_request(&AccessLayer::new(access.clone()).layer(TestService::new()), call).await.unwrap();
     assert_eq!((refused.status().as_u16(), header(&refused, "grpc-status")), (200, Some("7")));
-    let hidden = AccessLayer::new(access.answer(|_| Answer::new(404))).layer(TestService::new());
+    let hidden =
+        AccessLayer::new(access.with_response(|_| RejectionResponse::new(404))).layer(TestService::new());
     assert_eq!(status(&hidden, request_from("192.0.2.1")).await, 404);
 }

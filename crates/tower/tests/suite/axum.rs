@@ -25,8 +25,8 @@ use std::{
     time::Duration,
 };
 use tidegate_rule::{
-    Answer, Charge, Declaration, Fields, Gate, Mode,
-    request::{Head, Missing, Reply, TrustedProxies, key},
+    ChargePolicy, Gate, HeaderStyle, Mode, RejectionResponse, RuleConfig,
+    request::{MissingKey, RequestHead, ResponseHead, TrustedProxies, key},
 };
 use tidegate_tower::{LimitLayer, key::extension};
 
@@ -69,7 +69,7 @@ async fn server_without_connect_info_is_reported_once_per_layer() {
     let program = test_rules();
     let shared = program.per_peer("shared", "2/min");
     let client = key::client(TrustedProxies::private());
-    let refused = program.limit("refused", "9/min").key(client).missing(Missing::Refuse);
+    let refused = program.limit("refused", "9/min").key(client).missing(MissingKey::Reject);
     let app = Router::new()
         .route("/shared", get(hello).layer(LimitLayer::new(shared)))
         .route("/refused", get(hello).layer(LimitLayer::new(refused)));
@@ -127,9 +127,9 @@ async fn request_tier_selects_quota() {
     let program = test_rules();
     let tiers = ["1/min".parse().unwrap(), "3/min".parse().unwrap()];
     let api = program
-        .add_rule(Declaration::of("api").tiers(tiers))
+        .add_rule(RuleConfig::new("api").tiers(tiers))
         .key(key::header("x-user").unwrap())
-        .tier(|head: &dyn Head| usize::from(head.header("x-plan") == Some(b"pro")));
+        .tier(|head: &dyn RequestHead| usize::from(head.header("x-plan") == Some(b"pro")));
     let server = serve(Router::new().route("/", get(hello)).layer(LimitLayer::new(api))).await;
     let ask = async |user: &'static [u8], plan: &'static [u8]| {
         let headers = [("x-user", user), ("x-plan", plan)];
@@ -153,7 +153,7 @@ async fn rules_match_methods_and_routes() {
         program.limit("writes", "1/min").methods(["POST", "PUT"]),
         program.limit("users", "2/min").routes(["/users/{id}"]),
         program.limit("admin", "1/min").routes(["/admin/*"]),
-        program.limit("debug", "1/min").when(|head: &dyn Head| head.header("x-debug").is_some()),
+        program.limit("debug", "1/min").condition(|head: &dyn RequestHead| head.header("x-debug").is_some()),
     ]);
     let app = Router::new()
         .route("/", get(hello).post(hello))
@@ -210,8 +210,9 @@ async fn stacked_limits_are_charged_atomically() {
 #[tokio::test]
 async fn cost_comes_from_function() {
     let program = test_rules();
-    let limit =
-        program.limit("costs", "10/min").cost(|head: &dyn Head| if head.path() == "/deep" { 8 } else { 1 });
+    let limit = program
+        .limit("costs", "10/min")
+        .cost(|head: &dyn RequestHead| if head.path() == "/deep" { 8 } else { 1 });
     let app = Router::new().route("/deep", get(hello)).route("/", get(hello));
     let server = serve(app.layer(LimitLayer::new(limit.clone()))).await;
     assert_eq!(status(ClientProtocol::Http1, server, "/deep").await, 200);
@@ -235,13 +236,14 @@ async fn charge_depends_on_response() {
     let program = test_rules();
     let failed = program
         .limit("failed logins", "2/min")
-        .charge(Charge::only_if(|reply: &dyn Reply| reply.status() == 401));
+        .charge(ChargePolicy::only_if(|reply: &dyn ResponseHead| reply.status() == 401));
     let ours = program
         .limit("our faults", "9/min")
-        .charge(Charge::refund_if(|reply: &dyn Reply| reply.status() >= 500));
-    let actual = program.limit("actual", "99/min").charge(Charge::actual(|reply: &dyn Reply| {
-        std::str::from_utf8(reply.header("x-cost")?).ok()?.parse().ok()
-    }));
+        .charge(ChargePolicy::refund_if(|reply: &dyn ResponseHead| reply.status() >= 500));
+    let actual =
+        program.limit("actual", "99/min").charge(ChargePolicy::actual(|reply: &dyn ResponseHead| {
+            std::str::from_utf8(reply.header("x-cost")?).ok()?.parse().ok()
+        }));
     let gate = Gate::new([failed.clone(), ours.clone(), actual.clone()]);
     let server =
         serve(Router::new().route("/", post(respond_as_requested)).layer(LimitLayer::new(gate))).await;
@@ -268,7 +270,7 @@ async fn charge_depends_on_response() {
 #[tokio::test]
 async fn rule_can_wait_instead_of_denying() {
     let program = test_rules();
-    let waits = Declaration::of("waits").quota("10/s burst 1").unwrap().wait(Duration::from_millis(250));
+    let waits = RuleConfig::new("waits").quota("10/s burst 1").unwrap().wait(Duration::from_millis(250));
     let app: Router = Router::new().route("/", get(hello)).layer(LimitLayer::new(program.add_rule(waits)));
     let call = || {
         let request = crate::support::get("/").map(|()| Body::empty());
@@ -292,15 +294,15 @@ async fn rule_can_wait_instead_of_denying() {
 #[tokio::test]
 async fn shadow_rule_counts_without_denying() {
     let program = test_rules();
-    let shadow = program.add_rule(Declaration::of("shadow").quota("1/min").unwrap().mode(Mode::Shadow));
+    let shadow = program.add_rule(RuleConfig::new("shadow").quota("1/min").unwrap().mode(Mode::Shadow));
     let real = program.limit("real", "3/min");
     let seen = Arc::new(Mutex::new(Vec::new()));
     let told = seen.clone();
-    let gate = Gate::new([shadow.clone(), real]).answer(move |gate, verdict| {
+    let gate = Gate::new([shadow.clone(), real]).with_rejection(move |gate, verdict| {
         told.lock()
             .unwrap()
             .extend(verdict.decisions().map(|one| (one.rule(gate).unwrap().name().to_owned(), one.mode)));
-        verdict.answer(gate)
+        verdict.rejection_response(gate)
     });
     let server = serve(Router::new().route("/", get(hello)).layer(LimitLayer::new(gate))).await;
     let first = send(ClientProtocol::Http1, server, Method::GET, "/", &[]).await;
@@ -321,11 +323,12 @@ async fn shadow_rule_counts_without_denying() {
 #[tokio::test]
 async fn response_is_function_of_verdict() {
     let program = test_rules();
-    let gate =
-        Gate::from(program.limit("pages", "1/min")).answer(|gate, verdict| match verdict.limited(gate) {
-            Some(limited) => Answer::redirect(format!("/later?rule={}", limited.rule())),
-            None => Answer::missing_key(),
-        });
+    let gate = Gate::from(program.limit("pages", "1/min")).with_rejection(|gate, verdict| {
+        match verdict.to_limited(gate) {
+            Some(limited) => RejectionResponse::redirect(format!("/later?rule={}", limited.rule())),
+            None => RejectionResponse::missing_key(),
+        }
+    });
     let server = serve(Router::new().route("/", get(hello)).layer(LimitLayer::new(gate))).await;
     for speaks in PROTOCOLS {
         let response = send(speaks, server, Method::GET, "/", &[]).await;
@@ -342,9 +345,9 @@ async fn response_is_function_of_verdict() {
 #[tokio::test]
 async fn headers_follow_configured_style() {
     type ExpectedHeaders = &'static [(&'static str, &'static str)];
-    let table: [(Fields, ExpectedHeaders, ExpectedHeaders); 4] = [
+    let table: [(HeaderStyle, ExpectedHeaders, ExpectedHeaders); 4] = [
         (
-            Fields::Ietf,
+            HeaderStyle::Ietf,
             &[("ratelimit-policy", r#""api";q=2;w=60"#), ("ratelimit", r#""api";r=1;t=30"#)],
             &[
                 ("ratelimit-policy", r#""api";q=2;w=60"#),
@@ -353,20 +356,20 @@ async fn headers_follow_configured_style() {
             ],
         ),
         (
-            Fields::Legacy,
+            HeaderStyle::Legacy,
             &[("x-ratelimit-limit", "2"), ("x-ratelimit-remaining", "1"), ("x-ratelimit-reset", "30")],
             &[("x-ratelimit-remaining", "0"), ("x-ratelimit-reset", "30"), ("retry-after", "30")],
         ),
         (
-            Fields::Draft03,
+            HeaderStyle::Draft03,
             &[("ratelimit-limit", "2, 2;w=60"), ("ratelimit-remaining", "1"), ("ratelimit-reset", "30")],
             &[("ratelimit-remaining", "0"), ("retry-after", "30")],
         ),
-        (Fields::None, &[], &[("retry-after", "30")]),
+        (HeaderStyle::None, &[], &[("retry-after", "30")]),
     ];
     for (fields, on_success, on_refusal) in table {
         let program = test_rules();
-        let gate = Gate::from(program.limit("api", "2/min")).fields(fields);
+        let gate = Gate::from(program.limit("api", "2/min")).with_header_style(fields);
         let server = serve(Router::new().route("/", get(hello)).layer(LimitLayer::new(gate))).await;
         for told in [on_success, &[], on_refusal] {
             let response = send(ClientProtocol::Http1, server, Method::GET, "/", &[]).await;
@@ -374,7 +377,7 @@ async fn headers_follow_configured_style() {
                 assert_eq!(header(&response, name), Some(*value), "{fields:?}: {name}");
             }
             let others = response.headers().keys().filter(|name| name.as_str().contains("ratelimit")).count();
-            assert_eq!(others == 0, fields == Fields::None, "{fields:?}");
+            assert_eq!(others == 0, fields == HeaderStyle::None, "{fields:?}");
         }
         // A microsecond before it is due, a client is told to wait for a second, and not for none.
         program.advance(Duration::from_micros(29_999_999));
@@ -420,13 +423,13 @@ async fn malformed_requests_never_return_500() {
         .route(
             "/skipped",
             get(hello).layer(LimitLayer::new(
-                program.limit("skipped", "1/min").key(token()).missing(Missing::Skip),
+                program.limit("skipped", "1/min").key(token()).missing(MissingKey::Skip),
             )),
         )
         .route(
             "/wanted",
             get(hello).layer(LimitLayer::new(
-                program.limit("wanted", "1/min").key(token()).missing(Missing::Refuse),
+                program.limit("wanted", "1/min").key(token()).missing(MissingKey::Reject),
             )),
         )
         .route(

@@ -7,7 +7,7 @@ use http::Request;
 use http_body_util::BodyExt as _;
 use std::{sync::atomic::Ordering, time::Duration};
 use tidegate_limiter::{Clock, Semaphore, WaitPriority};
-use tidegate_tower::{ConcurrencyLayer, RequestSlots, Until};
+use tidegate_tower::{ConcurrencyLayer, InFlightEnd, RequestConcurrency};
 use tokio::task::JoinSet;
 use tower::Layer as _;
 
@@ -40,7 +40,7 @@ async fn waiting_requests_run_ten_at_a_time() {
     let player = TestService::new();
     let slots = Semaphore::new(10).unwrap();
     let service =
-        ConcurrencyLayer::new(RequestSlots::new(slots.clone()).wait(SECOND * 60)).layer(player.clone());
+        ConcurrencyLayer::new(RequestConcurrency::new(slots.clone()).wait(SECOND * 60)).layer(player.clone());
     let mut guests = JoinSet::new();
     for _ in 0..100 {
         let service = service.clone();
@@ -60,10 +60,10 @@ async fn waiting_requests_run_ten_at_a_time() {
 
 #[tokio::test]
 async fn slot_is_held_until_body_ends() {
-    for (until, held) in [(Until::Body, 1), (Until::Head, 0)] {
+    for (until, held) in [(InFlightEnd::Body, 1), (InFlightEnd::Head, 0)] {
         let slots = Semaphore::new(1).unwrap();
-        let service =
-            ConcurrencyLayer::new(RequestSlots::new(slots.clone()).until(until)).layer(TestService::new());
+        let service = ConcurrencyLayer::new(RequestConcurrency::new(slots.clone()).in_flight_end(until))
+            .layer(TestService::new());
         let answer = send_request(&service, request()).await.unwrap();
         assert_eq!(slots.in_flight(), held);
         drop(answer);
@@ -77,8 +77,9 @@ async fn wait_timeout_is_rejected() {
     player.block();
     let clock = Clock::tokio();
     let slots = Semaphore::builder().clock(clock.clone()).max_waiters(1).build(1).unwrap();
-    let service = ConcurrencyLayer::new(RequestSlots::new(slots.clone()).wait(SECOND * 3).named("narrow"))
-        .layer(player.clone());
+    let service =
+        ConcurrencyLayer::new(RequestConcurrency::new(slots.clone()).wait(SECOND * 3).name("narrow"))
+            .layer(player.clone());
 
     let mut inside = start(&service, request()).await;
     assert!(is_pending(&mut inside).await);
@@ -101,7 +102,7 @@ async fn cancelled_request_leaves_queue() {
     player.block();
     let slots = Semaphore::new(1).unwrap();
     let service =
-        ConcurrencyLayer::new(RequestSlots::new(slots.clone()).wait(SECOND * 3)).layer(player.clone());
+        ConcurrencyLayer::new(RequestConcurrency::new(slots.clone()).wait(SECOND * 3)).layer(player.clone());
     let mut inside = start(&service, request()).await;
     assert!(is_pending(&mut inside).await);
     let mut waiting = start(&service, request()).await;
@@ -119,7 +120,7 @@ async fn waiting_requests_run_by_priority() {
     let player = TestService::new();
     player.block();
     let slots = Semaphore::new(1).unwrap();
-    let slots = RequestSlots::new(slots)
+    let slots = RequestConcurrency::new(slots)
         .wait(SECOND * 3)
         .priority(|head| WaitPriority(if head.path() == "/health" { 9 } else { 0 }));
     let service = ConcurrencyLayer::new(slots).layer(player.clone());

@@ -18,8 +18,8 @@ use std::{
     time::Duration,
 };
 use tidegate_rule::{
-    Charge, Declaration, Gate,
-    request::{Key, KeyValue, Missing, Reply, TrustedProxies, key},
+    ChargePolicy, Gate, RuleConfig,
+    request::{KeyValue, MissingKey, RequestKey, ResponseHead, TrustedProxies, key},
 };
 use tidegate_tower::{LimitLayer, LimitService};
 use tower::{Layer as _, Service, ServiceExt as _, service_fn};
@@ -84,7 +84,7 @@ impl Service<Request<()>> for ReadyCheckedService {
 async fn ready_clone_is_called() {
     let program = test_rules();
     let at_once = program.limit("at once", "10/s burst 1");
-    let waits = Declaration::of("waits").quota("10/s burst 1").unwrap().wait(Duration::from_secs(1));
+    let waits = RuleConfig::new("waits").quota("10/s burst 1").unwrap().wait(Duration::from_secs(1));
     for limit in [at_once, program.add_rule(waits)] {
         let calls = Arc::new(AtomicU64::new(0));
         let strict = ReadyCheckedService { is_ready: false, calls: calls.clone() };
@@ -135,8 +135,9 @@ fn poll_ready_forwards_to_service() {
 #[tokio::test]
 async fn service_error_passes_through_and_is_charged() {
     let program = test_rules();
-    let counted =
-        program.limit("counted", "5/min").charge(Charge::only_if(|reply: &dyn Reply| reply.status() == 401));
+    let counted = program
+        .limit("counted", "5/min")
+        .charge(ChargePolicy::only_if(|reply: &dyn ResponseHead| reply.status() == 401));
     let held = program.limit("held", "1 at once");
     let gate = Gate::new([counted.clone(), held.clone()]);
     let broken = service_fn(|_: Request<()>| ready(Err::<FullResponse, _>("broken")));
@@ -150,10 +151,10 @@ async fn service_error_passes_through_and_is_charged() {
 async fn cancelled_call_releases_slots_and_keeps_charge() {
     let program = test_rules();
     let charges = [
-        ("ahead", Charge::ahead()),
-        ("only failures", Charge::only_if(|reply: &dyn Reply| reply.status() == 401)),
-        ("no faults of ours", Charge::refund_if(|reply: &dyn Reply| reply.status() >= 500)),
-        ("actual", Charge::actual(|_: &dyn Reply| Some(0))),
+        ("ahead", ChargePolicy::upfront()),
+        ("only failures", ChargePolicy::only_if(|reply: &dyn ResponseHead| reply.status() == 401)),
+        ("no faults of ours", ChargePolicy::refund_if(|reply: &dyn ResponseHead| reply.status() >= 500)),
+        ("actual", ChargePolicy::actual(|_: &dyn ResponseHead| Some(0))),
     ];
     for (name, charge) in charges {
         let tokens = program.limit(name, "5/min").charge(charge);
@@ -172,7 +173,7 @@ async fn cancelled_call_releases_slots_and_keeps_charge() {
 #[tokio::test]
 async fn cancelled_wait_is_not_charged() {
     let program = test_rules();
-    let waits = Declaration::of("waits").quota("1/s burst 1").unwrap().wait(Duration::from_secs(5));
+    let waits = RuleConfig::new("waits").quota("1/s burst 1").unwrap().wait(Duration::from_secs(5));
     let waits = program.add_rule(waits);
     let beside = program.limit("beside", "10/min");
     let mut service = LimitService::new(Gate::new([waits.clone(), beside.clone()]), service_fn(ok));
@@ -276,7 +277,7 @@ async fn body_size_hint_is_forwarded() {
 async fn configured_response_is_sent_unchanged() {
     let program = test_rules();
     let gate = Gate::from(program.limit("none", "1/min"))
-        .answer(|_, _| tidegate_rule::Answer::new(503).header("x-note", "später"));
+        .with_rejection(|_, _| tidegate_rule::RejectionResponse::new(503).header("x-note", "später"));
     let service = LimitService::new(gate, service_fn(ok));
     let _ = service.clone().oneshot(get("/")).await.unwrap();
     let refused = service.oneshot(get("/")).await.unwrap();
@@ -303,7 +304,7 @@ async fn closed_rule_without_store_returns_503() {
 #[tokio::test]
 async fn manual_clock_wakes_waiters() {
     let program = test_rules();
-    let patient = Declaration::of("patient").quota("1/s").unwrap().quota("1 at once").unwrap();
+    let patient = RuleConfig::new("patient").quota("1/s").unwrap().quota("1 at once").unwrap();
     let limit = program.add_rule(patient.wait(Duration::from_secs(5)));
     let mut service = LimitLayer::new(limit).layer(service_fn(ok));
     let first = service.call(get("/")).await.unwrap();
@@ -332,9 +333,15 @@ async fn unusual_keys_never_return_500() {
     let megabyte = || with("x-token", &vec![b'k'; 1 << 20]);
     let nobody = || get("/");
     type MakeRequest<'a> = &'a dyn Fn() -> Request<()>;
-    let table: [(&str, Key, MakeRequest<'_>, MakeRequest<'_>, [u16; 2]); 8] = [
+    let table: [(&str, RequestKey, MakeRequest<'_>, MakeRequest<'_>, [u16; 2]); 8] = [
         ("a key of a megabyte counts by a hash", token(), &megabyte, &megabyte, [200, 429]),
-        ("so does one that a function made", key::by(move |_| Some(long())), &nobody, &nobody, [200, 429]),
+        (
+            "so does one that a function made",
+            key::custom(move |_| Some(long())),
+            &nobody,
+            &nobody,
+            [200, 429],
+        ),
         ("bytes", token(), &|| with("x-token", b"\xff"), &|| with("x-token", b"\xfe"), [200, 200]),
         ("the same bytes", token(), &|| with("x-token", b"\xff"), &|| with("x-token", b"\xff"), [200, 429]),
         ("without a peer", key::peer(), &nobody, &nobody, [400, 400]),
@@ -367,7 +374,7 @@ async fn unusual_keys_never_return_500() {
     for (what, key, first, second, refused) in table {
         // Where it need not be there, requests without a key share one.
         let shared = if refused == [400, 400] { [200, 429] } else { refused };
-        for (missing, expected) in [(Missing::Refuse, refused), (Missing::Share, shared)] {
+        for (missing, expected) in [(MissingKey::Reject, refused), (MissingKey::Shared, shared)] {
             let program = test_rules();
             let limit = program.limit("key", "1/h").key(key.clone()).missing(missing);
             let service = LimitLayer::new(limit).layer(service_fn(ok));

@@ -10,7 +10,7 @@ use std::{
 };
 use tidegate_limiter::Clock;
 use tidegate_rule::{
-    Declaration, Facts, Limited, Rule, Rules, Settings,
+    Facts, Limited, Rule, RuleConfig, Rules, Settings,
     request::{TrustedProxies, key},
     site,
 };
@@ -20,7 +20,7 @@ use tower::{Layer as _, service_fn};
 static RULE: LazyLock<Rule> = LazyLock::new(|| {
     let rules = Rules::new();
     rules.apply(Settings::new().clock(Clock::manual().0)).unwrap();
-    rules.rule(Declaration::of("deep").quota("2/min").unwrap()).unwrap()
+    rules.declare(RuleConfig::new("deep").quota("2/min").unwrap()).unwrap()
 });
 
 /// What an attribute with `key = ip` amounts to, two calls below the handler.
@@ -47,7 +47,7 @@ fn request_from(peer: [u8; 4], forwarded: &str) -> Request<()> {
 #[tokio::test]
 async fn nested_function_sees_facts() {
     let facts = RequestFacts::new()
-        .behind(TrustedProxies::new(["10.0.0.0/8"]).unwrap())
+        .trusted_proxies(TrustedProxies::new(["10.0.0.0/8"]).unwrap())
         .user(|head| head.header("x-user").and_then(|user| str::from_utf8(user).ok()).map(Into::into));
     let service = FactsLayer::new(facts).layer(service_fn(handler));
     for _ in 0..2 {
@@ -73,13 +73,13 @@ async fn inner_layer_sees_facts() {
         tidegate_overload::AdaptiveLimit::new(tidegate_overload::adaptive::Aimd::new(Default::default()))
             .unwrap()
     }));
-    let facts = RequestFacts::new().and(|_, facts| facts.with_user("from-a-token").with("tenant", "acme"));
+    let facts = RequestFacts::new().extend(|_, facts| facts.with_user("from-a-token").with("tenant", "acme"));
     let facts = FactsLayer::new(facts);
     let inner = GuardLayer::new(RequestGuard::by_key(guards.clone(), key::user()))
         .layer(crate::support::TestService::new());
     let service = facts.layer(inner);
     assert_eq!(crate::support::status(&service).await, 200);
-    assert_eq!(guards.kept(), 1);
+    assert_eq!(guards.count(), 1);
 
     let seen = service_fn(|request: Request<()>| async move {
         let beside = request.extensions().get::<Facts>().cloned();

@@ -6,8 +6,8 @@ use std::{net::SocketAddr, sync::Arc, time::Duration};
 use tidegate_limiter::Clock;
 use tidegate_overload::{Breaker, BreakerSettings, BreakerState};
 use tidegate_rule::{
-    Answer, Declaration, Gate, RequestLimit, Rule, RuleSettings, Rules, Settings,
-    request::{Head, Key, Missing, key},
+    Gate, RejectionResponse, RequestLimit, Rule, RuleConfig, RuleSettings, Rules, Settings,
+    request::{MissingKey, RequestHead, RequestKey, key},
 };
 use tidegate_tower::{GuardLayer, RequestGuard, RuleInterceptor};
 use tokio::net::TcpListener;
@@ -25,7 +25,7 @@ const SECOND: Duration = Duration::from_secs(1);
 fn rule(quota: &str) -> Rule {
     let rules = Rules::new();
     rules.apply(Settings::new().clock(Clock::manual().0)).unwrap();
-    rules.rule(Declaration::of("health").quota(quota).unwrap()).unwrap()
+    rules.declare(RuleConfig::new("health").quota(quota).unwrap()).unwrap()
 }
 
 async fn listen() -> (TcpIncoming, SocketAddr) {
@@ -38,7 +38,7 @@ fn channel(address: SocketAddr) -> Channel {
     Endpoint::from_shared(format!("http://{address}")).unwrap().connect_lazy()
 }
 
-async fn serve_with_interceptor(rule: Rule, key: Key) -> SocketAddr {
+async fn serve_with_interceptor(rule: Rule, key: RequestKey) -> SocketAddr {
     serve_with_gate(RequestLimit::new(rule).key(key)).await
 }
 
@@ -88,11 +88,12 @@ async fn interceptor_keys_by_metadata() {
 async fn interceptor_checks_all_rules_of_gate() {
     let program = crate::support::test_rules();
     let user = || key::header("x-user").unwrap();
-    let all = program.limit("all", "5/min").cost(|head: &dyn Head| match head.header("x-user") {
+    let all = program.limit("all", "5/min").cost(|head: &dyn RequestHead| match head.header("x-user") {
         Some(b"bob") => 2,
         _ => 1,
     });
-    let gate = Gate::new([all.clone(), program.limit("each", "2/min").key(user()).missing(Missing::Refuse)]);
+    let gate =
+        Gate::new([all.clone(), program.limit("each", "2/min").key(user()).missing(MissingKey::Reject)]);
     let mut client = HealthClient::new(channel(serve_with_gate(gate).await));
     let status = client.check(health_request(None)).await.unwrap_err();
     assert_eq!(status.code(), Code::InvalidArgument);
@@ -112,7 +113,8 @@ async fn interceptor_checks_all_rules_of_gate() {
         }
     }
 
-    let moved = Gate::from(program.limit("moved", "1/min")).answer(|_, _| Answer::new(503));
+    let moved =
+        Gate::from(program.limit("moved", "1/min")).with_rejection(|_, _| RejectionResponse::new(503));
     let mut client = HealthClient::new(channel(serve_with_gate(moved).await));
     client.check(health_request(None)).await.unwrap();
     assert_eq!(client.check(health_request(None)).await.unwrap_err().code(), Code::Unavailable);
@@ -121,7 +123,7 @@ async fn interceptor_checks_all_rules_of_gate() {
 #[test]
 fn interceptor_rejects_blocking_rules() {
     let program = crate::support::test_rules();
-    let waits = program.add_rule(Declaration::of("waits").quota("5/min").unwrap().wait(SECOND));
+    let waits = program.add_rule(RuleConfig::new("waits").quota("5/min").unwrap().wait(SECOND));
     let error = RuleInterceptor::new(Gate::new([program.limit("calls", "5/min"), waits])).unwrap_err();
     assert!(error.to_string().contains("rule `waits` waits"), "{error}");
     assert!(error.to_string().contains("use `LimitLayer`"), "{error}");
@@ -178,7 +180,7 @@ async fn client_interceptor_denies_before_sending() {
 
 #[tokio::test]
 async fn server_guard_returns_grpc_status() {
-    let settings = BreakerSettings::builder().over_calls(10).build().unwrap();
+    let settings = BreakerSettings::builder().count_window(10).build().unwrap();
     let breaker = Arc::new(Breaker::with_clock(settings, Clock::manual().0));
     let (incoming, address) = listen().await;
     let (_reporter, health) = tonic_health::server::health_reporter();
@@ -196,13 +198,14 @@ async fn server_guard_returns_grpc_status() {
 /// A status that only the trailers tell, and an unknown service, which is the client's own mistake.
 #[tokio::test]
 async fn channel_guard_counts_statuses() {
-    let settings = BreakerSettings::builder().over_calls(2).min_calls(2).build().unwrap();
+    let settings = BreakerSettings::builder().count_window(2).min_calls(2).build().unwrap();
     let breaker = Arc::new(Breaker::with_clock(settings, Clock::manual().0));
     let (incoming, address) = listen().await;
     let (_reporter, health) = tonic_health::server::health_reporter();
     let server = tokio::spawn(Server::builder().add_service(health).serve_with_incoming(incoming));
 
-    let guarded = GuardLayer::new(RequestGuard::new(breaker.clone()).for_calls()).layer(channel(address));
+    let guarded =
+        GuardLayer::new(RequestGuard::new(breaker.clone()).for_client_calls()).layer(channel(address));
     let mut client = HealthClient::new(guarded);
     client.check(health_request(None)).await.unwrap();
     let unknown = Request::new(HealthCheckRequest { service: "nobody".to_owned() });
@@ -212,7 +215,7 @@ async fn channel_guard_counts_statuses() {
     server.abort();
     let nowhere = listen().await.1;
     let mut client = HealthClient::new(
-        GuardLayer::new(RequestGuard::new(breaker.clone()).for_calls()).layer(channel(nowhere)),
+        GuardLayer::new(RequestGuard::new(breaker.clone()).for_client_calls()).layer(channel(nowhere)),
     );
     while breaker.state() == BreakerState::Closed {
         assert_eq!(client.check(health_request(None)).await.unwrap_err().code(), Code::Unavailable);

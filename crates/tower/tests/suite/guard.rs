@@ -12,14 +12,14 @@ use http_body_util::BodyExt as _;
 use std::{sync::Arc, time::Duration};
 use tidegate_limiter::{Clock, ManualClock};
 use tidegate_overload::{
-    AdaptiveLimit, Breaker, BreakerSettings, BreakerState, ErrorRateSettings, ErrorThrottle, Report,
+    AdaptiveLimit, Breaker, BreakerSettings, BreakerState, CallOutcome, ErrorRateSettings, ErrorThrottle,
     adaptive::{Aimd, Bounds},
 };
 use tidegate_rule::{
-    Answer,
-    request::{Reply, key},
+    RejectionResponse,
+    request::{ResponseHead, key},
 };
-use tidegate_tower::{GuardLayer, Guards, RequestGuard, Until, called, served};
+use tidegate_tower::{GuardLayer, Guards, InFlightEnd, RequestGuard, classify_client, classify_server};
 use tower::{Layer as _, Service as _};
 
 const SECOND: Duration = Duration::from_secs(1);
@@ -27,8 +27,13 @@ const SECOND: Duration = Duration::from_secs(1);
 /// Opens for five seconds at the second failure in a row; then one probe.
 fn breaker() -> (Arc<Breaker>, ManualClock) {
     let (clock, hand) = Clock::manual();
-    let settings =
-        BreakerSettings::builder().over_calls(2).min_calls(2).probes(1).open_for(SECOND * 5).build().unwrap();
+    let settings = BreakerSettings::builder()
+        .count_window(2)
+        .min_calls(2)
+        .probes(1)
+        .open_for(SECOND * 5)
+        .build()
+        .unwrap();
     (Arc::new(Breaker::with_clock(settings, clock)), hand)
 }
 
@@ -40,7 +45,7 @@ fn limit(of: u32) -> Arc<AdaptiveLimit> {
 async fn open_breaker_rejects_until_probe_succeeds() {
     let (breaker, hand) = breaker();
     let player = TestService::new();
-    let service = GuardLayer::new(RequestGuard::new(breaker.clone()).named("orders")).layer(player.clone());
+    let service = GuardLayer::new(RequestGuard::new(breaker.clone()).name("orders")).layer(player.clone());
 
     player.set_status(500);
     assert_eq!([status(&service).await, status(&service).await], [500, 500]);
@@ -86,7 +91,7 @@ async fn cancelled_call_is_not_recorded() {
 
 struct StatusReply(u16, Option<&'static [u8]>);
 
-impl Reply for StatusReply {
+impl ResponseHead for StatusReply {
     fn status(&self) -> u16 {
         self.0
     }
@@ -98,8 +103,8 @@ impl Reply for StatusReply {
 
 #[test]
 fn responses_are_classified() {
-    use Report::{Failure, Ignored, Success};
-    let table: &[(u16, Option<&[u8]>, Report, Report)] = &[
+    use CallOutcome::{Failure, Ignored, Success};
+    let table: &[(u16, Option<&[u8]>, CallOutcome, CallOutcome)] = &[
         (200, None, Success, Success),
         (304, None, Success, Success),
         (400, None, Success, Success),
@@ -118,12 +123,12 @@ fn responses_are_classified() {
     for (status, code, on_server, on_client) in table {
         let reply = StatusReply(*status, *code);
         assert_eq!(
-            (served(Some(&reply)), called(Some(&reply))),
+            (classify_server(Some(&reply)), classify_client(Some(&reply))),
             (*on_server, *on_client),
             "{status} {code:?}"
         );
     }
-    assert_eq!((served(None), called(None)), (Failure, Failure));
+    assert_eq!((classify_server(None), classify_client(None)), (Failure, Failure));
 }
 
 #[tokio::test]
@@ -133,7 +138,7 @@ async fn client_guard_counts_429_as_failure() {
         let player = TestService::new();
         player.set_status(429);
         let guard = RequestGuard::new(breaker);
-        let guard = if is_client { guard.for_calls() } else { guard };
+        let guard = if is_client { guard.for_client_calls() } else { guard };
         let service = GuardLayer::new(guard).layer(player);
         let statuses = [status(&service).await, status(&service).await, status(&service).await];
         assert_eq!(statuses, [429, 429, after]);
@@ -142,8 +147,8 @@ async fn client_guard_counts_429_as_failure() {
 
 #[tokio::test]
 async fn each_host_has_own_breaker() {
-    let settings = BreakerSettings::builder().over_calls(1).build().unwrap();
-    let breakers = Guards::builder().at_most(10).build(move || Breaker::new(settings.clone()));
+    let settings = BreakerSettings::builder().count_window(1).build().unwrap();
+    let breakers = Guards::builder().max_keys(10).build(move || Breaker::new(settings.clone()));
     let breakers = Arc::new(breakers);
     let player = TestService::new();
     let service = GuardLayer::new(RequestGuard::by_key(breakers.clone(), key::host())).layer(player.clone());
@@ -157,7 +162,7 @@ async fn each_host_has_own_breaker() {
     for host in 0..1_000 {
         send_request(&service, to(host)).await.unwrap();
     }
-    assert_eq!(breakers.kept(), 10, "a flood of hosts makes no more");
+    assert_eq!(breakers.count(), 10, "a flood of hosts makes no more");
     assert_eq!(send_request(&service, to(0)).await.unwrap().status(), 503, "and takes none away");
 }
 
@@ -165,8 +170,10 @@ async fn each_host_has_own_breaker() {
 async fn rejection_is_configurable() {
     let (breaker, _hand) = breaker();
     breaker.force_open();
-    let guard = RequestGuard::new(breaker).named("orders").answer(|limited| {
-        Answer::new(200).header("x-from", "cache").text(format!("stale, since {} is away", limited.rule()))
+    let guard = RequestGuard::new(breaker).name("orders").with_response(|limited| {
+        RejectionResponse::new(200)
+            .header("x-from", "cache")
+            .text(format!("stale, since {} is away", limited.rule()))
     });
     let answer = send_request(&GuardLayer::new(guard).layer(TestService::new()), request()).await.unwrap();
     assert_eq!((answer.status().as_u16(), header(&answer, "x-from")), (200, Some("cache")));
@@ -185,7 +192,7 @@ async fn forced_open_breaker_sends_retry_after_one_second() {
 #[tokio::test]
 async fn error_throttle_works_as_guard() {
     let (clock, _hand) = Clock::manual();
-    let settings = ErrorRateSettings::builder().requests_over(2).build().unwrap();
+    let settings = ErrorRateSettings::builder().request_threshold(2).build().unwrap();
     let throttle = Arc::new(ErrorThrottle::with_clock(settings, "1/min", clock).unwrap());
     let player = TestService::new();
     player.set_status(500);
@@ -227,8 +234,8 @@ fn respond_with_body(
 async fn call_is_in_flight_until_body_ends() {
     let limit = limit(4);
     let (pieces, body) = ChannelBody::new();
-    let mut service =
-        GuardLayer::new(RequestGuard::new(limit.clone()).until(Until::Body)).layer(respond_with_body(body));
+    let mut service = GuardLayer::new(RequestGuard::new(limit.clone()).in_flight_end(InFlightEnd::Body))
+        .layer(respond_with_body(body));
     let mut body = service.call(request()).await.unwrap().into_body();
     assert_eq!(limit.in_flight(), 1);
     pieces.send(Ok(Frame::data(Bytes::from("half")))).unwrap();
@@ -240,8 +247,8 @@ async fn call_is_in_flight_until_body_ends() {
     drop(body);
 
     let (_pieces, body) = ChannelBody::new();
-    let mut service =
-        GuardLayer::new(RequestGuard::new(limit.clone()).until(Until::Body)).layer(respond_with_body(body));
+    let mut service = GuardLayer::new(RequestGuard::new(limit.clone()).in_flight_end(InFlightEnd::Body))
+        .layer(respond_with_body(body));
     let answer = service.call(request()).await.unwrap();
     assert_eq!(limit.in_flight(), 1);
     drop(answer);
@@ -257,8 +264,8 @@ async fn call_is_in_flight_until_body_ends() {
 #[tokio::test]
 async fn sized_body_ends_with_last_byte() {
     let limit = limit(4);
-    let service =
-        GuardLayer::new(RequestGuard::new(limit.clone()).until(Until::Body)).layer(TestService::new());
+    let service = GuardLayer::new(RequestGuard::new(limit.clone()).in_flight_end(InFlightEnd::Body))
+        .layer(TestService::new());
     let mut body = send_request(&service, request()).await.unwrap().into_body();
     assert_eq!(limit.in_flight(), 1);
     assert_eq!(body.frame().await.unwrap().unwrap().into_data().unwrap(), "hello");
@@ -283,8 +290,10 @@ async fn body_result_is_recorded() {
     for (last, failures) in endings {
         let (breaker, _hand) = breaker();
         let (pieces, body) = ChannelBody::new();
-        let mut service = GuardLayer::new(RequestGuard::new(breaker.clone()).for_calls().until(Until::Body))
-            .layer(respond_with_body(body));
+        let mut service = GuardLayer::new(
+            RequestGuard::new(breaker.clone()).for_client_calls().in_flight_end(InFlightEnd::Body),
+        )
+        .layer(respond_with_body(body));
         let mut body = service.call(request()).await.unwrap().into_body();
         pieces.send(last).unwrap();
         drop(pieces);

@@ -15,11 +15,11 @@ use std::{
 };
 use tidegate_limiter::{Clock, ManualClock};
 use tidegate_overload::{
-    AdaptiveLimit, Breaker, BreakerSettings, BreakerState, Cause,
+    AdaptiveLimit, Breaker, BreakerSettings, BreakerState, CallError,
     adaptive::{Aimd, Bounds},
 };
 use tidegate_rule::{Limited, request::key};
-use tidegate_tower::{GuardLayer, Guards, RequestGuard, RetryAfterLayer, Until};
+use tidegate_tower::{GuardLayer, Guards, InFlightEnd, RequestGuard, RetryAfterLayer};
 use tokio::net::TcpListener;
 use tower::{Layer as _, ServiceExt as _};
 
@@ -67,8 +67,13 @@ async fn closed_address() -> SocketAddr {
 /// Opens for five seconds at the second failure in a row; then one probe.
 fn breaker() -> (Arc<Breaker>, ManualClock) {
     let (clock, hand) = Clock::manual();
-    let settings =
-        BreakerSettings::builder().over_calls(2).min_calls(2).probes(1).open_for(SECOND * 5).build().unwrap();
+    let settings = BreakerSettings::builder()
+        .count_window(2)
+        .min_calls(2)
+        .probes(1)
+        .open_for(SECOND * 5)
+        .build()
+        .unwrap();
     (Arc::new(Breaker::with_clock(settings, clock)), hand)
 }
 
@@ -77,8 +82,8 @@ async fn breaker_stops_reqwest_calls_to_failing_server() {
     let (address, server) = serve().await;
     let (breaker, hand) = breaker();
     let http = reqwest::Client::new();
-    let guarded =
-        GuardLayer::new(RequestGuard::new(breaker.clone()).named("orders").for_calls()).layer(http.clone());
+    let guarded = GuardLayer::new(RequestGuard::new(breaker.clone()).name("orders").for_client_calls())
+        .layer(http.clone());
     let ask = || guarded.send(http.get(format!("http://{address}/")).build().unwrap());
 
     for (status, expected) in [(500, BreakerState::Closed), (429, BreakerState::Open)] {
@@ -93,7 +98,7 @@ async fn breaker_stops_reqwest_calls_to_failing_server() {
     assert_eq!(refused.headers()["retry-after"], "5");
     assert_eq!(refused.url().as_str(), format!("http://{address}/"));
     let limited = refused.extensions().get::<Limited>().unwrap();
-    assert!(limited.rule() == "orders" && matches!(limited.cause(), Cause::Rejected(_)), "{limited}");
+    assert!(limited.rule() == "orders" && matches!(limited.cause(), CallError::Rejected(_)), "{limited}");
     assert!(refused.text().await.unwrap().contains("temporary-reduced-capacity"));
 
     server.set_status(404);
@@ -109,11 +114,11 @@ async fn breaker_stops_reqwest_calls_to_failing_server() {
 #[tokio::test]
 async fn connection_error_counts_as_host_failure() {
     let (address, server) = serve().await;
-    let settings = BreakerSettings::builder().over_calls(1).build().unwrap();
+    let settings = BreakerSettings::builder().count_window(1).build().unwrap();
     let breakers = Guards::builder().build(move || Breaker::new(settings.clone()));
     // All servers of this test are on one host, so each is a host by its port.
     let by_port =
-        key::by(|head| head.header("x-port").and_then(|port| str::from_utf8(port).ok()).map(Into::into));
+        key::custom(|head| head.header("x-port").and_then(|port| str::from_utf8(port).ok()).map(Into::into));
     let http = reqwest::Client::new();
     let guarded = GuardLayer::new(RequestGuard::by_key(breakers, by_port)).layer(http.clone());
     let ask = async |to: SocketAddr| {
@@ -132,7 +137,8 @@ async fn reqwest_call_is_in_flight_until_body_ends() {
     let (address, _server) = serve().await;
     let limit = Arc::new(AdaptiveLimit::new(Aimd::new(Bounds::new(1, 4, 4).unwrap())).unwrap());
     let http = reqwest::Client::new();
-    let guarded = GuardLayer::new(RequestGuard::new(limit.clone()).until(Until::Body)).layer(http.clone());
+    let guarded = GuardLayer::new(RequestGuard::new(limit.clone()).in_flight_end(InFlightEnd::Body))
+        .layer(http.clone());
     let ask = || guarded.send(http.get(format!("http://{address}/moved")).build().unwrap());
     let answer = ask().await.unwrap();
     assert_eq!(limit.in_flight(), 1);
@@ -170,7 +176,7 @@ async fn breaker_works_with_hyper_client() {
     let (address, server) = serve().await;
     let (breaker, _hand) = breaker();
     let client: Client<_, Body> = Client::builder(TokioExecutor::new()).build_http();
-    let guarded = GuardLayer::new(RequestGuard::new(breaker).for_calls()).layer(client);
+    let guarded = GuardLayer::new(RequestGuard::new(breaker).for_client_calls()).layer(client);
     let ask = async |to: SocketAddr| {
         let request = http::Request::builder().uri(format!("http://{to}/")).body(Body::empty()).unwrap();
         guarded.clone().oneshot(request).await

@@ -14,7 +14,7 @@ use hyper_util::{
     service::TowerToHyperService,
 };
 use std::{convert::Infallible, future::ready, net::SocketAddr};
-use tidegate_rule::request::Missing;
+use tidegate_rule::request::MissingKey;
 use tidegate_tower::LimitLayer;
 use tokio::net::TcpListener;
 use tower::{Layer as _, ServiceExt as _, service_fn};
@@ -71,7 +71,7 @@ async fn hyper_server_limits_by_recorded_peer() {
 #[tokio::test]
 async fn missing_peer_address_uses_configured_behavior() {
     for (missing, expected) in
-        [(Missing::Share, [200, 429]), (Missing::Skip, [200, 200]), (Missing::Refuse, [400, 400])]
+        [(MissingKey::Shared, [200, 429]), (MissingKey::Skip, [200, 200]), (MissingKey::Reject, [400, 400])]
     {
         let program = test_rules();
         let layer = LimitLayer::new(program.per_peer("bare", "1/min").missing(missing));

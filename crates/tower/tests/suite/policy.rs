@@ -12,7 +12,7 @@ use tidegate_policy::{
     Policy,
     compile::{Compiler, LivePolicy, PolicyResult, RejectAction},
 };
-use tidegate_rule::{Evaluation, Rules, request::Reply};
+use tidegate_rule::{Evaluation, Rules, request::ResponseHead};
 use tidegate_tower::{BandwidthBody, GateBody, LimitLayer, PolicyLayer, PolicyService, TowerRequestHead};
 use tower::{Layer as _, service_fn};
 
@@ -148,7 +148,7 @@ fn steps() -> impl Strategy<Value = PolicyStep> {
 
 struct TestStatus(u16);
 
-impl Reply for TestStatus {
+impl ResponseHead for TestStatus {
     fn status(&self) -> u16 {
         self.0
     }
@@ -162,7 +162,7 @@ fn expected_response(
     live: &LivePolicy,
     request: &Request<()>,
     step: PolicyStep,
-    kept: &mut Vec<tidegate_rule::HeldSlots>,
+    kept: &mut Vec<tidegate_rule::RequestPermits>,
 ) -> LayerResponse {
     let passage = match live.current().check(&TowerRequestHead::new(request)) {
         Evaluation::Ready(passage) => passage,

@@ -8,7 +8,7 @@ use std::sync::Arc;
 use tidegate_limiter::Clock;
 use tidegate_overload::{
     PriorityLimit,
-    priority::{Arrival, Class},
+    priority::{PriorityClass, PriorityRequest},
 };
 use tidegate_tower::{PriorityLayer, RequestPriority};
 use tower::Layer as _;
@@ -19,11 +19,16 @@ const BATCH_CLASS: usize = 1;
 #[tokio::test]
 async fn full_limit_sheds_batch_before_user() {
     let (clock, _hand) = Clock::manual();
-    let classes = [Class::new("user", "80%".parse().unwrap()), Class::new("batch", "10%".parse().unwrap())];
+    let classes = [
+        PriorityClass::new("user", "80%".parse().unwrap()),
+        PriorityClass::new("batch", "10%".parse().unwrap()),
+    ];
     let limit = Arc::new(PriorityLimit::builder(classes).clock(clock).build(10).unwrap());
     let priority = RequestPriority::new(limit.clone(), |head, limit| match head.header("x-batch") {
-        Some(_) => Arrival::of(BATCH_CLASS),
-        None => Arrival::of(USER_CLASS).user(limit.user(head.header("x-user").unwrap_or_default())),
+        Some(_) => PriorityRequest::new(BATCH_CLASS),
+        None => {
+            PriorityRequest::new(USER_CLASS).user(limit.hash_user(head.header("x-user").unwrap_or_default()))
+        }
     });
     let player = TestService::new();
     player.block();
@@ -64,8 +69,8 @@ async fn full_limit_sheds_batch_before_user() {
 
 #[tokio::test]
 async fn unknown_class_is_rejected() {
-    let limit = PriorityLimit::new([Class::new("all", "100%".parse().unwrap())], 10).unwrap();
-    let service =
-        PriorityLayer::new(RequestPriority::new(limit, |_, _| Arrival::of(7))).layer(TestService::new());
+    let limit = PriorityLimit::new([PriorityClass::new("all", "100%".parse().unwrap())], 10).unwrap();
+    let service = PriorityLayer::new(RequestPriority::new(limit, |_, _| PriorityRequest::new(7)))
+        .layer(TestService::new());
     assert_eq!(crate::support::status(&service).await, 503);
 }

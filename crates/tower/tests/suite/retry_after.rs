@@ -15,7 +15,7 @@ use std::{
     time::Duration,
 };
 use tidegate_limiter::{Clock, ManualClock};
-use tidegate_rule::{Declaration, Rules, Settings};
+use tidegate_rule::{RuleConfig, Rules, Settings};
 use tidegate_tower::{RetryAfterError, RetryAfterLayer, RetryAfterService};
 use tower::{Layer as _, Service};
 
@@ -212,7 +212,7 @@ async fn rule_counts_each_server_separately() {
     let (clock, hand) = Clock::manual();
     let rules = Rules::new();
     rules.apply(Settings::new().clock(clock.clone())).unwrap();
-    let rule = rules.rule(Declaration::of("outbound").quota("2/s").unwrap()).unwrap();
+    let rule = rules.declare(RuleConfig::new("outbound").quota("2/s").unwrap()).unwrap();
     let server = HeaderServer { status: 200, headers: Vec::new(), calls: Arc::default() };
     let client = RetryAfterLayer::new().clock(clock).rule(rule).layer(server.clone());
 

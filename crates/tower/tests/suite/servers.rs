@@ -25,16 +25,17 @@ use tidegate_limiter::{Semaphore, Waiter};
 use tidegate_overload::{
     AdaptiveLimit, Breaker, BreakerSettings, PriorityLimit,
     adaptive::{Aimd, Bounds},
-    priority::{Arrival, Class},
+    priority::{PriorityClass, PriorityRequest},
 };
 use tidegate_rule::{
-    Declaration, Gate, RequestLimit, Rules,
+    Gate, RequestLimit, RuleConfig, Rules,
     request::{TrustedProxies, key},
     site,
 };
 use tidegate_tower::{
-    AccessLayer, BandwidthLayer, ConcurrencyLayer, FactsLayer, GuardLayer, Guards, LimitLayer, PriorityLayer,
-    RequestAccess, RequestBandwidth, RequestFacts, RequestGuard, RequestPriority, RequestSlots, Until,
+    AccessLayer, BandwidthLayer, ConcurrencyLayer, FactsLayer, GuardLayer, Guards, InFlightEnd, LimitLayer,
+    PriorityLayer, RequestAccess, RequestBandwidth, RequestConcurrency, RequestFacts, RequestGuard,
+    RequestPriority,
 };
 use tokio::{net::TcpListener, sync::watch, task::JoinSet};
 
@@ -144,7 +145,7 @@ async fn disconnected_client_releases_slot() {
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn all_layers_compose() {
     let rules = Rules::new();
-    let rule = |name: &'static str| rules.rule(Declaration::of(name).quota("3/h").unwrap()).unwrap();
+    let rule = |name: &'static str| rules.declare(RuleConfig::new(name).quota("3/h").unwrap()).unwrap();
     let proxies = TrustedProxies::loopback();
     let gate = Gate::new([RequestLimit::new(rule("layer")).key(key::client(proxies.clone()))]);
     let rule = rule("handler");
@@ -157,29 +158,31 @@ async fn all_layers_compose() {
             Ok::<_, (http::StatusCode, String)>(format!("hello {}", site::user()))
         }
     };
-    let settings = BreakerSettings::builder().over_calls(100).build().unwrap();
+    let settings = BreakerSettings::builder().count_window(100).build().unwrap();
     let breakers = Guards::builder().build(move || Breaker::new(settings.clone()));
     let adaptive = Arc::new(AdaptiveLimit::new(Aimd::new(Bounds::default())).unwrap());
-    let priority = PriorityLimit::new([Class::new("all", "100%".parse().unwrap())], 10).unwrap();
+    let priority = PriorityLimit::new([PriorityClass::new("all", "100%".parse().unwrap())], 10).unwrap();
     let bans = Bans::builder().rule("2/min for 1h".parse().unwrap()).build().unwrap();
     let control = Arc::new(AccessControl::new(Default::default(), bans));
     let router = Router::new()
         .route("/", get(handler))
         .layer(GuardLayer::new(RequestGuard::by_key(breakers, key::route())))
         .layer(LimitLayer::new(gate))
-        .layer(PriorityLayer::new(RequestPriority::new(priority, |_, _| Arrival::of(0))))
+        .layer(PriorityLayer::new(RequestPriority::new(priority, |_, _| PriorityRequest::new(0))))
         .layer(ConcurrencyLayer::new(
-            RequestSlots::new(Semaphore::new(10).unwrap()).wait(Duration::from_secs(60)),
+            RequestConcurrency::new(Semaphore::new(10).unwrap()).wait(Duration::from_secs(60)),
         ))
-        .layer(GuardLayer::new(RequestGuard::new(adaptive.clone()).until(Until::Body)))
+        .layer(GuardLayer::new(RequestGuard::new(adaptive.clone()).in_flight_end(InFlightEnd::Body)))
         .layer(BandwidthLayer::new(RequestBandwidth::by_key(
             KeyedBandwidth::new("10MB/s").unwrap(),
             key::peer(),
         )))
         .layer(AccessLayer::new(
-            RequestAccess::new(control).behind(proxies.clone()).ban_on(|reply| reply.status() == 429),
+            RequestAccess::new(control)
+                .trusted_proxies(proxies.clone())
+                .ban_on(|reply| reply.status() == 429),
         ))
-        .layer(FactsLayer::new(RequestFacts::new().behind(proxies).user(|_| Some("alice".into()))));
+        .layer(FactsLayer::new(RequestFacts::new().trusted_proxies(proxies).user(|_| Some("alice".into()))));
     let address = serve(router).await;
 
     for ((version, client), ip) in clients().iter().zip(["203.0.113.1", "203.0.113.2"]) {

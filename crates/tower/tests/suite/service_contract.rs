@@ -13,11 +13,11 @@ use tidegate_limiter::{Clock, Semaphore};
 use tidegate_overload::{
     AdaptiveLimit, Breaker, BreakerSettings, PriorityLimit,
     adaptive::{Aimd, Bounds},
-    priority::{Arrival, Class},
+    priority::{PriorityClass, PriorityRequest},
 };
 use tidegate_tower::{
-    AccessLayer, BandwidthLayer, ConcurrencyLayer, FactsLayer, GuardLayer, PriorityLayer, RequestAccess,
-    RequestGuard, RequestPriority, RequestSlots, RetryAfterLayer, Until,
+    AccessLayer, BandwidthLayer, ConcurrencyLayer, FactsLayer, GuardLayer, InFlightEnd, PriorityLayer,
+    RequestAccess, RequestConcurrency, RequestGuard, RequestPriority, RetryAfterLayer,
 };
 use tower::{Layer, Service, ServiceExt as _};
 
@@ -85,26 +85,27 @@ where
 
 #[tokio::test]
 async fn every_layer_keeps_service_contract() {
-    let breaker = Arc::new(Breaker::new(BreakerSettings::builder().over_calls(1_000).build().unwrap()));
+    let breaker = Arc::new(Breaker::new(BreakerSettings::builder().count_window(1_000).build().unwrap()));
     check_service_contract("breaker", GuardLayer::new(breaker.clone()), || {
         u32::try_from(breaker.snapshot().counts.failures).unwrap().saturating_sub(1)
     })
     .await;
 
-    for until in [Until::Head, Until::Body] {
+    for until in [InFlightEnd::Head, InFlightEnd::Body] {
         let limit = Arc::new(AdaptiveLimit::new(Aimd::new(Bounds::default())).unwrap());
-        let layer = GuardLayer::new(RequestGuard::new(limit.clone()).until(until));
+        let layer = GuardLayer::new(RequestGuard::new(limit.clone()).in_flight_end(until));
         check_service_contract("adaptive", layer, || limit.in_flight()).await;
     }
 
     for patience in [Duration::ZERO, Duration::from_secs(1)] {
         let slots = Semaphore::new(1).unwrap();
-        let layer = ConcurrencyLayer::new(RequestSlots::new(slots.clone()).wait(patience));
+        let layer = ConcurrencyLayer::new(RequestConcurrency::new(slots.clone()).wait(patience));
         check_service_contract("concurrency", layer, || slots.in_flight() + slots.waiters()).await;
     }
 
-    let limit = Arc::new(PriorityLimit::new([Class::new("all", "100%".parse().unwrap())], 4).unwrap());
-    let layer = PriorityLayer::new(RequestPriority::new(limit.clone(), |_, _| Arrival::of(0)));
+    let limit =
+        Arc::new(PriorityLimit::new([PriorityClass::new("all", "100%".parse().unwrap())], 4).unwrap());
+    let layer = PriorityLayer::new(RequestPriority::new(limit.clone(), |_, _| PriorityRequest::new(0)));
     check_service_contract("priority", layer, || limit.in_flight()).await;
 
     let control = AccessControl::new(AccessList::default(), Bans::builder().build().unwrap());

@@ -5,8 +5,8 @@
 use crate::support::test_rules;
 use std::{net::SocketAddr, time::Duration};
 use tidegate_rule::{
-    Answer, Gate,
-    request::{Missing, key},
+    Gate, RejectionResponse,
+    request::{MissingKey, key},
 };
 use tidegate_tower::LimitLayer;
 use tokio::net::TcpListener;
@@ -59,8 +59,8 @@ async fn denied_call_carries_retry_delay() {
 #[tokio::test]
 async fn custom_response_maps_to_grpc_status() {
     let program = test_rules();
-    let gate =
-        Gate::from(program.limit("checks", "1/min")).answer(|_, _| Answer::new(503).text("später, 100 %"));
+    let gate = Gate::from(program.limit("checks", "1/min"))
+        .with_rejection(|_, _| RejectionResponse::new(503).text("später, 100 %"));
     let server = serve(LimitLayer::new(gate)).await;
     let mut client = client(server).await;
     assert!(client.check(overall_health_request()).await.is_ok());
@@ -71,7 +71,7 @@ async fn custom_response_maps_to_grpc_status() {
 async fn missing_key_is_invalid_argument() {
     let program = test_rules();
     let limit =
-        program.limit("checks", "1/min").key(key::header("x-tenant").unwrap()).missing(Missing::Refuse);
+        program.limit("checks", "1/min").key(key::header("x-tenant").unwrap()).missing(MissingKey::Reject);
     let mut client = client(serve(LimitLayer::new(limit)).await).await;
     let status = client.check(overall_health_request()).await.unwrap_err();
     assert_eq!(status.code(), Code::InvalidArgument);

@@ -8,7 +8,7 @@ use tidegate_limiter::{
     Clock, FailureMode, ManualClock, Store, StoreError,
     store::{self, StoreFuture},
 };
-use tidegate_rule::{Declaration, RequestLimit, Rules, Settings};
+use tidegate_rule::{RequestLimit, RuleConfig, Rules, Settings};
 
 /// Rules of their own, and the hand of their clock.
 pub(crate) struct RuleFixture {
@@ -36,11 +36,11 @@ impl RuleFixture {
 
     /// A rule with this name and quota, for all requests.
     pub(crate) fn limit(&self, name: &'static str, quota: &str) -> RequestLimit {
-        self.add_rule(Declaration::of(name).quota(quota).unwrap())
+        self.add_rule(RuleConfig::new(name).quota(quota).unwrap())
     }
 
-    pub(crate) fn add_rule(&self, declaration: Declaration) -> RequestLimit {
-        RequestLimit::new(self.rules.rule(declaration).unwrap())
+    pub(crate) fn add_rule(&self, declaration: RuleConfig) -> RequestLimit {
+        RequestLimit::new(self.rules.declare(declaration).unwrap())
     }
 }
 

@@ -12,7 +12,7 @@ use tokio::time::timeout;
 /// Rules that know Redis, and wait for it: time is not the point here.
 pub(super) fn rules() -> Rules {
     let rules = Rules::new();
-    rules.connect_by(|connection| {
+    rules.set_connect(|connection| {
         let builder = RedisStore::builder().bind_to_runtime().deadline(Duration::from_secs(5));
         Ok(Arc::new(builder.open(connection.url)?))
     });

@@ -2,8 +2,8 @@
 
 #![allow(clippy::unwrap_used, clippy::panic, reason = "this is how a test fails")]
 
-mod laws;
-mod mistakes;
-mod naive;
-mod peers;
-mod story;
+mod compatibility;
+mod edge_cases;
+mod properties;
+mod reference_model;
+mod script;

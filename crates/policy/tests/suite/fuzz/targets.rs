@@ -21,7 +21,7 @@ use tidegate_policy::{
 };
 use tidegate_rule::{
     Evaluation, Rules,
-    request::{Head, TrustedProxies, key},
+    request::{RequestHead, TrustedProxies, key},
 };
 
 /// Parts of one input.
@@ -186,20 +186,20 @@ pub(crate) fn forwarded(bytes: &[u8]) {
         let mut request = FuzzRequest::parse(b"GET /");
         request.peer = Some([10, 0, 0, 1].into());
         request.headers.push((name.to_owned(), value.clone()));
-        let found = proxies.client(&request);
+        let found = proxies.client_address(&request);
         assert!(found.is_some(), "there is a peer");
         _ = key::client(proxies.clone()).find(&request).map(|key| key.to_string());
         // Somebody who is not trusted is who it is.
         let mut stranger = request.clone();
         stranger.peer = Some([203, 0, 113, 7].into());
-        assert_eq!(proxies.client(&stranger), stranger.peer);
+        assert_eq!(proxies.client_address(&stranger), stranger.peer);
         // What stands in front of an address that is not trusted is not looked at.
-        let named = found.filter(|found| Some(*found) != request.peer && !proxies.trusts(*found));
+        let named = found.filter(|found| Some(*found) != request.peer && !proxies.is_trusted(*found));
         if let Some(named) = named.filter(|_| name != "x-real-ip") {
             let mut longer = request.clone();
             longer.headers.insert(0, (name.to_owned(), noise.clone()));
             assert_eq!(
-                proxies.client(&longer),
+                proxies.client_address(&longer),
                 Some(named),
                 "{:?} in front of {request:?}",
                 noise.escape_ascii()
@@ -329,7 +329,7 @@ impl FuzzRequest {
     }
 }
 
-impl Head for FuzzRequest {
+impl RequestHead for FuzzRequest {
     fn method(&self) -> &str {
         &self.method
     }
@@ -358,7 +358,7 @@ impl Head for FuzzRequest {
         self.headers.iter().find(|(known, _)| known == name).map(|(_, value)| value.as_slice())
     }
 
-    fn each_header<'a>(&'a self, name: &str, each: &mut dyn FnMut(&'a [u8])) {
+    fn for_each_header<'a>(&'a self, name: &str, each: &mut dyn FnMut(&'a [u8])) {
         self.headers.iter().filter(|(known, _)| known == name).for_each(|(_, value)| each(value));
     }
 

@@ -1,11 +1,11 @@
 //! A request that is nothing but its head.
 
 use std::{any::Any, net::IpAddr};
-use tidegate_rule::{Facts, request::Head};
+use tidegate_rule::{Facts, request::RequestHead};
 
 /// A request as a test writes it down.
 #[derive(Clone, Debug, Default)]
-pub(crate) struct Request {
+pub(crate) struct TestRequest {
     pub(crate) path: &'static str,
     pub(crate) host: Option<&'static str>,
     pub(crate) route: Option<&'static str>,
@@ -14,8 +14,8 @@ pub(crate) struct Request {
     pub(crate) facts: Option<Facts>,
 }
 
-impl Request {
-    pub(crate) fn from(peer: &str) -> Self {
+impl TestRequest {
+    pub(crate) fn from_peer(peer: &str) -> Self {
         Self { path: "/", peer: Some(peer.parse().unwrap()), ..Self::default() }
     }
 
@@ -25,7 +25,7 @@ impl Request {
     }
 }
 
-impl Head for Request {
+impl RequestHead for TestRequest {
     fn method(&self) -> &str {
         "GET"
     }
@@ -50,7 +50,7 @@ impl Head for Request {
         self.headers.iter().find(|(known, _)| *known == name).map(|(_, value)| &**value)
     }
 
-    fn each_header<'a>(&'a self, name: &str, each: &mut dyn FnMut(&'a [u8])) {
+    fn for_each_header<'a>(&'a self, name: &str, each: &mut dyn FnMut(&'a [u8])) {
         self.headers.iter().filter(|(known, _)| *known == name).for_each(|(_, value)| each(value));
     }
 

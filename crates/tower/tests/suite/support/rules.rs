@@ -6,7 +6,7 @@ use tidegate_limiter::{
     Clock, FailureMode, ManualClock, Store, StoreError,
     store::{self, StoreFuture},
 };
-use tidegate_rule::{Declaration, RequestLimit, Rules, Settings, request::key};
+use tidegate_rule::{RequestLimit, RuleConfig, Rules, Settings, request::key};
 
 /// Rules of a test's own, and its clock.
 pub struct TestRules {
@@ -43,7 +43,7 @@ pub fn test_rules() -> TestRules {
 impl TestRules {
     /// A rule for everybody together.
     pub fn limit(&self, name: &'static str, quota: &str) -> RequestLimit {
-        self.add_rule(Declaration::of(name).quota(quota).unwrap())
+        self.add_rule(RuleConfig::new(name).quota(quota).unwrap())
     }
 
     /// The same for each peer.
@@ -51,8 +51,8 @@ impl TestRules {
         self.limit(name, quota).key(key::peer())
     }
 
-    pub fn add_rule(&self, declaration: Declaration) -> RequestLimit {
-        RequestLimit::new(self.rules.rule(declaration).unwrap())
+    pub fn add_rule(&self, declaration: RuleConfig) -> RequestLimit {
+        RequestLimit::new(self.rules.declare(declaration).unwrap())
     }
 
     pub fn advance(&self, time: Duration) {

@@ -1,0 +1,189 @@
+//! Throttles that follow errors, for threads to share: by chance, and by a quota.
+
+use crate::{
+    CallOutcome, ClientThrottleSettings, ErrorRateSettings, Rejection,
+    call_guard::{CallGuard, RecordOutcome},
+    error_rate,
+};
+use std::fmt;
+use tidegate_core::{AlgorithmKind, Micros, Outcome, Quota, Retry, SettingError};
+use tidegate_limiter::{
+    BuildError, Clock, DirectLimiter,
+    sync::{Mutex, lock},
+};
+
+/// Sheds calls by chance, the more of them the fewer are accepted; see [`error_rate`] for the rule.
+///
+/// ```
+/// use tidegate_overload::{ClientThrottle, ClientThrottleSettings, CallGuard};
+///
+/// let throttle = ClientThrottle::new(ClientThrottleSettings::builder().build()?);
+/// throttle.try_acquire()?.succeed();
+/// assert_eq!(throttle.shed_probability(), 0.0);
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
+pub struct ClientThrottle {
+    state: Mutex<error_rate::ClientThrottleState>,
+    clock: Clock,
+}
+
+/// What a [`ClientThrottle`] must know of a call when it ends.
+#[derive(Debug)]
+pub struct ClientThrottleEntry {
+    started_at: Micros,
+}
+
+impl ClientThrottle {
+    /// A throttle on the machine's clock.
+    pub fn new(settings: ClientThrottleSettings) -> Self {
+        Self::with_clock(settings, Clock::default())
+    }
+
+    /// A throttle on this clock.
+    pub fn with_clock(settings: ClientThrottleSettings, clock: Clock) -> Self {
+        Self { state: Mutex::new(error_rate::ClientThrottleState::new(settings)), clock }
+    }
+
+    /// How likely it is that the next call is shed: from 0 to 1.
+    pub fn shed_probability(&self) -> f64 {
+        let machine = lock(&self.state);
+        machine.shed_probability(self.clock.now())
+    }
+
+    /// Calls in the window, with those that were shed, and how many of them were accepted.
+    pub fn counts(&self) -> [u64; 2] {
+        let machine = lock(&self.state);
+        machine.counts(self.clock.now())
+    }
+}
+
+impl CallGuard for ClientThrottle {
+    fn admit(&self) -> Result<ClientThrottleEntry, Rejection> {
+        let roll = fastrand::f64();
+        let mut machine = lock(&self.state);
+        let began = self.clock.now();
+        machine.try_acquire(began, roll)?;
+        Ok(ClientThrottleEntry { started_at: began })
+    }
+}
+
+impl RecordOutcome for ClientThrottle {
+    type Entry = ClientThrottleEntry;
+
+    fn record(&self, entry: ClientThrottleEntry, report: CallOutcome) {
+        let mut machine = lock(&self.state);
+        machine.record(entry.started_at, report, self.clock.now());
+    }
+}
+
+impl fmt::Debug for ClientThrottle {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "ClientThrottle({}, {:?})", self.shed_probability(), self.clock)
+    }
+}
+
+/// A quota that holds only while many calls come and too many of them fail. Otherwise all pass.
+///
+/// ```
+/// use std::time::Duration;
+/// use tidegate_overload::{ErrorRateSettings, ErrorThrottle, CallGuard};
+///
+/// let settings = ErrorRateSettings::builder()
+///     .over_time(Duration::from_secs(10))
+///     .request_threshold(2)
+///     .error_threshold("50%".parse()?)
+///     .build()?;
+/// let throttle = ErrorThrottle::new(settings, "1/min")?;
+/// for _ in 0..3 {
+///     throttle.try_acquire()?.fail();
+/// }
+/// throttle.try_acquire()?.fail(); // the one per minute
+/// assert!(throttle.try_acquire().is_err());
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
+pub struct ErrorThrottle {
+    rate: Mutex<error_rate::ErrorRate>,
+    throttle: DirectLimiter,
+    clock: Clock,
+}
+
+impl ErrorThrottle {
+    /// A throttle on the machine's clock. The quota is one of rates: `10/s`.
+    pub fn new<Q>(settings: ErrorRateSettings, quota: Q) -> Result<Self, BuildError>
+    where
+        Q: TryInto<Quota>,
+        BuildError: From<Q::Error>,
+    {
+        Self::with_clock(settings, quota, Clock::default())
+    }
+
+    /// A throttle on this clock.
+    pub fn with_clock<Q>(settings: ErrorRateSettings, quota: Q, clock: Clock) -> Result<Self, BuildError>
+    where
+        Q: TryInto<Quota>,
+        BuildError: From<Q::Error>,
+    {
+        Self::from_parts(settings, quota.try_into()?, clock)
+    }
+
+    fn from_parts(settings: ErrorRateSettings, quota: Quota, clock: Clock) -> Result<Self, BuildError> {
+        if matches!(quota.kind(), AlgorithmKind::Concurrency(_)) {
+            let problem = format!("a quota of `{quota}` while calls fail");
+            return Err(SettingError::new(problem, "give a rate, as in `10/s`").into());
+        }
+        let throttle = DirectLimiter::builder().clock(clock.clone()).build(quota)?;
+        Ok(Self { rate: Mutex::new(error_rate::ErrorRate::new(settings)), throttle, clock })
+    }
+
+    /// Whether the quota holds at this moment.
+    pub fn is_limiting(&self) -> bool {
+        let machine = lock(&self.rate);
+        machine.is_exceeded(self.clock.now())
+    }
+
+    /// Calls in the window that came, that were answered, and that failed.
+    pub fn counts(&self) -> [u64; 3] {
+        let machine = lock(&self.rate);
+        machine.counts(self.clock.now())
+    }
+
+    /// Counts a call, and tells whether the quota holds for it.
+    fn record_request(&self) -> bool {
+        let mut machine = lock(&self.rate);
+        let now = self.clock.now();
+        let is_over = machine.is_exceeded(now);
+        machine.record_request(now);
+        is_over
+    }
+}
+
+impl CallGuard for ErrorThrottle {
+    fn admit(&self) -> Result<(), Rejection> {
+        if !self.record_request() {
+            return Ok(());
+        }
+        match self.throttle.check().outcome() {
+            Outcome::Allow => Ok(()),
+            Outcome::Delay(wait) => Err(Rejection::OverQuota(Retry::After(wait))),
+            Outcome::Deny(retry) => Err(Rejection::OverQuota(retry)),
+        }
+    }
+}
+
+impl RecordOutcome for ErrorThrottle {
+    type Entry = ();
+
+    fn record(&self, (): (), report: CallOutcome) {
+        if report != CallOutcome::Ignored {
+            let mut machine = lock(&self.rate);
+            machine.record(report, self.clock.now());
+        }
+    }
+}
+
+impl fmt::Debug for ErrorThrottle {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let limits = if self.is_limiting() { "limiting" } else { "idle" };
+        write!(f, "ErrorThrottle({limits}, {:?})", self.throttle)
+    }
+}

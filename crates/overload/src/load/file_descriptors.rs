@@ -1,0 +1,75 @@
+//! How many of the file descriptors are open that this process may open.
+
+use super::{
+    Probe,
+    host::{self, HostPaths},
+};
+use std::{fs, path::PathBuf};
+use tidegate_core::{Micros, Percent};
+
+/// The share of this process's file descriptors that are open.
+#[derive(Debug)]
+pub struct FileDescriptorProbe {
+    host: HostPaths,
+    fd_dir: PathBuf,
+    method: CountMethod,
+}
+
+/// How the open ones are counted.
+#[derive(Clone, Copy, Debug)]
+enum CountMethod {
+    /// Newer kernels (6.2) tell it as the size of the folder, whatever the number.
+    DirSize,
+    /// One by one, which takes longer the more there are.
+    Iterate,
+}
+
+impl Default for FileDescriptorProbe {
+    fn default() -> Self {
+        Self::new()
+    }
+}
+
+impl FileDescriptorProbe {
+    /// Those of this process.
+    pub fn new() -> Self {
+        Self::with_host(HostPaths::local())
+    }
+
+    /// The same of another place.
+    pub fn with_host(host: HostPaths) -> Self {
+        let folder = host.proc("self/fd");
+        let mut it = Self { host, fd_dir: folder, method: CountMethod::DirSize };
+        // Believe the size only where it agrees with a count; counting opens one itself.
+        let agree = |size: u64, counted: u64| size.abs_diff(counted) <= 1;
+        if !it.open_count().is_some_and(|size| it.count_entries().is_some_and(|counted| agree(size, counted)))
+        {
+            it.method = CountMethod::Iterate;
+        }
+        it
+    }
+
+    fn open_count(&self) -> Option<u64> {
+        match self.method {
+            CountMethod::DirSize => fs::metadata(&self.fd_dir).ok().map(|folder| folder.len()),
+            CountMethod::Iterate => self.count_entries(),
+        }
+    }
+
+    fn count_entries(&self) -> Option<u64> {
+        fs::read_dir(&self.fd_dir).ok().map(|entries| entries.count() as u64)
+    }
+
+    /// The soft limit; `None` if there is none.
+    fn limit(&self) -> Option<u64> {
+        let limits = host::read_text(self.host.proc("self/limits"))?;
+        host::parse_field(&limits, "Max open files")
+    }
+}
+
+impl Probe for FileDescriptorProbe {
+    fn read(&mut self, _now: Micros) -> Option<Percent> {
+        let limit = self.limit().filter(|limit| *limit > 0)?;
+        Some(Percent::from_ratio(self.open_count()?, limit))
+    }
+}

@@ -1,0 +1,332 @@
+//! A limit that follows the load and the time of day.
+//!
+//! ```text
+//!   base_limit limit × Scaler(load, use) × Schedule(time)  ──▶  the limit, whenever the factor changes
+//! ```
+//!
+//! Nothing of this happens on the request path. Its surprise: a change of a [`Limiter`] goes through its whole table
+//! once, some 100 ns for each key, and keys that are new must wait for it; so the factor moves in steps, seconds apart.
+
+use super::{LoadMonitor, LoadObserver, LoadReading, Probe, smoothed_percent};
+use crate::{Ewma, ScalePolicy, Scaler, Schedule, priority::PriorityLimit};
+use std::{fmt, sync::Arc};
+use tidegate_core::{CarryOver, Micros, Percent, Quota, Ratio};
+use tidegate_limiter::{
+    BuildError, DirectLimiter, Limiter, Semaphore,
+    sync::{Mutex, lock},
+};
+
+/// Something whose limit can be changed while it runs.
+pub trait Scalable: Send + Sync + 'static {
+    /// How its limit is declared.
+    type Limit: Clone + Send;
+
+    /// The limit it has now.
+    fn limit(&self) -> Self::Limit;
+
+    /// So many times the limit; an error if there is no such limit, or if this could not be changed to it.
+    fn scale(limit: &Self::Limit, factor: Ratio) -> Result<Self::Limit, BuildError>;
+
+    /// Changes the limit.
+    fn set_limit(&self, limit: &Self::Limit) -> Result<(), BuildError>;
+
+    /// How much of the limit is used right now; `None` if it cannot tell. Such a limit does not grow beyond what was
+    /// declared, unless [`ScaledLimitBuilder::with_usage_probe`] tells.
+    fn usage(&self) -> Option<Percent> {
+        None
+    }
+}
+
+/// Keys keep what they have used. In a store that a fleet shares, follow a schedule only: by its own load every process would count by
+/// another limit. With so many keys nobody can tell how much of the limit is used: note the
+/// [`super::DenialProbe`].
+impl Scalable for Limiter {
+    type Limit = Vec<Quota>;
+
+    fn limit(&self) -> Vec<Quota> {
+        self.quotas()
+    }
+
+    fn scale(limit: &Vec<Quota>, factor: Ratio) -> Result<Vec<Quota>, BuildError> {
+        limit.iter().map(|quota| DirectLimiter::scale(quota, factor)).collect()
+    }
+
+    fn set_limit(&self, limit: &Vec<Quota>) -> Result<(), BuildError> {
+        self.change_all(limit, CarryOver::Keep)
+    }
+}
+
+impl Scalable for Semaphore {
+    type Limit = u32;
+
+    fn limit(&self) -> u32 {
+        Self::limit(self)
+    }
+
+    fn scale(limit: &u32, factor: Ratio) -> Result<u32, BuildError> {
+        let scaled = factor.apply((*limit).into()).clamp(1, u32::MAX.into());
+        Ok(u32::try_from(scaled).unwrap_or(u32::MAX))
+    }
+
+    fn set_limit(&self, limit: &u32) -> Result<(), BuildError> {
+        Ok(self.resize(*limit)?)
+    }
+
+    fn usage(&self) -> Option<Percent> {
+        Some(Percent::from_ratio(self.in_flight().into(), Self::limit(self).into()))
+    }
+}
+
+/// For one without a controller: a controller has the last word.
+impl Scalable for PriorityLimit {
+    type Limit = u32;
+
+    fn limit(&self) -> u32 {
+        Self::limit(self)
+    }
+
+    fn scale(limit: &u32, factor: Ratio) -> Result<u32, BuildError> {
+        Semaphore::scale(limit, factor)
+    }
+
+    fn set_limit(&self, limit: &u32) -> Result<(), BuildError> {
+        Ok(self.resize(*limit)?)
+    }
+
+    fn usage(&self) -> Option<Percent> {
+        Some(Percent::from_ratio(self.in_flight().into(), Self::limit(self).into()))
+    }
+}
+
+impl Scalable for DirectLimiter {
+    type Limit = Quota;
+
+    fn limit(&self) -> Quota {
+        self.quota()
+    }
+
+    fn scale(limit: &Quota, factor: Ratio) -> Result<Quota, BuildError> {
+        let scaled = limit.scale(factor)?;
+        // A longer log needs more state than there is room for.
+        match scaled.state_len() > limit.state_len() {
+            true => Err(BuildError::incompatible_quota(&[*limit], &[scaled])),
+            false => Ok(scaled),
+        }
+    }
+
+    fn set_limit(&self, limit: &Quota) -> Result<(), BuildError> {
+        self.change(*limit, CarryOver::Keep)
+    }
+
+    fn usage(&self) -> Option<Percent> {
+        let look = self.blocking().peek(0);
+        let (limit, left) = (look.limit(), look.remaining());
+        Some(Percent::from_ratio(limit.saturating_sub(left), limit))
+    }
+}
+
+/// A limiter, throttle or gate whose limit follows the load, the time of day, or both, for as long as this lives. When
+/// it is dropped, the declared limit is back.
+///
+/// ```
+/// use std::sync::Arc;
+/// use tidegate_overload::ScalePolicy;
+/// use tidegate_core::SlotOwner;
+/// use tidegate_overload::load::{LoadMonitor, ScaledLimit};
+/// use tidegate_limiter::Throttle;
+///
+/// let monitor = LoadMonitor::builder().probe("queue", |_now| Some(SlotOwner::ALL)).build()?;
+/// let throttle = Arc::new(Throttle::new("100/s")?);
+/// let scaled_limit = ScaledLimit::builder(throttle.clone()).by_load(ScalePolicy::default()).follow(&monitor)?;
+/// monitor.sample_once();
+/// assert_eq!(throttle.quota().to_string(), "80/s");
+/// drop(scaled_limit);
+/// assert_eq!(throttle.quota().to_string(), "100/s");
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
+pub struct ScaledLimit<T: Scalable> {
+    inner: Arc<ScaledInner<T>>,
+    /// Kept, so that the watching does not end before the scaling does.
+    _monitor: LoadMonitor,
+}
+
+impl<T: Scalable> ScaledLimit<T> {
+    /// Begins to say what `target` follows.
+    pub fn builder(target: Arc<T>) -> ScaledLimitBuilder<T> {
+        ScaledLimitBuilder { target, scale: None, schedule: None, usage_probe: None }
+    }
+
+    /// The factor that the limit was last multiplied by.
+    pub fn factor(&self) -> Ratio {
+        lock(&self.inner.state).applied_factor
+    }
+
+    /// Why the last change failed, if it did: the limit before it still holds.
+    pub fn last_error(&self) -> Option<BuildError> {
+        lock(&self.inner.state).failure.clone()
+    }
+
+    /// Declares another limit, which is scaled from now on. A limit that is changed behind this one's back is
+    /// overwritten at the next change of the factor.
+    pub fn set_base_limit(&self, limit: T::Limit) -> Result<(), BuildError> {
+        let mut state = lock(&self.inner.state);
+        refuse_unscalable::<T>(&limit, state.factor_range)?;
+        let now = T::scale(&limit, state.applied_factor)?;
+        self.inner.target.set_limit(&now)?;
+        state.base_limit = limit;
+        Ok(())
+    }
+}
+
+impl<T: Scalable> Drop for ScaledLimit<T> {
+    fn drop(&mut self) {
+        let mut state = lock(&self.inner.state);
+        state.status = ScaleStatus::Stopped;
+        if state.applied_factor != Ratio::ONE {
+            // It held this limit before, so it takes it again; there is nobody left to tell if it does not.
+            let _refused = self.inner.target.set_limit(&state.base_limit);
+        }
+    }
+}
+
+impl<T: Scalable> fmt::Debug for ScaledLimit<T> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "ScaledLimit({})", self.factor())
+    }
+}
+
+/// What a limit follows.
+pub struct ScaledLimitBuilder<T> {
+    target: Arc<T>,
+    scale: Option<ScalePolicy>,
+    schedule: Option<Schedule>,
+    usage_probe: Option<Box<dyn Probe>>,
+}
+
+impl<T: Scalable> ScaledLimitBuilder<T> {
+    /// Follows the load.
+    #[must_use]
+    pub fn with_load_policy(self, scale: ScalePolicy) -> Self {
+        Self { scale: Some(scale), ..self }
+    }
+
+    /// Follows the time of day, as the monitor's clock shows it: a machine whose wall clock is set right while this
+    /// runs is followed only from the next start on.
+    #[must_use]
+    pub fn with_schedule(self, schedule: Schedule) -> Self {
+        Self { schedule: Some(schedule), ..self }
+    }
+
+    /// Tells how much of the limit is used, where the target cannot.
+    #[must_use]
+    pub fn with_usage_probe(self, used: impl Probe + 'static) -> Self {
+        Self { usage_probe: Some(Box::new(used)), ..self }
+    }
+
+    /// Starts to follow. An error if the limit cannot be multiplied by the least and the most that may come.
+    pub fn start(self, monitor: &LoadMonitor) -> Result<ScaledLimit<T>, BuildError> {
+        let Self { target, scale, schedule, usage_probe: used } = self;
+        let factors = || schedule.iter().flat_map(Schedule::factors);
+        let least =
+            factors().min().unwrap_or_default().multiply(scale.map_or(Ratio::ONE, |scale| scale.floor()));
+        let most =
+            factors().max().unwrap_or_default().multiply(scale.map_or(Ratio::ONE, |scale| scale.ceiling()));
+        // Long enough that the noise of single readings goes, short beside the steps.
+        let usage = Ewma::new(Micros::from_secs(1)).ok();
+        let state = ScaleState {
+            base_limit: target.limit(),
+            factor_range: (least, most),
+            scaler: scale.map(Scaler::new),
+            schedule,
+            usage,
+            applied_factor: Ratio::ONE,
+            attempted_factor: Ratio::ONE,
+            failure: None,
+            status: ScaleStatus::Active,
+        };
+        refuse_unscalable::<T>(&state.base_limit, state.factor_range)?;
+        let inner = Arc::new(ScaledInner { target, usage_probe: Mutex::new(used), state: Mutex::new(state) });
+        let scaled = ScaledLimit { inner, _monitor: monitor.clone() };
+        // A schedule holds from the start, not from the first reading.
+        scaled.inner.on_load(monitor.clock().now(), LoadReading { share: None, ..monitor.load() });
+        monitor.subscribe(&scaled.inner);
+        Ok(scaled)
+    }
+}
+
+impl<T> fmt::Debug for ScaledLimitBuilder<T> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Self { scale, schedule, .. } = self;
+        f.debug_struct("ScaledLimitBuilder")
+            .field("scale", scale)
+            .field("schedule", schedule)
+            .finish_non_exhaustive()
+    }
+}
+
+struct ScaledInner<T: Scalable> {
+    target: Arc<T>,
+    /// Apart from the state: a probe takes its time, and may look at what it is a part of.
+    usage_probe: Mutex<Option<Box<dyn Probe>>>,
+    state: Mutex<ScaleState<T::Limit>>,
+}
+
+struct ScaleState<L> {
+    base_limit: L,
+    factor_range: (Ratio, Ratio),
+    scaler: Option<Scaler>,
+    schedule: Option<Schedule>,
+    usage: Option<Ewma>,
+    applied_factor: Ratio,
+    /// The factor that was last tried; one that failed is not tried again at every reading.
+    attempted_factor: Ratio,
+    failure: Option<BuildError>,
+    status: ScaleStatus,
+}
+
+/// A reading that is under way when all is over must change nothing any more.
+#[derive(PartialEq)]
+enum ScaleStatus {
+    Active,
+    Stopped,
+}
+
+impl<L> ScaleState<L> {
+    fn factor(&mut self, now: Micros, load: LoadReading, used: Option<Percent>) -> Ratio {
+        let by_time = self.schedule.as_ref().map_or(Ratio::ONE, |schedule| schedule.factor_at(now));
+        let Some(scaler) = &mut self.scaler else { return by_time };
+        if let (Some(usage), Some(used)) = (&mut self.usage, used) {
+            usage.observe(now, used.as_f64());
+        }
+        let used = self.usage.as_ref().and_then(smoothed_percent).unwrap_or(Percent::ZERO);
+        scaler.observe(now, load.share, used).multiply(by_time)
+    }
+}
+
+/// Refuses a limit that could not follow all the way, from the least factor to the most.
+fn refuse_unscalable<T: Scalable>(limit: &T::Limit, (least, most): (Ratio, Ratio)) -> Result<(), BuildError> {
+    T::scale(limit, least).and_then(|_| T::scale(limit, most)).map(drop)
+}
+
+impl<T: Scalable> LoadObserver for ScaledInner<T> {
+    fn on_load(&self, now: Micros, load: LoadReading) {
+        let used = match &mut *lock(&self.usage_probe) {
+            Some(probe) => probe.read(now),
+            None => self.target.usage(),
+        };
+        let mut state = lock(&self.state);
+        if state.status == ScaleStatus::Stopped {
+            return;
+        }
+        let factor = state.factor(now, load, used);
+        if factor == state.attempted_factor {
+            return;
+        }
+        state.attempted_factor = factor;
+        let changed = T::scale(&state.base_limit, factor).and_then(|limit| self.target.set_limit(&limit));
+        state.failure = changed.err();
+        if state.failure.is_none() {
+            state.applied_factor = factor;
+        }
+    }
+}

@@ -1,0 +1,76 @@
+//! The quotas of a rule as headers speak of them, written once.
+
+use bytes::Bytes;
+use std::{any::Any, sync::OnceLock};
+use tidegate_core::{Quota, header::PolicyField};
+use tidegate_limiter::store::QuotaSelection;
+
+/// The quotas of a rule as headers speak of them: written when they change, and then used for every answer.
+#[derive(Debug, Default)]
+pub struct PolicyFields {
+    entries: Vec<(PolicyField, Bytes)>,
+    quotas: Vec<Box<str>>,
+    joined: Bytes,
+    selection: QuotaSelection,
+    cache: OnceLock<Box<dyn Any + Send + Sync>>,
+}
+
+impl PolicyFields {
+    pub(crate) fn new(rule: &str, quotas: &[Quota], choice: QuotaSelection) -> Self {
+        let label = |(place, quota)| PolicyField::for_indexed_quota(rule, place, quota);
+        let labels: Vec<PolicyField> = quotas.iter().enumerate().map(label).collect();
+        let all = labels.iter().map(PolicyField::policy).collect::<Vec<_>>().join(", ").into();
+        let bytes = |label: PolicyField| {
+            let policy = Bytes::copy_from_slice(label.policy().as_bytes());
+            (label, policy)
+        };
+        Self {
+            entries: labels.into_iter().map(bytes).collect(),
+            quotas: quotas.iter().map(|quota| quota.to_string().into()).collect(),
+            joined: all,
+            selection: choice,
+            cache: OnceLock::new(),
+        }
+    }
+
+    /// Something that a surface makes of them once, such as headers of its own type. `Idle` if another surface was first.
+    #[inline]
+    pub fn get_or_cache<T: Any + Send + Sync>(&self, make: impl FnOnce(&Self) -> T) -> Option<&T> {
+        self.cache.get_or_init(|| Box::new(make(self))).downcast_ref()
+    }
+
+    /// Whether all of them apply to a call, or one that it chooses.
+    #[inline]
+    pub fn selection(&self) -> QuotaSelection {
+        self.selection
+    }
+
+    /// That of the quota at this place in the rule.
+    #[inline]
+    pub fn get(&self, quota: usize) -> Option<&PolicyField> {
+        self.entries.get(quota).map(|(label, _)| label)
+    }
+
+    /// The quota at this place in the rule, as it is written.
+    #[inline]
+    pub fn quota(&self, quota: usize) -> Option<&str> {
+        self.quotas.get(quota).map(|quota| &**quota)
+    }
+
+    /// All of them, in the order of the quotas.
+    pub fn iter(&self) -> impl Iterator<Item = &PolicyField> {
+        self.entries.iter().map(|(label, _)| label)
+    }
+
+    /// The items of `RateLimit-Policy` for all quotas, to be copied without a copy.
+    #[inline]
+    pub fn policy(&self) -> &Bytes {
+        &self.joined
+    }
+
+    /// The item of one.
+    #[inline]
+    pub fn policy_at(&self, quota: usize) -> Option<&Bytes> {
+        self.entries.get(quota).map(|(_, policy)| policy)
+    }
+}

@@ -1,0 +1,169 @@
+//! What a request has reserved while its limits are evaluated.
+
+use super::{
+    Gate,
+    evaluate::LimitCheck,
+    queue::{QueueGuard, measure_wait},
+    verdict::{LimitDecision, LimitOutcome, RequestHold, Verdict},
+};
+use std::{slice, time::Duration};
+use tidegate_core::Micros;
+use tidegate_limiter::{BlockingLimiter, Check, CombinedReservation, reserve_all};
+
+/// Decides checks that are all in memory; `Idle` if one of them is not: nothing is decided then.
+pub(super) fn reserve_in_memory(checks: &[LimitCheck]) -> Option<Vec<Option<CombinedReservation>>> {
+    let checks: Vec<Check> = checks.iter().map(|check| check.check.clone()).collect();
+    checks.iter().all(Check::is_in_memory).then(|| BlockingLimiter::reserve_all(&checks))
+}
+
+/// The decisions so far, and what they reserved. Dropping it gives everything back.
+#[derive(Default)]
+pub(super) struct RequestClaims {
+    decisions: Vec<LimitDecision>,
+    claims: Vec<(usize, CombinedReservation)>,
+    queue_entries: Vec<QueueGuard>,
+    wait_time: Micros,
+}
+
+impl RequestClaims {
+    pub(super) fn add(&mut self, checks: &[LimitCheck], claims: Vec<Option<CombinedReservation>>) {
+        for (check, claim) in checks.iter().zip(claims) {
+            if let Some(claim) = claim {
+                self.push_decision(check, LimitOutcome::Decided(*claim.decision()));
+                self.claims.push((check.limit, claim));
+            }
+        }
+    }
+
+    fn push_decision(&mut self, check: &LimitCheck, outcome: LimitOutcome) {
+        self.decisions.push(LimitDecision::new(check.limit, check.mode, outcome));
+    }
+
+    /// Checks limits in shadow mode, which deny nothing.
+    pub(super) fn add_shadow(&mut self, shadow: &[LimitCheck]) {
+        if self.is_denied() {
+            return;
+        }
+        for check in shadow.iter().map(slice::from_ref) {
+            self.add(check, reserve_in_memory(check).unwrap_or_default());
+        }
+    }
+
+    /// Reserves everything, where a store or a line has to be waited for.
+    pub(super) async fn reserve(&mut self, enforced: Vec<LimitCheck>, shadow: Vec<LimitCheck>) {
+        let (lines, rest): (Vec<_>, Vec<_>) =
+            enforced.into_iter().partition(|check| check.slot_wait.is_some());
+        for check in lines {
+            self.wait_in_queue(check).await;
+        }
+        if !self.is_denied() {
+            let checks = rest.iter().map(|check| check.check.clone()).collect();
+            self.add(&rest, reserve_all(checks).await);
+            self.enter_queues(&rest);
+            self.wait_ready().await;
+        }
+        if !self.is_denied() {
+            for check in shadow {
+                let claims = reserve_all(vec![check.check.clone()]).await;
+                self.add(&[check], claims);
+            }
+        }
+    }
+
+    /// Takes a place in the queue of each limit whose turn is later.
+    pub(super) fn enter_queues(&mut self, checks: &[LimitCheck]) {
+        for check in checks {
+            let waits = |(limit, claim): &(usize, CombinedReservation)| {
+                *limit == check.limit && !claim.wait().is_zero()
+            };
+            let Some(queue) = check.queue.as_ref().filter(|_| self.claims.iter().any(waits)) else {
+                continue;
+            };
+            match queue.enter() {
+                Ok(waiting) => self.queue_entries.push(waiting),
+                Err(full) => {
+                    let ours = self.decisions.iter_mut().filter(|one| one.limit == check.limit);
+                    ours.for_each(|one| one.outcome = LimitOutcome::Refused(full));
+                }
+            }
+        }
+    }
+
+    async fn wait_in_queue(&mut self, mut check: LimitCheck) {
+        if self.is_denied() {
+            return;
+        }
+        let waiting = match &check.queue {
+            None => None,
+            // With an empty queue, a request that need not wait takes no place from those that must.
+            Some(queue) if queue.is_empty() && self.reserve_now(&check).await => return,
+            Some(queue) => match queue.enter() {
+                Ok(waiting) => Some(waiting),
+                Err(full) => return self.push_decision(&check, LimitOutcome::Refused(full)),
+            },
+        };
+        let Some((bucket, waiter)) = check.slot_wait.take() else { return };
+        let outcome = match measure_wait(&mut self.wait_time, bucket.reserve_queued(waiter)).await {
+            Ok(claim) => {
+                let decision = *claim.decision();
+                self.claims.push((check.limit, claim));
+                LimitOutcome::Decided(decision)
+            }
+            Err(refused) => LimitOutcome::Refused(refused),
+        };
+        drop(waiting);
+        self.push_decision(&check, outcome);
+    }
+
+    /// Whether it could be reserved without a wait.
+    async fn reserve_now(&mut self, check: &LimitCheck) -> bool {
+        let claims = reserve_all(vec![check.check.clone().max_wait(Duration::ZERO)]).await;
+        let is_granted = claims.iter().flatten().any(|claim| claim.decision().is_allowed());
+        if is_granted {
+            self.add(slice::from_ref(check), claims);
+        }
+        is_granted
+    }
+
+    fn is_denied(&self) -> bool {
+        self.decisions.iter().any(LimitDecision::is_denial)
+    }
+
+    /// Whether there is nothing to wait for.
+    pub(super) fn is_ready(&self) -> bool {
+        self.is_denied() || self.claims.iter().all(|(_, claim)| claim.wait().is_zero())
+    }
+
+    /// Waits for all of them, each by the clock of its rule, and leaves the queues.
+    pub(super) async fn wait_ready(&mut self) {
+        let each: Vec<_> = match self.is_denied() {
+            true => Vec::new(),
+            false => self.claims.iter().map(|(_, claim)| claim.ready()).collect(),
+        };
+        for ready in each {
+            measure_wait(&mut self.wait_time, ready).await;
+        }
+        self.queue_entries.clear();
+    }
+
+    /// Charges what is charged ahead, and keeps what is settled with the response.
+    pub(super) fn into_verdict(self, gate: &Gate) -> Verdict {
+        let mut held = RequestHold::default();
+        if !self.is_denied() {
+            held.queue_entries = self.queue_entries;
+            for (limit, claim) in self.claims {
+                let (tokens, slots) = claim.into_parts();
+                held.permits.extend(slots);
+                let Some(tokens) = tokens else { continue };
+                if gate.limits()[limit].charge_policy().is_upfront() {
+                    tokens.keep();
+                } else {
+                    held.tokens.push((limit, tokens));
+                }
+            }
+        }
+        let mut decisions = self.decisions;
+        decisions.sort_by_key(|one| one.limit);
+        Verdict::from_parts(decisions, held, self.wait_time)
+    }
+}

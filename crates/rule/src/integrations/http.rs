@@ -1,0 +1,87 @@
+//! Refusals and answers as responses of the crate `http`: for hyper, tower and whatever else speaks it.
+
+use crate::{Limited, RejectionResponse};
+use ::http::{HeaderName, HeaderValue, Response, StatusCode, header};
+use bytes::Bytes;
+use std::borrow::Cow;
+
+/// The answer as it stands. A header that HTTP does not allow is left out.
+impl<B: From<String>> From<RejectionResponse> for Response<B> {
+    fn from(answer: RejectionResponse) -> Self {
+        let status = answer.final_status();
+        let mut response = Self::new(answer.body.into());
+        *response.status_mut() = StatusCode::from_u16(status).unwrap_or(StatusCode::TOO_MANY_REQUESTS);
+        for (name, value) in answer.headers {
+            let value = match value {
+                Cow::Borrowed(value) => HeaderValue::from_maybe_shared(Bytes::from_static(value.as_bytes())),
+                Cow::Owned(value) => HeaderValue::from_maybe_shared(Bytes::from(value)),
+            };
+            if let (Some(name), Ok(value)) = (header_name(&name), value) {
+                response.headers_mut().append(name, value);
+            }
+        }
+        response
+    }
+}
+
+/// Those that refusals have are known, and need not be read.
+fn header_name(name: &str) -> Option<HeaderName> {
+    match name {
+        "retry-after" => Some(header::RETRY_AFTER),
+        "content-type" => Some(header::CONTENT_TYPE),
+        _ => HeaderName::from_bytes(name.as_bytes()).ok(),
+    }
+}
+
+/// The default answer; see [`Answer`].
+impl<B: From<String>> From<Limited> for Response<B> {
+    fn from(limited: Limited) -> Self {
+        RejectionResponse::from(limited).into()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::integrations::fixtures;
+
+    fn header<'a>(response: &'a Response<String>, name: &str) -> Option<&'a str> {
+        response.headers().get(name).and_then(|value| value.to_str().ok())
+    }
+
+    #[test]
+    fn unavailable_store_is_503_without_quota_headers() {
+        let response: Response<String> = fixtures::store_unavailable().into();
+        assert_eq!(response.status(), 503);
+        assert_eq!(header(&response, "retry-after"), Some("1"));
+        assert_eq!(header(&response, "ratelimit"), None);
+        assert!(!response.body().contains("login"), "{}", response.body());
+    }
+
+    #[test]
+    fn limit_is_429_and_breaker_is_503() {
+        let response: Response<String> = fixtures::rate_limited().into();
+        assert_eq!(response.status(), 429);
+        assert_eq!(header(&response, "retry-after"), Some("3"));
+        assert_eq!(header(&response, "ratelimit"), Some(r#""login";r=0;t=3"#));
+        assert_eq!(header(&response, "content-type"), Some("application/problem+json"));
+        assert!(response.body().contains(r#""detail":"Slow down, \"friend\".""#));
+
+        let response: Response<String> = fixtures::breaker_open().into();
+        assert_eq!(response.status(), 503);
+        assert_eq!(header(&response, "retry-after"), Some("4"));
+        assert_eq!(header(&response, "ratelimit"), None);
+    }
+
+    #[test]
+    fn invalid_headers_are_dropped() {
+        let mut answer = RejectionResponse::new(99).header("x-note", "é").text("wait");
+        answer.headers.push(("x bad".into(), "a".into()));
+        answer.headers.push(("x-bad".into(), "a\r\nset-cookie: b".into()));
+        let response: Response<String> = answer.into();
+        assert_eq!(response.status(), 429);
+        assert_eq!(response.headers().len(), 2);
+        assert_eq!(response.headers()["x-note"].as_bytes(), "é".as_bytes());
+        assert_eq!(response.body(), "wait");
+    }
+}
