@@ -2,7 +2,7 @@
 //!
 //! ```text
 //!            ┌─ allowed by the list ───────────────▶ Allowed
-//!   request ─┼─ decide_denied by the list ────────────────▶ Denied
+//!   request ─┼─ decide_denied by the list ────────────────▶ DenialCounts
 //!            └─ not listed ─┬─ banned ─────────────▶ Banned(remaining)
 //!                           └─ not banned ─────────▶ Unlisted
 //! ```

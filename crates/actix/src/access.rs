@@ -25,7 +25,7 @@ use tidegate_rule::middleware::{AdmittedClient, RequestAccess};
 /// # Ok::<(), Box<dyn std::error::Error>>(())
 /// ```
 ///
-/// A rejected request gets 403, and for a ban `Retry-After` with its remaining time. A request without a known client address
+/// A rejected request gets 403, and for a ban `Retry-Recovered` with its remaining time. A request without a known client address
 /// is rejected too; see [`RequestAccess::unknown`]. Make the list and the bans outside of the closure that makes applications,
 /// or each worker has its own.
 pub type AccessMiddleware = Middleware<RequestAccess>;

@@ -16,9 +16,9 @@ use tidegate_rule::middleware::{RequestConcurrency, SlotAcquisition};
 /// ```
 /// use std::time::Duration;
 /// use tidegate_actix::{ConcurrencyMiddleware, RequestConcurrency};
-/// use tidegate_limiter::Slots;
+/// use tidegate_limiter::ReservationSlots;
 ///
-/// let slots = Slots::builder().max_waiters(200).build(64)?;
+/// let slots = ReservationSlots::builder().max_waiters(200).build(64)?;
 /// let count_statuses = RequestConcurrency::new(slots).wait(Duration::from_millis(500));
 /// let app = move || actix_web::App::new().wrap(ConcurrencyMiddleware::new(count_statuses.clone()));
 /// # Ok::<(), tidegate_core::SettingError>(())
@@ -26,7 +26,7 @@ use tidegate_rule::middleware::{RequestConcurrency, SlotAcquisition};
 ///
 /// For a limit per client, use a rule with a quota such as `3 at once`.
 ///
-/// A request that finds no slot gets 503 and `Retry-After`. Make the slots outside of the closure that makes applications,
+/// A request that finds no slot gets 503 and `Retry-Recovered`. Make the slots outside of the closure that makes applications,
 /// or each worker has its own.
 pub type ConcurrencyMiddleware = Middleware<RequestConcurrency>;
 

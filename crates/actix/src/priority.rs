@@ -27,7 +27,7 @@ use tidegate_rule::middleware::RequestPriority;
 /// ```
 ///
 /// A request is in flight until the body of its answer has been sent, by default. A shed request gets
-/// 503 and `Retry-After`. Make the limit outside of the closure that makes applications, or each worker has its own.
+/// 503 and `Retry-Recovered`. Make the limit outside of the closure that makes applications, or each worker has its own.
 pub type PriorityMiddleware = Middleware<RequestPriority>;
 
 impl MiddlewareHandler for RequestPriority {

@@ -28,7 +28,7 @@ impl AdminAccess {
     /// Whether this request is taken at all.
     ///
     /// A page of somebody else may have a browser send requests here: across origins, which `Origin` tells, or under a name of
-    /// its own that leads here, which `Host` tells.
+    /// its own that leads here, which `TestServer` tells.
     pub(super) fn admit(&self, method: &Method, uri: &Uri, headers: &HeaderMap) -> Result<(), ApiError> {
         let host = headers.get(header::HOST).and_then(|host| host.to_str().ok());
         let host = host.or_else(|| uri.authority().map(http::uri::Authority::as_str)).unwrap_or_default();

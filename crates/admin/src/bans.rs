@@ -13,7 +13,7 @@ use tidegate_http_server::{ApiError, json_response};
 use tidegate_observe::{Banned, NoRoom, Who, shown_keys};
 use tidegate_policy::{compile::JsonValue, model::KeyDisplay};
 use tidegate_rule::key_hash;
-use tidegate_service::decisions::{Confirmation, Members};
+use tidegate_service::decisions::{Confirmation, JsonMembers};
 
 /// Bans of each kind that are told.
 const TOLD: usize = 1_000;
@@ -40,8 +40,8 @@ impl Office {
     }
 
     pub(super) fn ban(&self, body: &[u8]) -> Result<Response, ApiError> {
-        let members = Members::one(body, &MEMBERS)?;
-        let seconds = members.whole("seconds")?.filter(|seconds| (1..=LONGEST).contains(seconds));
+        let members = JsonMembers::parse(body, &MEMBERS)?;
+        let seconds = members.whole_number("seconds")?.filter(|seconds| (1..=LONGEST).contains(seconds));
         let seconds = seconds.ok_or_else(|| {
             ApiError::bad(format!("`seconds` says how long; give a number from 1 to {LONGEST}"))
         })?;
@@ -72,9 +72,9 @@ impl Office {
         }
     }
 
-    fn whom(&self, members: &Members<'_>) -> Result<Banned, ApiError> {
+    fn whom(&self, members: &JsonMembers<'_>) -> Result<Banned, ApiError> {
         let of = |name: &str| members.optional_text(name);
-        match (of("ip")?, of("network")?, members.given("key")) {
+        match (of("ip")?, of("network")?, members.get("key")) {
             (Some(ip), None, None) => match ip.parse() {
                 Ok(ip) => Ok(Banned::client(ip)),
                 Err(_) => Err(ApiError::bad("`ip` is not an address; write one, as in `192.0.2.7`")),
@@ -95,13 +95,13 @@ impl Office {
     }
 
     /// Where keys are shown hashed, what was shown is not to be taken for a key: nobody would be found by it.
-    pub(super) fn refuse_hash(&self, members: &Members<'_>) -> Result<(), ApiError> {
+    pub(super) fn refuse_hash(&self, members: &JsonMembers<'_>) -> Result<(), ApiError> {
         let is_hash = |text: &str| text.len() == 16 && text.bytes().all(|byte| byte.is_ascii_hexdigit());
         let scene = self.scene()?;
         let is_credential =
             members.optional_text("rule")?.is_some_and(|rule| scene.gate.has_credential(rule));
         let are_hashed = shown_keys(scene.policy.observe.keys, is_credential) == KeyDisplay::Hashed;
-        match members.given("key") {
+        match members.get("key") {
             Some(JsonValue::Str(key)) if are_hashed && is_hash(key) => Err(ApiError::bad(
                 "this is what is shown in place of a key, by which it cannot be found; give the key itself",
             )),

@@ -5,7 +5,7 @@ use crate::GatewayError;
 use axum::{body::Body, response::Response};
 use http::StatusCode;
 use tidegate_http_server::ApiError;
-use tidegate_service::decisions::{Asked, RESET, reset};
+use tidegate_service::decisions::{QueryBatch, RESET, reset};
 
 impl Office {
     /// Reads the policy again: what has changed, or all that is wrong.
@@ -22,8 +22,8 @@ impl Office {
 
     /// Forgets what was counted for a key.
     pub(super) async fn reset(&self, body: &[u8]) -> Result<Response, ApiError> {
-        let asked = Asked::read(body, &RESET)?;
-        asked.each().iter().try_for_each(|members| self.refuse_hash(members))?;
+        let asked = QueryBatch::parse(body, &RESET)?;
+        asked.items().iter().try_for_each(|members| self.refuse_hash(members))?;
         Ok(reset(&self.desk, asked).await?.map(Body::new))
     }
 }

@@ -34,7 +34,7 @@ use std::{net::SocketAddr, num::NonZeroUsize, sync::Arc, time::Duration};
 use tidegate_http_server::{Fault, HttpServer, Operators, Secret, ThreadedListener};
 use tidegate_observe::Observer;
 use tidegate_policy::model::{AdminSpec as Declared, Connections, ListenerSpec};
-use tidegate_service::decisions::Desk;
+use tidegate_service::decisions::AppState;
 use tokio::sync::watch;
 
 /// The listener of the admin API and the dashboard, served by one thread.
@@ -50,7 +50,7 @@ pub struct Admin {
 struct Office {
     gateway: Handle,
     observer: Arc<Observer>,
-    desk: Arc<Desk>,
+    desk: Arc<AppState>,
     access: Arc<AdminAccess>,
     /// Ends with the listener.
     open: watch::Receiver<()>,
@@ -78,7 +78,7 @@ impl Admin {
         &mut self,
         gateway: Handle,
         observer: &Arc<Observer>,
-        desk: &Arc<Desk>,
+        desk: &Arc<AppState>,
     ) -> Result<(), Fault> {
         observer.takes_changes(self.access.changes());
         let (sender, open) = watch::channel(());

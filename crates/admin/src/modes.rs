@@ -11,7 +11,7 @@ use serde_json::{Value, json};
 use tidegate_http_server::ApiError;
 use tidegate_policy::{compile::JsonValue, edit::EditError, model::RuleEnforcement};
 use tidegate_rule::Mode;
-use tidegate_service::decisions::{Confirmation, Members};
+use tidegate_service::decisions::{Confirmation, JsonMembers};
 
 impl Office {
     /// Has a rule be in another mode.
@@ -39,8 +39,8 @@ impl Office {
     /// Takes the last change back.
     pub(super) async fn roll_back(&self, body: &[u8]) -> Result<Response, ApiError> {
         let body = if body.is_empty() { b"{}" } else { body };
-        let members = Members::one(body, &["id", "confirm"])?;
-        let (id, confirmation) = (members.whole("id")?, members.confirmation()?);
+        let members = JsonMembers::parse(body, &["id", "confirm"])?;
+        let (id, confirmation) = (members.whole_number("id")?, members.confirmation()?);
         if confirmation == Confirmation::Missing
             && let Some(file) = self.scene()?.file.clone()
         {
@@ -84,9 +84,9 @@ impl Office {
 
 /// `{"mode":"enforce","percent":25,"confirm":true}`
 fn wanted(body: &[u8]) -> Result<(RuleEnforcement, Confirmation), ApiError> {
-    let members = Members::one(body, &["mode", "percent", "confirm"])?;
+    let members = JsonMembers::parse(body, &["mode", "percent", "confirm"])?;
     let mode: Mode = members.text("mode")?.parse().map_err(|error| ApiError::bad(format!("{error}")))?;
-    let percent = match members.given("percent") {
+    let percent = match members.get("percent") {
         None | Some(JsonValue::Null) => None,
         Some(given) => {
             let number = if let JsonValue::Number(number) = given { number.as_f64() } else { None };

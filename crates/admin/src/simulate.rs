@@ -7,7 +7,7 @@ use std::cmp::Reverse;
 use tidegate_core::{Decision, Demand, Effect, Micros, Outcome, Quota, Retry};
 use tidegate_http_server::ApiError;
 use tidegate_observe::quota_json;
-use tidegate_service::decisions::Members;
+use tidegate_service::decisions::JsonMembers;
 use tidegate_simulation::{SimulatedQuota, SimulatedRequest};
 
 /// The most arrivals, quotas, and words of state.
@@ -23,8 +23,8 @@ const OUTCOMES: [&str; 3] = ["admitted", "delayed", "denied"];
 impl Office {
     /// What is said to each.
     pub(super) fn simulate(body: &[u8]) -> Result<Response, ApiError> {
-        let members = Members::one(body, &MEMBERS)?;
-        let said = |name: &str| members.given(name).map(Value::from);
+        let members = JsonMembers::parse(body, &MEMBERS)?;
+        let said = |name: &str| members.get(name).map(Value::from);
         let quotas = quotas(said("quota").as_ref())?;
         let arrivals = arrivals(said("arrivals").as_ref())?;
         let length = |name: &str, usual: f64| match said(name) {

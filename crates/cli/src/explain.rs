@@ -7,7 +7,7 @@ use tidegate_policy::{
 use tidegate_rule::request::MissingKey;
 
 /// The explanation, in the words that people get.
-pub(crate) fn json(explanation: &Explanation) -> Value {
+pub(crate) fn explanation_json(explanation: &Explanation) -> Value {
     value!({
         "request": explanation.request,
         "outcome": {
@@ -17,22 +17,24 @@ pub(crate) fn json(explanation: &Explanation) -> Value {
             "location": explanation.outcome.location(),
             "rule": explanation.outcome.rule(),
         },
-        "rules": explanation.rules.iter().map(rule).collect::<Vec<_>>(),
+        "rules": explanation.rules.iter().map(rule_json).collect::<Vec<_>>(),
     })
 }
 
-fn rule(explained: &RuleExplanation) -> Value {
+fn rule_json(explained: &RuleExplanation) -> Value {
     let name = &explained.rule;
     match &explained.applicability {
         Applicability::Mismatch(mismatch) => {
             value!({ "name": name, "applies": false, "why": mismatch.to_string() })
         }
         Applicability::Off => value!({ "name": name, "applies": false, "why": "it is off" }),
-        Applicability::Applies(applied) => value!({ "name": name, "applies": true, "how": how(applied) }),
+        Applicability::Applies(applied) => {
+            value!({ "name": name, "applies": true, "how": applied_json(applied) })
+        }
     }
 }
 
-fn how(applied: &AppliedRule) -> Value {
+fn applied_json(applied: &AppliedRule) -> Value {
     let (key, missing) = match &applied.key {
         ResolvedKey::Key(key) => (Some(key), None),
         ResolvedKey::Address(key) => (Some(key), Some("ip")),
@@ -49,7 +51,7 @@ fn how(applied: &AppliedRule) -> Value {
         "cost": applied.cost,
         "tier": applied.tier,
         "counted": applied.counter_location.to_string(),
-        "quotas": applied.quotas.iter().map(quota).collect::<Vec<_>>(),
+        "quotas": applied.quotas.iter().map(quota_json).collect::<Vec<_>>(),
         "lists": applied.list_match.as_ref().map(|listed| match listed {
             ListMatch::Allowed => "allowed",
             ListMatch::Denied => "denied",
@@ -59,7 +61,7 @@ fn how(applied: &AppliedRule) -> Value {
     })
 }
 
-fn quota(spent: &QuotaExplanation) -> Value {
+fn quota_json(spent: &QuotaExplanation) -> Value {
     value!({
         "quota": spent.quota.to_string(),
         "declared": spent.declared.map(|quota| quota.to_string()),

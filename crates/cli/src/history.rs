@@ -1,6 +1,6 @@
 //! What a running gateway remembers of its last requests, as a log.
 
-use crate::{admin::Operator, failure::Failure};
+use crate::{admin::AdminClient, error::CliError};
 use bytes::Bytes;
 use std::{
     collections::HashSet,
@@ -23,20 +23,21 @@ pub(crate) struct History {
 }
 
 /// All that a gateway gives at once.
-const ALL: &str = "/api/v1/history?limit=1000000";
-const SHARE: &str = "tidegate-share";
+const HISTORY_PATH: &str = "/api/v1/history?limit=1000000";
+const SHARE_HEADER: &str = "tidegate-share";
 
 impl History {
     /// Asks a gateway for all that it has.
-    pub(crate) async fn of(operator: &Operator) -> Result<Self, Failure> {
-        let (headers, body) = operator.text(ALL).await?;
-        let share = headers.get(SHARE).and_then(|share| share.to_str().ok()?.parse().ok()).unwrap_or(1.0);
-        Self::read(operator.url(), share, &body)
+    pub(crate) async fn fetch(client: &AdminClient) -> Result<Self, CliError> {
+        let (headers, body) = client.get_text(HISTORY_PATH).await?;
+        let share =
+            headers.get(SHARE_HEADER).and_then(|share| share.to_str().ok()?.parse().ok()).unwrap_or(1.0);
+        Self::parse(client.url(), share, &body)
     }
 
-    fn read(url: &str, share: f64, body: &Bytes) -> Result<Self, Failure> {
+    fn parse(url: &str, share: f64, body: &Bytes) -> Result<Self, CliError> {
         if body.is_empty() {
-            return Err(Failure::input(format!(
+            return Err(CliError::input(format!(
                 "{url} remembers no request; have its policy say `observe: {{ history: 100000 }}`, and ask again when some \
                  have come"
             )));
@@ -44,58 +45,58 @@ impl History {
         let mut lines = Vec::with_capacity(body.len());
         let mut hashes = HashSet::new();
         for line in body.split_inclusive(|byte| *byte == b'\n') {
-            match hash_in(line) {
+            match find_hash(line) {
                 Some((before, hash, behind)) => {
                     hashes.insert(hash);
                     lines.extend_from_slice(before);
-                    lines.extend_from_slice(stand_in(hash).to_string().as_bytes());
+                    lines.extend_from_slice(hash_to_address(hash).to_string().as_bytes());
                     lines.extend_from_slice(behind);
                 }
                 None => lines.extend_from_slice(line),
             }
         }
-        let of = match share < 1.0 {
+        let scope = match share < 1.0 {
             true => format!(" of {} % of its clients", (share * 1e6).round() / 1e4),
             false => String::new(),
         };
-        Ok(Self { name: format!("the history of {url}{of}"), lines: lines.into(), share, hashes })
+        Ok(Self { name: format!("the history of {url}{scope}"), lines: lines.into(), share, hashes })
     }
 
     /// Whether a key can be counted by what is there: where only some clients are kept, nobody knows what all do together.
-    pub(crate) fn can_tell(&self, key: &KeySpec, said: &str) -> Result<(), Failure> {
-        if self.share >= 1.0 || is_by_client(key) {
+    pub(crate) fn check_key(&self, key: &KeySpec, key_text: &str) -> Result<(), CliError> {
+        if self.share >= 1.0 || is_per_client(key) {
             return Ok(());
         }
-        Err(Failure::input(format!(
-            "--key {said}: {} is too little for that, since others share their keys; count by ip, or leave out `share` in \
+        Err(CliError::input(format!(
+            "--key {key_text}: {} is too little for that, since others share their keys; count by ip, or leave out `share` in \
              `observe`",
             self.name
         )))
     }
 
     /// A key as the gateway tells it: a hash again, where the address only stands for one.
-    pub(crate) fn told(&self, key: &str) -> String {
-        let mut told = key.to_owned();
+    pub(crate) fn restore_hashes(&self, key: &str) -> String {
+        let mut restored = key.to_owned();
         let is_of_address = |sign: char| sign.is_ascii_hexdigit() || sign == ':';
         for part in key.split(|sign| !is_of_address(sign)) {
             let hash = part.parse().ok().map(|address: Ipv6Addr| (address.to_bits() >> 64) as u64);
             if let Some(hash) = hash.filter(|hash| self.hashes.contains(hash)) {
-                told = told.replace(part, &format!("{hash:016x}"));
+                restored = restored.replace(part, &format!("{hash:016x}"));
             }
         }
-        told
+        restored
     }
 }
 
 /// An address that stands for a hash. A client of IPv6 is its first 64 bits, so that the hash is there.
-fn stand_in(hash: u64) -> IpAddr {
+fn hash_to_address(hash: u64) -> IpAddr {
     IpAddr::V6(Ipv6Addr::from_bits(u128::from(hash) << 64))
 }
 
 /// The hash that a line has for its client, with what is before and behind it.
-fn hash_in(line: &[u8]) -> Option<(&[u8], u64, &[u8])> {
+fn find_hash(line: &[u8]) -> Option<(&[u8], u64, &[u8])> {
     let text = str::from_utf8(line).ok()?;
-    let start = text.find(MEMBER)? + MEMBER.len();
+    let start = text.find(IP_MEMBER_PREFIX)? + IP_MEMBER_PREFIX.len();
     let digits = text.get(start..start + 16).filter(|_| text.as_bytes().get(start + 16) == Some(&b'"'))?;
     let is_hash = digits.bytes().all(|byte| byte.is_ascii_hexdigit());
     let hash = is_hash.then(|| u64::from_str_radix(digits, 16).ok()).flatten()?;
@@ -103,13 +104,13 @@ fn hash_in(line: &[u8]) -> Option<(&[u8], u64, &[u8])> {
 }
 
 /// How a line says who the client is. Within a text a quote would have a backslash before it.
-const MEMBER: &str = "\"ip\":\"";
+const IP_MEMBER_PREFIX: &str = "\"ip\":\"";
 
-fn is_by_client(key: &KeySpec) -> bool {
+fn is_per_client(key: &KeySpec) -> bool {
     match key {
         KeySpec::Part(KeyPart::Ip { .. }) => true,
-        KeySpec::Composite(keys) => keys.iter().any(is_by_client),
-        KeySpec::First(keys) => !keys.is_empty() && keys.iter().all(is_by_client),
+        KeySpec::Composite(keys) => keys.iter().any(is_per_client),
+        KeySpec::First(keys) => !keys.is_empty() && keys.iter().all(is_per_client),
         KeySpec::All | KeySpec::Part(_) => false,
     }
 }
@@ -125,36 +126,36 @@ mod tests {
     }
 
     #[test]
-    fn hashes_become_addresses_and_hashes_again() {
+    fn hashed_clients_round_trip_as_addresses() {
         let body = line("\"00ff00ff00ff00ff\"", "/") + &line("\"192.0.2.7\"", "/x") + &line("null", "/y");
-        let history = History::read("http://a", 1.0, &body.into()).unwrap();
+        let history = History::parse("http://a", 1.0, &body.into()).unwrap();
         let lines = String::from_utf8(history.lines.to_vec()).unwrap();
         assert_eq!(
             lines,
             line("\"ff:ff:ff:ff::\"", "/") + &line("\"192.0.2.7\"", "/x") + &line("null", "/y")
         );
-        assert_eq!(history.told("ff:ff:ff:ff::"), "00ff00ff00ff00ff");
-        assert_eq!(history.told("ff:ff:ff:ff::\u{1f}/login"), "00ff00ff00ff00ff\u{1f}/login");
-        assert_eq!(history.told("2001:db8::"), "2001:db8::");
+        assert_eq!(history.restore_hashes("ff:ff:ff:ff::"), "00ff00ff00ff00ff");
+        assert_eq!(history.restore_hashes("ff:ff:ff:ff::\u{1f}/login"), "00ff00ff00ff00ff\u{1f}/login");
+        assert_eq!(history.restore_hashes("2001:db8::"), "2001:db8::");
         let odd = line("\"2001:db8:1:2::aa\"", "/\\\"ip\\\":\\\"00ff00ff00ff00ff\\\"");
-        assert_eq!(History::read("http://a", 1.0, &odd.clone().into()).unwrap().lines[..], *odd.as_bytes());
+        assert_eq!(History::parse("http://a", 1.0, &odd.clone().into()).unwrap().lines[..], *odd.as_bytes());
     }
 
     #[test]
-    fn an_empty_history_says_how_to_have_one() {
-        let failure = History::read("http://a", 1.0, &Bytes::new()).unwrap_err().to_string();
+    fn empty_history_error_names_the_setting() {
+        let failure = History::parse("http://a", 1.0, &Bytes::new()).unwrap_err().to_string();
         assert!(failure.contains("observe: { history: 100000 }"), "{failure}");
     }
 
     #[test]
-    fn a_part_of_the_clients_tells_only_of_clients() {
-        let share = History::read("http://a", 0.1, &line("\"192.0.2.7\"", "/").into()).unwrap();
+    fn sampled_history_allows_only_client_keys() {
+        let share = History::parse("http://a", 0.1, &line("\"192.0.2.7\"", "/").into()).unwrap();
         assert_eq!(share.name, "the history of http://a of 10 % of its clients");
         for (key, is_fine) in
             [("ip", true), ("[ip, path]", true), ("user", false), ("path", false), ("all", false)]
         {
             let wish = SuggestRequest::parse(key, SuggestTarget::Keys(Percent::FULL), Percent::ZERO).unwrap();
-            assert_eq!(share.can_tell(&wish.key, key).is_ok(), is_fine, "{key}");
+            assert_eq!(share.check_key(&wish.key, key).is_ok(), is_fine, "{key}");
         }
     }
 }

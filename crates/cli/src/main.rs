@@ -11,8 +11,8 @@ mod admin;
 mod bench;
 mod closed_loop;
 mod cmd;
+mod error;
 mod explain;
-mod failure;
 mod history;
 mod progress;
 mod promotion;
@@ -21,7 +21,7 @@ mod simulate;
 mod terminal;
 mod top;
 
-use failure::Failure;
+use error::CliError;
 use std::{
     io::{self, Write},
     process::ExitCode,
@@ -34,9 +34,9 @@ fn main() -> ExitCode {
             // Nobody is left to tell when standard error is closed too.
             let _ = writeln!(io::stderr(), "error: {failure}");
             match failure {
-                Failure::Output(_) => ExitCode::from(1),
-                Failure::Input(_) => ExitCode::from(2),
-                Failure::Advice(_) | Failure::Differs(_) => ExitCode::from(3),
+                CliError::Output(_) => ExitCode::from(1),
+                CliError::Input(_) => ExitCode::from(2),
+                CliError::Warnings(_) | CliError::Mismatch(_) => ExitCode::from(3),
             }
         }
     }

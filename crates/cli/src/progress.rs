@@ -6,74 +6,74 @@ use tidegate_core::Micros;
 use tidegate_replay::ReplayProgress;
 
 /// A line that is drawn again and again.
-pub(crate) struct Bar {
+pub(crate) struct ProgressBar {
     /// `None` where nobody looks.
-    drawn: Option<Drawn>,
+    state: Option<ProgressState>,
 }
 
-struct Drawn {
+struct ProgressState {
     clock: Clock,
     started: Micros,
-    next: Micros,
+    next_draw: Micros,
 }
 
 /// How often it is drawn.
-const MOMENT: Micros = Micros::new(100_000);
-const WIDTH: usize = 30;
+const DRAW_INTERVAL: Micros = Micros::new(100_000);
+const BAR_WIDTH: usize = 30;
 
-impl Bar {
+impl ProgressBar {
     pub(crate) fn new() -> Self {
-        let is_watched = io::stderr().is_terminal();
-        let drawn = is_watched.then(|| {
+        let is_terminal = io::stderr().is_terminal();
+        let state = is_terminal.then(|| {
             let clock = Clock::system();
             let started = clock.now();
-            Drawn { clock, started, next: started.plus(MOMENT) }
+            ProgressState { clock, started, next_draw: started.plus(DRAW_INTERVAL) }
         });
-        Self { drawn }
+        Self { state }
     }
 
     /// Draws it, unless it was drawn a moment ago.
     pub(crate) fn show(&mut self, progress: ReplayProgress) {
-        self.draw(|since| line(progress, since));
+        self.draw(|since| progress_line(progress, since));
     }
 
     /// The same for so many of all, where there are no requests.
-    pub(crate) fn show_part(&mut self, done: u64, all: u64) {
-        self.draw(|_| part(done, all));
+    pub(crate) fn show_count(&mut self, done: u64, all: u64) {
+        self.draw(|_| bar_text(done, all));
     }
 
     fn draw(&mut self, line: impl FnOnce(Micros) -> String) {
-        let Some(Drawn { clock, started, next }) = &mut self.drawn else { return };
+        let Some(ProgressState { clock, started, next_draw: next }) = &mut self.state else { return };
         let now = clock.now();
         if now < *next {
             return;
         }
-        *next = now.plus(MOMENT);
+        *next = now.plus(DRAW_INTERVAL);
         // Nobody is left to tell when standard error is closed.
         let _ = write!(io::stderr(), "\r\x1b[K{}", line(now.since(*started)));
     }
 
     /// Leaves nothing behind.
     pub(crate) fn clear(&mut self) {
-        if self.drawn.take().is_some() {
+        if self.state.take().is_some() {
             let _ = write!(io::stderr(), "\r\x1b[K");
         }
     }
 }
 
-fn line(progress: ReplayProgress, since: Micros) -> String {
+fn progress_line(progress: ReplayProgress, since: Micros) -> String {
     let ReplayProgress { requests, bytes_read: read, total_bytes: size } = progress;
     let rate = u128::from(requests) * 1_000_000 / u128::from(since.get().max(1));
     match size {
-        Some(size) if size > 0 => format!("{}  {requests} requests, {rate}/s", part(read, size)),
+        Some(size) if size > 0 => format!("{}  {requests} requests, {rate}/s", bar_text(read, size)),
         _ => format!("{} MB  {requests} requests, {rate}/s", read >> 20),
     }
 }
 
-fn part(done: u64, all: u64) -> String {
+fn bar_text(done: u64, all: u64) -> String {
     let part = (done as f64 / all.max(1) as f64).clamp(0.0, 1.0);
-    let full = (part * WIDTH as f64) as usize;
-    let (done, left) = ("━".repeat(full), "─".repeat(WIDTH - full));
+    let full = (part * BAR_WIDTH as f64) as usize;
+    let (done, left) = ("━".repeat(full), "─".repeat(BAR_WIDTH - full));
     format!("{done}{left} {:3.0} %", part * 100.0)
 }
 
@@ -82,13 +82,13 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_line_tells_how_far_it_is() {
+    fn progress_line_shows_percent_and_rate() {
         let half = ReplayProgress { requests: 3_000, bytes_read: 50, total_bytes: Some(100) };
-        let bar = line(half, Micros::from_secs(2));
+        let bar = progress_line(half, Micros::from_secs(2));
         assert!(bar.contains(" 50 %  3000 requests, 1500/s"), "{bar}");
         let stream = ReplayProgress { total_bytes: None, bytes_read: 5 << 20, ..half };
-        assert_eq!(part(1, 4), format!("{}{}  25 %", "━".repeat(7), "─".repeat(23)));
-        assert!(part(9, 4).ends_with(" 100 %"));
-        assert_eq!(line(stream, Micros::from_secs(2)), "5 MB  3000 requests, 1500/s");
+        assert_eq!(bar_text(1, 4), format!("{}{}  25 %", "━".repeat(7), "─".repeat(23)));
+        assert!(bar_text(9, 4).ends_with(" 100 %"));
+        assert_eq!(progress_line(stream, Micros::from_secs(2)), "5 MB  3000 requests, 1500/s");
     }
 }

@@ -1,8 +1,8 @@
 //! Modes of rules, changed through a gateway that runs or in a policy file.
 
 use crate::{
-    admin::{AdminArgs, Operator, block_on},
-    failure::Failure,
+    admin::{AdminArgs, AdminClient, block_on},
+    error::CliError,
 };
 use http::Method;
 use serde_json::{Value, json};
@@ -15,7 +15,7 @@ use tidegate_policy::model::RuleEnforcement;
 
 /// Where modes are changed.
 #[derive(Clone, Debug, Default, clap::Args)]
-pub(crate) struct WhereArgs {
+pub(crate) struct PolicyTargetArgs {
     #[command(flatten)]
     admin: AdminArgs,
 
@@ -25,21 +25,21 @@ pub(crate) struct WhereArgs {
 }
 
 /// Whom to ask.
-pub(crate) enum Place {
-    Gateway(Operator),
+pub(crate) enum PolicyTarget {
+    Gateway(AdminClient),
     File(PolicyFile),
 }
 
-impl Place {
-    pub(crate) fn of(args: &WhereArgs) -> Result<Self, Failure> {
+impl PolicyTarget {
+    pub(crate) fn from_args(args: &PolicyTargetArgs) -> Result<Self, CliError> {
         match &args.policy {
             Some(file) => Ok(Self::File(PolicyFile::at(file))),
-            None => Operator::of(&args.admin).map(Self::Gateway),
+            None => AdminClient::from_args(&args.admin).map(Self::Gateway),
         }
     }
 
     /// The mode that a rule is in now; `None` if there is no such rule.
-    pub(crate) fn mode_of(&self, rule: &str) -> Result<Option<RuleEnforcement>, Failure> {
+    pub(crate) fn mode_of(&self, rule: &str) -> Result<Option<RuleEnforcement>, CliError> {
         match self {
             Self::Gateway(operator) => {
                 let status = block_on(operator.get("/api/v1/status"))?;
@@ -51,44 +51,44 @@ impl Place {
                 };
                 Ok(known.and_then(mode))
             }
-            Self::File(file) => file.mode_of(rule).map_err(|error| failed(&error)),
+            Self::File(file) => file.mode_of(rule).map_err(|error| to_cli_error(&error)),
         }
     }
 
     /// Has a rule be in this mode, also where that weakens it; what came of it, as the API tells it.
-    pub(crate) fn set_mode(&self, rule: &str, to: &RuleEnforcement) -> Result<Value, Failure> {
+    pub(crate) fn set_mode(&self, rule: &str, to: &RuleEnforcement) -> Result<Value, CliError> {
         match self {
             Self::Gateway(operator) => {
                 let percent = to.percent().map(|share| share.as_f64() * 100.0);
                 let body = json!({ "mode": to.mode().to_string(), "percent": percent, "confirm": true });
-                let path = format!("/api/v1/rules/{}/mode", encoded(rule));
-                block_on(operator.ask(Method::POST, &path, Some(&body)))
+                let path = format!("/api/v1/rules/{}/mode", percent_encode(rule));
+                block_on(operator.send(Method::POST, &path, Some(&body)))
             }
-            Self::File(file) => match file.set_mode(rule, to).map_err(|error| failed(&error))? {
-                Amended::Changed(change) => Ok(changed(&change)),
+            Self::File(file) => match file.set_mode(rule, to).map_err(|error| to_cli_error(&error))? {
+                Amended::Changed(change) => Ok(change_json(&change)),
                 Amended::Same => Ok(json!({ "changed": false, "rule": rule })),
             },
         }
     }
 
     /// Takes the last change back.
-    pub(crate) fn roll_back(&self, id: Option<u64>) -> Result<Value, Failure> {
+    pub(crate) fn roll_back(&self, id: Option<u64>) -> Result<Value, CliError> {
         match self {
             Self::Gateway(operator) => {
                 let body = json!({ "id": id, "confirm": true });
-                block_on(operator.ask(Method::POST, "/api/v1/rollback", Some(&body)))
+                block_on(operator.send(Method::POST, "/api/v1/rollback", Some(&body)))
             }
-            Self::File(file) => Ok(changed(&file.roll_back(id).map_err(|error| failed(&error))?)),
+            Self::File(file) => Ok(change_json(&file.roll_back(id).map_err(|error| to_cli_error(&error))?)),
         }
     }
 
     /// What was changed, newest first.
-    pub(crate) fn changes(&self) -> Result<Value, Failure> {
+    pub(crate) fn changes(&self) -> Result<Value, CliError> {
         match self {
             Self::Gateway(operator) => block_on(operator.get("/api/v1/changes")),
             Self::File(file) => {
                 let changes: Vec<Value> =
-                    file.changes().map_err(|error| failed(&error))?.iter().map(Change::json).collect();
+                    file.changes().map_err(|error| to_cli_error(&error))?.iter().map(Change::json).collect();
                 let (last, why) = match file.last_change() {
                     Ok(last) => (Some(last.id), None),
                     Err(error) => (None, Some(error.to_string())),
@@ -99,7 +99,7 @@ impl Place {
     }
 
     /// What becomes of a change now.
-    pub(crate) fn effect(&self) -> &'static str {
+    pub(crate) fn effect_note(&self) -> &'static str {
         match self {
             Self::Gateway(_) => "The gateway has applied it.",
             Self::File(_) => "A gateway that serves this file reads it again by itself.",
@@ -108,36 +108,36 @@ impl Place {
 }
 
 /// Asks a person whether this is meant; who is none has to say `--yes`.
-pub(crate) fn confirm(consequence: &str) -> Result<(), Failure> {
+pub(crate) fn confirm(consequence: &str) -> Result<(), CliError> {
     if !io::stdin().is_terminal() {
-        return Err(Failure::input(format!("{consequence}; add --yes if that is meant")));
+        return Err(CliError::input(format!("{consequence}; add --yes if that is meant")));
     }
     let mut answer = String::new();
     let asked = write!(io::stderr(), "{consequence}. Go on? [y/N] ")
         .and_then(|()| io::stdin().read_line(&mut answer));
     match (asked, answer.trim().to_ascii_lowercase().as_str()) {
         (Ok(_), "y" | "yes") => Ok(()),
-        _ => Err(Failure::input("nothing was changed")),
+        _ => Err(CliError::input("nothing was changed")),
     }
 }
 
-fn changed(change: &Change) -> Value {
+fn change_json(change: &Change) -> Value {
     json!({ "changed": true, "change": change.json() })
 }
 
-fn failed(error: &AmendError) -> Failure {
-    Failure::input(error.to_string())
+fn to_cli_error(error: &AmendError) -> CliError {
+    CliError::input(error.to_string())
 }
 
 /// `shadow → enforce 25 %`
-pub(crate) fn step(change: &Value) -> String {
-    format!("{} → {}", mode(&change["from"]), mode(&change["to"]))
+pub(crate) fn describe_change(change: &Value) -> String {
+    format!("{} → {}", describe_mode(&change["from"]), describe_mode(&change["to"]))
 }
 
 /// `enforce 25 %`
-pub(crate) fn mode(said: &Value) -> String {
-    let name = said["mode"].as_str().unwrap_or("?");
-    match said["percent"].as_f64() {
+pub(crate) fn describe_mode(value: &Value) -> String {
+    let name = value["mode"].as_str().unwrap_or("?");
+    match value["percent"].as_f64() {
         // As many digits as a share has.
         Some(percent) => format!("{name} {} %", (percent * 1e4).round() / 1e4),
         None => name.to_owned(),
@@ -145,7 +145,7 @@ pub(crate) fn mode(said: &Value) -> String {
 }
 
 /// A name as a part of a path.
-pub(crate) fn encoded(name: &str) -> String {
+pub(crate) fn percent_encode(name: &str) -> String {
     let sign = |byte: u8| match byte {
         b'a'..=b'z' | b'A'..=b'Z' | b'0'..=b'9' | b'-' | b'_' | b'.' | b'~' => char::from(byte).to_string(),
         byte => format!("%{byte:02X}"),
@@ -158,9 +158,9 @@ mod tests {
     use super::*;
 
     #[test]
-    fn names_and_modes_are_told_as_they_are() {
-        assert_eq!(encoded("log in/ü?"), "log%20in%2F%C3%BC%3F");
+    fn names_are_encoded_and_modes_described() {
+        assert_eq!(percent_encode("log in/ü?"), "log%20in%2F%C3%BC%3F");
         let change = json!({ "from": { "mode": "shadow", "percent": null }, "to": { "mode": "enforce", "percent": 0.1 } });
-        assert_eq!(step(&change), "shadow → enforce 0.1 %");
+        assert_eq!(describe_change(&change), "shadow → enforce 0.1 %");
     }
 }

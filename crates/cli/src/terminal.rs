@@ -1,6 +1,6 @@
 //! Standard output: its colours, its width, and readers who leave early.
 
-use crate::failure::Failure;
+use crate::error::CliError;
 use std::{
     env, fmt,
     io::{self, IsTerminal, Write},
@@ -34,9 +34,9 @@ pub(crate) enum Tone {
 
 impl Paint {
     /// What standard output wants.
-    pub(crate) fn of_stdout() -> Self {
-        let refused = env::var_os("NO_COLOR").is_some_and(|value| !value.is_empty());
-        if io::stdout().is_terminal() && !refused { Self::Ansi } else { Self::Plain }
+    pub(crate) fn for_stdout() -> Self {
+        let is_disabled = env::var_os("NO_COLOR").is_some_and(|value| !value.is_empty());
+        if io::stdout().is_terminal() && !is_disabled { Self::Ansi } else { Self::Plain }
     }
 
     /// `text` in a tone.
@@ -60,7 +60,7 @@ pub(crate) fn width() -> usize {
 }
 
 /// `text` without what would steer the terminal: it may come from a file that nobody has looked at.
-pub(crate) fn harmless(text: &str) -> String {
+pub(crate) fn sanitize(text: &str) -> String {
     let replace = |c: char| match c {
         '\n' => c,
         '\t' => ' ',
@@ -72,24 +72,24 @@ pub(crate) fn harmless(text: &str) -> String {
 
 /// Whether anybody still reads standard output.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Reader {
+pub(crate) enum OutputState {
     /// Somebody may.
-    There,
+    Open,
     /// It was closed.
-    Left,
+    Closed,
 }
 
-/// Writes `text` to standard output. A reader who has seen enough (`| head`) is no failure.
-pub(crate) fn print(text: &str) -> Result<(), Failure> {
-    print_more(text).map(|_| ())
+/// Writes `text` to standard output. A reader who has seen enough (`| to_parts`) is no failure.
+pub(crate) fn print(text: &str) -> Result<(), CliError> {
+    try_print(text).map(|_| ())
 }
 
 /// The same, for who has more to tell.
-pub(crate) fn print_more(text: &str) -> Result<Reader, Failure> {
+pub(crate) fn try_print(text: &str) -> Result<OutputState, CliError> {
     let mut stdout = io::stdout().lock();
     match stdout.write_all(text.as_bytes()).and_then(|()| stdout.flush()) {
-        Ok(()) => Ok(Reader::There),
-        Err(error) if error.kind() == io::ErrorKind::BrokenPipe => Ok(Reader::Left),
-        Err(error) => Err(Failure::Output(format!("cannot write to standard output: {error}"))),
+        Ok(()) => Ok(OutputState::Open),
+        Err(error) if error.kind() == io::ErrorKind::BrokenPipe => Ok(OutputState::Closed),
+        Err(error) => Err(CliError::Output(format!("cannot write to standard output: {error}"))),
     }
 }

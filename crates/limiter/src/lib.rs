@@ -17,7 +17,7 @@
 //! | [`Bucket`] | one key of a limiter: check, wait, reserve, hold |
 //! | [`Reservation`] | tokens taken ahead of their use |
 //! | [`Permit`] | a slot that is released on drop |
-//! | [`Slots`] | a bound on calls in flight, without keys |
+//! | [`ReservationSlots`] | a bound on calls in flight, without keys |
 //! | `LimitedStream` | a stream that is pulled at the rate of a limiter |
 //! | [`Store`] | where a fleet counts |
 //! | [`Clock`] | the machine's time, or a test's |

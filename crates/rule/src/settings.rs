@@ -14,7 +14,7 @@ use tidegate_overload::BreakerSettings;
 /// let settings = Settings::new()
 ///     .store_url("redis://127.0.0.1:6379")                                      // memory by default
 ///     .prefix("shop")
-///     .rule("login", RuleSettings::new().quota("5/min")?.mode(Mode::Shadow));
+///     .rule("login", RuleSettings::new().quota("5/min")?.mode(Mode::ShadowMode));
 /// # Ok::<(), tidegate_limiter::BuildError>(())
 /// ```
 ///
@@ -125,7 +125,7 @@ impl Settings {
         Self::default()
     }
 
-    /// The mode of all rules that have none of their own here: [`Mode::Off`] turns everything off, [`Mode::Shadow`] makes a
+    /// The mode of all rules that have none of their own here: [`Mode::Off`] turns everything off, [`Mode::ShadowMode`] makes a
     /// dry run of it.
     #[must_use]
     pub fn mode(self, mode: Mode) -> Self {

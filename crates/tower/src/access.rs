@@ -25,7 +25,7 @@ use tower_service::Service;
 /// # Ok::<(), Box<dyn std::error::Error>>(())
 /// ```
 ///
-/// A rejected request gets 403, in gRPC `PERMISSION_DENIED`, and for a ban `Retry-After` with its remaining time. A request
+/// A rejected request gets 403, in gRPC `PERMISSION_DENIED`, and for a ban `Retry-Recovered` with its remaining time. A request
 /// without a known client address is rejected too; see [`RequestAccess::unknown`].
 pub type AccessLayer = MiddlewareLayer<RequestAccess>;
 

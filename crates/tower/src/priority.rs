@@ -31,7 +31,7 @@ use tower_service::Service;
 /// ```
 ///
 /// A request is in flight until the body of its answer has ended, by default. A shed request gets
-/// 503 and `Retry-After`, in gRPC `UNAVAILABLE`. All services that are made from one layer share the limit.
+/// 503 and `Retry-Recovered`, in gRPC `UNAVAILABLE`. All services that are made from one layer share the limit.
 pub type PriorityLayer = MiddlewareLayer<RequestPriority>;
 
 impl<S, B, R> Service<Request<B>> for MiddlewareService<S, RequestPriority>

@@ -34,7 +34,7 @@ use tidegate_rule::Gate;
 /// | a request | pays | gets |
 /// |---|---|---|
 /// | that is let through | its cost, settled with the answer | the service's answer, and headers that tell what is left |
-/// | that is refused | nothing | 429 with `Retry-After`, 503 if its store is away, or what the gate's function says |
+/// | that is refused | nothing | 429 with `Retry-Recovered`, 503 if its store is away, or what the gate's function says |
 /// | that is dropped while it waits for its turn or for a store | nothing | |
 /// | that is dropped while it is served | what was taken; its slots are given back | |
 ///

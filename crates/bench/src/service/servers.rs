@@ -8,7 +8,7 @@ use tidegate_proto::rls::{
     Code, RateLimitRequest, RateLimitResponse, RateLimitService, RateLimitServiceServer,
 };
 use tidegate_redis::RedisStore;
-use tidegate_service::descriptors::{Environment, HostStores, ServiceHost};
+use tidegate_service::descriptors::{Environment, RateLimitServer, ServerStores};
 use tokio::{net::TcpListener, runtime::Runtime};
 use tonic::{Request, Response, Status, transport::Server};
 
@@ -26,14 +26,14 @@ pub(crate) fn serve_limits(folder: &str, address: &str, store: &str) -> BenchRes
         ("PORT", "0"),
         ("DEBUG_PORT", "0"),
     ];
-    let environment = Environment::read(variables).map_err(|error| error.to_string())?;
+    let environment = Environment::parse(variables).map_err(|error| error.to_string())?;
     runtime()?.block_on(async {
         let store = match store {
             "" => None,
             url => Some(Arc::new(RedisStore::builder().deadline(DEADLINE).connect(url).await?)
                 as Arc<dyn tidegate_limiter::Store>),
         };
-        let host = ServiceHost::open(&environment, HostStores { store, ..HostStores::default() })
+        let host = RateLimitServer::open(&environment, ServerStores { store, ..ServerStores::default() })
             .map_err(|error| error.to_string())?;
         host.run(std::future::pending()).await.map_err(|error| error.to_string())?;
         Ok(())

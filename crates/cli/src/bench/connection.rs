@@ -1,6 +1,6 @@
 //! A connection to what is asked: with TLS or without, of either version.
 
-use super::Target;
+use super::BenchTarget;
 use bytes::Bytes;
 use http::{HeaderValue, Request, Response, Uri, header, uri::PathAndQuery};
 use http_body_util::{BodyExt as _, Full, Limited};
@@ -18,20 +18,20 @@ use tokio::{
 use tokio_rustls::{TlsConnector, rustls::pki_types::ServerName};
 
 /// The longest answer.
-const LONGEST: usize = 256 << 20;
+const MAX_RESPONSE_SIZE: usize = 256 << 20;
 
 /// Which HTTP is spoken.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub(crate) enum Version {
+pub(crate) enum BenchHttpVersion {
     #[default]
     Http1,
     /// Known beforehand; agreed on where there is TLS.
     Http2,
 }
 
-impl Version {
+impl BenchHttpVersion {
     /// What it is called inside of TLS.
-    fn protocol(self) -> &'static [u8] {
+    fn alpn(self) -> &'static [u8] {
         match self {
             Self::Http1 => b"http/1.1",
             Self::Http2 => b"h2",
@@ -41,16 +41,20 @@ impl Version {
 
 /// How whoever is asked is known not to be somebody else.
 #[derive(Clone)]
-pub(crate) struct Tls {
+pub(crate) struct BenchTls {
     connector: TlsConnector,
     name: ServerName<'static>,
 }
 
-impl Tls {
+impl BenchTls {
     /// It has to have this name, and to be known by an authority of this file, or of the system.
-    pub(crate) fn new(name: &str, authorities: Option<PathBuf>, version: Version) -> Result<Self, String> {
+    pub(crate) fn new(
+        name: &str,
+        authorities: Option<PathBuf>,
+        version: BenchHttpVersion,
+    ) -> Result<Self, String> {
         let roots = authorities.map_or(Roots::System, Roots::File);
-        let connector = roots.connector(version.protocol()).map_err(|fault| fault.to_string())?;
+        let connector = roots.connector(version.alpn()).map_err(|fault| fault.to_string())?;
         let name = ServerName::try_from(name.to_owned());
         Ok(Self {
             connector,
@@ -60,44 +64,44 @@ impl Tls {
 }
 
 /// A connection that has one request at a time.
-pub(super) struct Connection {
-    sender: Sender,
+pub(super) struct BenchConnection {
+    sender: RequestSender,
     /// Where it comes from.
-    pub(super) from: IpAddr,
+    pub(super) local_ip: IpAddr,
 }
 
-enum Sender {
+enum RequestSender {
     Http1(http1::SendRequest<Full<Bytes>>),
     /// With what is asked in front of the path.
     Http2(http2::SendRequest<Full<Bytes>>, &'static str),
 }
 
-impl Connection {
-    pub(super) async fn open(target: &Target) -> Result<Self, String> {
+impl BenchConnection {
+    pub(super) async fn open(target: &BenchTarget) -> Result<Self, String> {
         let stream = TcpStream::connect(target.address).await.map_err(|error| error.to_string())?;
-        let from = stream.local_addr().map_err(|error| error.to_string())?.ip();
+        let local_ip = stream.local_addr().map_err(|error| error.to_string())?.ip();
         stream.set_nodelay(true).map_err(|error| error.to_string())?;
         let sender = match &target.tls {
-            None => Sender::over(stream, target.version, "http").await?,
+            None => RequestSender::handshake(stream, target.version, "http").await?,
             Some(tls) => {
                 let stream = tls.connector.connect(tls.name.clone(), stream).await;
                 let stream = stream.map_err(|error| error.to_string())?;
-                let agreed = stream.get_ref().1.alpn_protocol();
+                let negotiated = stream.get_ref().1.alpn_protocol();
                 // Who agrees on nothing speaks the old one.
-                if target.version == Version::Http2 && agreed != Some(target.version.protocol()) {
+                if target.version == BenchHttpVersion::Http2 && negotiated != Some(target.version.alpn()) {
                     return Err("it does not speak HTTP/2 there".to_owned());
                 }
-                Sender::over(stream, target.version, "https").await?
+                RequestSender::handshake(stream, target.version, "https").await?
             }
         };
-        Ok(Self { sender, from })
+        Ok(Self { sender, local_ip })
     }
 
     /// Whether it takes another request.
     pub(super) async fn is_ready(&mut self) -> bool {
         match &mut self.sender {
-            Sender::Http1(sender) => sender.ready().await.is_ok(),
-            Sender::Http2(sender, _) => sender.ready().await.is_ok(),
+            RequestSender::Http1(sender) => sender.ready().await.is_ok(),
+            RequestSender::Http2(sender, _) => sender.ready().await.is_ok(),
         }
     }
 
@@ -107,42 +111,46 @@ impl Connection {
         request: Request<Full<Bytes>>,
     ) -> Result<(Response<()>, Bytes), String> {
         let answer = match &mut self.sender {
-            Sender::Http1(sender) => sender.send_request(request).await,
-            Sender::Http2(sender, scheme) => sender.send_request(in_full(request, scheme)).await,
+            RequestSender::Http1(sender) => sender.send_request(request).await,
+            RequestSender::Http2(sender, scheme) => {
+                sender.send_request(to_absolute_form(request, scheme)).await
+            }
         };
-        let (head, body): (_, Incoming) = answer.map_err(|error| told(&error))?.into_parts();
-        let body = Limited::new(body, LONGEST).collect().await;
+        let (head, body): (_, Incoming) = answer.map_err(|error| describe_error(&error))?.into_parts();
+        let body = Limited::new(body, MAX_RESPONSE_SIZE).collect().await;
         let body = body.map_err(|error| error.to_string())?.to_bytes();
         Ok((Response::from_parts(head, ()), body))
     }
 
     /// Whether another request may follow this answer.
-    pub(super) fn stays(&self, head: &Response<()>) -> bool {
-        let says = head.headers().get(header::CONNECTION);
+    pub(super) fn is_reusable(&self, head: &Response<()>) -> bool {
+        let connection_header = head.headers().get(header::CONNECTION);
         match &self.sender {
-            Sender::Http1(sender) => {
-                !sender.is_closed() && says.is_none_or(|says| !says.as_bytes().eq_ignore_ascii_case(b"close"))
+            RequestSender::Http1(sender) => {
+                !sender.is_closed()
+                    && connection_header.is_none_or(|says| !says.as_bytes().eq_ignore_ascii_case(b"close"))
             }
-            Sender::Http2(sender, _) => !sender.is_closed(),
+            RequestSender::Http2(sender, _) => !sender.is_closed(),
         }
     }
 }
 
-impl Sender {
-    async fn over<I>(stream: I, version: Version, scheme: &'static str) -> Result<Self, String>
+impl RequestSender {
+    async fn handshake<I>(stream: I, version: BenchHttpVersion, scheme: &'static str) -> Result<Self, String>
     where
         I: AsyncRead + AsyncWrite + Send + Unpin + 'static,
     {
         let io = TokioIo::new(stream);
         match version {
-            Version::Http1 => {
-                let (sender, connection) = http1::handshake(io).await.map_err(|error| told(&error))?;
+            BenchHttpVersion::Http1 => {
+                let (sender, connection) =
+                    http1::handshake(io).await.map_err(|error| describe_error(&error))?;
                 tokio::spawn(connection);
                 Ok(Self::Http1(sender))
             }
-            Version::Http2 => {
+            BenchHttpVersion::Http2 => {
                 let handshake = http2::handshake(TokioExecutor::new(), io).await;
-                let (sender, connection) = handshake.map_err(|error| told(&error))?;
+                let (sender, connection) = handshake.map_err(|error| describe_error(&error))?;
                 tokio::spawn(connection);
                 Ok(Self::Http2(sender, scheme))
             }
@@ -151,7 +159,7 @@ impl Sender {
 }
 
 /// A request that says in its address whom it asks, as HTTP/2 wants it, and not in a header.
-fn in_full(mut request: Request<Full<Bytes>>, scheme: &str) -> Request<Full<Bytes>> {
+fn to_absolute_form(mut request: Request<Full<Bytes>>, scheme: &str) -> Request<Full<Bytes>> {
     let host = request.headers_mut().remove(header::HOST);
     let host = host.as_ref().map(HeaderValue::as_bytes).unwrap_or_default();
     let path = request.uri().path_and_query().map_or("/", PathAndQuery::as_str);
@@ -163,7 +171,7 @@ fn in_full(mut request: Request<Full<Bytes>>, scheme: &str) -> Request<Full<Byte
 }
 
 /// An error with what it came from, which says more.
-fn told(error: &hyper::Error) -> String {
+fn describe_error(error: &hyper::Error) -> String {
     match std::error::Error::source(error) {
         Some(source) => format!("{error}: {source}"),
         None => error.to_string(),

@@ -1,15 +1,15 @@
 //! What became of a load, for programs.
 
 use super::{
-    Outcome,
-    outcome::{Expected, KeyDifference},
-    text::each_second,
+    BenchOutcome,
+    outcome::{ExpectedCounts, KeyDifference},
+    text::request_rate,
 };
 use serde_json::{Map, Value, json as value};
 use tidegate_core::Micros;
 
 /// The report. Times are seconds.
-pub(crate) fn json(outcome: &Outcome, url: &str) -> Value {
+pub(crate) fn render_json(outcome: &BenchOutcome, url: &str) -> Value {
     let latency = &outcome.latency;
     let at = |permille| (latency.count() > 0).then(|| seconds(latency.permille(permille)));
     let statuses: Map<String, Value> =
@@ -19,12 +19,12 @@ pub(crate) fn json(outcome: &Outcome, url: &str) -> Value {
         "due": outcome.due,
         "sent": outcome.sent,
         "unsent": outcome.unsent,
-        "given_up": outcome.given_up,
-        "seconds": seconds(outcome.took),
-        "rate": each_second(outcome),
+        "given_up": outcome.abandoned,
+        "seconds": seconds(outcome.elapsed),
+        "rate": request_rate(outcome),
         "late": outcome.late,
-        "latest": seconds(outcome.latest),
-        "most_at_once": outcome.busiest,
+        "latest": seconds(outcome.max_lateness),
+        "most_at_once": outcome.max_in_flight,
         "statuses": statuses,
         "failures": outcome.failures,
         "latency": {
@@ -33,18 +33,18 @@ pub(crate) fn json(outcome: &Outcome, url: &str) -> Value {
         },
         "admitted": outcome.admitted,
         "denied": outcome.denied,
-        "denied_by": outcome.told,
-        "expected": outcome.expected.as_ref().map(|expected| compared(outcome, expected)),
+        "denied_by": outcome.denied_by_rule,
+        "expected": outcome.expected.as_ref().map(|expected| comparison_json(outcome, expected)),
     })
 }
 
-fn compared(outcome: &Outcome, expected: &Expected) -> Value {
-    let (keys, count) = outcome.differing();
+fn comparison_json(outcome: &BenchOutcome, expected: &ExpectedCounts) -> Value {
+    let (keys, count) = outcome.differing_keys();
     let keys = keys.into_iter().map(|KeyDifference { key, admitted, expected }| {
         value!({ "key": key, "admitted": admitted, "expected": expected })
     });
     let rules = expected.rules.iter().map(|(name, denied)| {
-        value!({ "name": name, "denied": outcome.told.get(name).copied().unwrap_or(0), "expected": denied })
+        value!({ "name": name, "denied": outcome.denied_by_rule.get(name).copied().unwrap_or(0), "expected": denied })
     });
     value!({
         "admitted": expected.admitted,

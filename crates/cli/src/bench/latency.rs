@@ -5,7 +5,7 @@ use tidegate_core::Micros;
 
 /// Counts of latencies up to an hour, true to one part in 1,000.
 #[derive(Clone, Debug)]
-pub(crate) struct Latency {
+pub(crate) struct LatencyHistogram {
     histogram: Histogram<u64>,
     sum: u128,
     max: Micros,
@@ -14,7 +14,7 @@ pub(crate) struct Latency {
 const SIGNIFICANT_DIGITS: u8 = 3;
 const MAX_RECORDED: Micros = Micros::from_secs(3_600);
 
-impl Default for Latency {
+impl Default for LatencyHistogram {
     #[expect(clippy::expect_used, reason = "bounds and digits are constants in the range of the library")]
     fn default() -> Self {
         let histogram = Histogram::new_with_max(MAX_RECORDED.get(), SIGNIFICANT_DIGITS);
@@ -23,9 +23,9 @@ impl Default for Latency {
     }
 }
 
-impl Latency {
+impl LatencyHistogram {
     /// One that is longer than an hour is counted as an hour; mean and maximum are exact.
-    pub(crate) fn add(&mut self, took: Micros) {
+    pub(crate) fn record(&mut self, took: Micros) {
         self.histogram.saturating_record(took.get());
         self.sum += u128::from(took.get());
         self.max = self.max.max(took);
@@ -55,8 +55,8 @@ mod tests {
 
     #[test]
     fn percentiles_count_all_latencies() {
-        let mut latency = Latency::default();
-        (1..=1_000).for_each(|millis| latency.add(Micros::from_millis(millis)));
+        let mut latency = LatencyHistogram::default();
+        (1..=1_000).for_each(|millis| latency.record(Micros::from_millis(millis)));
         for (permille, millis) in [(500, 500), (990, 990), (999, 999), (1_000, 1_000)] {
             let found = latency.permille(permille).get() / 1_000;
             assert!((millis..=millis + millis / 500).contains(&found), "{permille}: {found}");
@@ -66,9 +66,9 @@ mod tests {
 
     #[test]
     fn latency_above_the_range_keeps_its_maximum() {
-        let mut latency = Latency::default();
-        latency.add(Micros::MAX);
-        latency.add(Micros::ZERO);
+        let mut latency = LatencyHistogram::default();
+        latency.record(Micros::MAX);
+        latency.record(Micros::ZERO);
         assert_eq!((latency.count(), latency.max()), (2, Micros::MAX));
         assert!(latency.permille(1_000) >= MAX_RECORDED);
         assert_eq!(latency.permille(500), Micros::ZERO);

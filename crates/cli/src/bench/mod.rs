@@ -1,17 +1,18 @@
 //! An open-loop load, and what became of it against what a policy would have said.
 //!
 //! ```text
-//!   schedule ──due──▶ line ──▶ connections ──▶ gateway
+//!   schedule ──due_at──▶ line ──▶ connections ──▶ start_gateway
 //!                                  │   ▲
-//!                         sent, at │   │ answer
+//!                         record_sent, at │   │ serve_connection
 //!                                  ▼   │
-//!                          twin: the policy in memory, on the clock of what was sent
+//!                          twin: the policy in memory, on the axis_label of what was record_sent
 //! ```
 //!
 //! Requests go when they are due, whatever the gateway does: one that is slow is asked as much as one that is fast, and how long
 //! an answer took counts from when its request was due.
 
 mod connection;
+mod expected;
 mod json;
 mod latency;
 mod outcome;
@@ -19,13 +20,12 @@ mod request;
 mod run;
 mod schedule;
 mod text;
-mod twin;
 
-pub(crate) use connection::Version;
-pub(crate) use json::json;
-pub(crate) use outcome::Outcome;
-pub(crate) use request::{Target, Template};
-pub(crate) use run::{Plan, run};
-pub(crate) use schedule::{Phase, Schedule};
-pub(crate) use text::text;
-pub(crate) use twin::Twin;
+pub(crate) use connection::BenchHttpVersion;
+pub(crate) use expected::ExpectedPolicy;
+pub(crate) use json::render_json;
+pub(crate) use outcome::BenchOutcome;
+pub(crate) use request::{BenchTarget, RequestTemplate};
+pub(crate) use run::{BenchPlan, run};
+pub(crate) use schedule::{LoadPhase, Schedule};
+pub(crate) use text::render_text;

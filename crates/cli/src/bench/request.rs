@@ -1,7 +1,7 @@
 //! What is sent, and where to.
 
-use super::connection::{Tls, Version};
-use crate::failure::Failure;
+use super::connection::{BenchHttpVersion, BenchTls};
+use crate::error::CliError;
 use bytes::Bytes;
 use http::{HeaderMap, HeaderName, HeaderValue, Method, Request, Uri, header};
 use http_body_util::Full;
@@ -14,48 +14,52 @@ use tidegate_rule::request::RequestHead;
 
 /// Where it goes, and how.
 #[derive(Clone)]
-pub(crate) struct Target {
+pub(crate) struct BenchTarget {
     pub(crate) url: String,
     pub(crate) address: SocketAddr,
-    pub(super) version: Version,
-    pub(super) tls: Option<Tls>,
+    pub(super) version: BenchHttpVersion,
+    pub(super) tls: Option<BenchTls>,
     authority: HeaderValue,
     host: String,
     path: String,
     query: Option<String>,
 }
 
-impl Target {
+impl BenchTarget {
     /// Reads an address of HTTP and finds out where it is. With TLS, authorities of this file are believed, or those of the
     /// system.
-    pub(crate) fn read(url: &str, version: Version, authorities: Option<&Path>) -> Result<Self, Failure> {
-        let wrong =
-            |why: &str| Failure::input(format!("`{url}` {why}; write it as in http://127.0.0.1:8080/path"));
-        let uri: Uri = url.parse().map_err(|_| wrong("is no address"))?;
-        let authority = uri.authority().ok_or_else(|| wrong("names no host"))?;
+    pub(crate) fn parse(
+        url: &str,
+        version: BenchHttpVersion,
+        authorities: Option<&Path>,
+    ) -> Result<Self, CliError> {
+        let invalid_url =
+            |why: &str| CliError::input(format!("`{url}` {why}; write it as in http://127.0.0.1:8080/path"));
+        let uri: Uri = url.parse().map_err(|_| invalid_url("is no address"))?;
+        let authority = uri.authority().ok_or_else(|| invalid_url("names no host"))?;
         let host = authority.host().trim_start_matches('[').trim_end_matches(']').to_owned();
-        let (usual, tls) = match uri.scheme_str() {
+        let (default_port, tls) = match uri.scheme_str() {
             Some("http") if authorities.is_some() => {
-                return Err(wrong("is not encrypted, and has no need of --cacert"));
+                return Err(invalid_url("is not encrypted, and has no need of --cacert"));
             }
             Some("http") => (80, None),
             Some("https") => {
-                let tls = Tls::new(&host, authorities.map(Path::to_owned), version);
-                (443, Some(tls.map_err(|why| Failure::input(format!("{url}: {why}")))?))
+                let tls = BenchTls::new(&host, authorities.map(Path::to_owned), version);
+                (443, Some(tls.map_err(|why| CliError::input(format!("{url}: {why}")))?))
             }
-            _ => return Err(wrong("does not begin with http:// or https://")),
+            _ => return Err(invalid_url("does not begin with http:// or https://")),
         };
-        let port = authority.port_u16().unwrap_or(usual);
+        let port = authority.port_u16().unwrap_or(default_port);
         let found = (host.as_str(), port).to_socket_addrs();
-        let mut found = found.map_err(|error| Failure::input(format!("`{host}` is not found: {error}")))?;
-        let address = found.next().ok_or_else(|| wrong("is nowhere"))?;
+        let mut found = found.map_err(|error| CliError::input(format!("`{host}` is not found: {error}")))?;
+        let address = found.next().ok_or_else(|| invalid_url("is nowhere"))?;
         let path = Some(uri.path()).filter(|path| !path.is_empty()).unwrap_or("/");
         Ok(Self {
             url: url.to_owned(),
             address,
             version,
             tls,
-            authority: HeaderValue::try_from(authority.as_str()).map_err(|_| wrong("names no host"))?,
+            authority: HeaderValue::try_from(authority.as_str()).map_err(|_| invalid_url("names no host"))?,
             host: authority.as_str().to_owned(),
             path: path.to_owned(),
             query: uri.query().map(str::to_owned),
@@ -63,14 +67,14 @@ impl Target {
     }
 
     /// Whether it is this machine.
-    pub(crate) fn is_here(&self) -> bool {
+    pub(crate) fn is_loopback(&self) -> bool {
         self.address.ip().to_canonical().is_loopback()
     }
 }
 
 /// What is sent again and again, by one key after the other.
 #[derive(Clone, Debug)]
-pub(crate) struct Template {
+pub(crate) struct RequestTemplate {
     pub(crate) method: Method,
     pub(crate) headers: HeaderMap,
     pub(crate) body: Bytes,
@@ -78,20 +82,20 @@ pub(crate) struct Template {
     pub(crate) keys: Option<(HeaderName, u32)>,
 }
 
-impl Template {
+impl RequestTemplate {
     /// How many keys take turns.
-    pub(crate) fn keys(&self) -> u32 {
+    pub(crate) fn key_count(&self) -> u32 {
         self.keys.as_ref().map_or(1, |(_, count)| *count)
     }
 
     /// Whose turn it is.
-    pub(crate) fn key_of(&self, number: u64) -> u32 {
+    pub(crate) fn key_for(&self, number: u64) -> u32 {
         // Below a number of 32 bits.
-        (number % u64::from(self.keys().max(1))) as u32
+        (number % u64::from(self.key_count().max(1))) as u32
     }
 
     /// The request of a key.
-    pub(crate) fn request(&self, target: &Target, key: u32) -> Request<Full<Bytes>> {
+    pub(crate) fn request(&self, target: &BenchTarget, key: u32) -> Request<Full<Bytes>> {
         let mut request = Request::new(Full::new(self.body.clone()));
         *request.method_mut() = self.method.clone();
         let query = target.query.as_deref().map(|query| format!("?{query}")).unwrap_or_default();
@@ -100,7 +104,7 @@ impl Template {
         *request.headers_mut() = self.headers.clone();
         request.headers_mut().entry(header::HOST).or_insert_with(|| target.authority.clone());
         if let Some((name, _)) = &self.keys {
-            request.headers_mut().insert(name, key_text(key));
+            request.headers_mut().insert(name, key_header(key));
         }
         request
     }
@@ -111,18 +115,18 @@ pub(crate) fn key_name(key: u32) -> String {
     format!("key-{key}")
 }
 
-fn key_text(key: u32) -> HeaderValue {
+fn key_header(key: u32) -> HeaderValue {
     HeaderValue::try_from(key_name(key)).unwrap_or(HeaderValue::from_static("key"))
 }
 
 /// A request as a policy sees it, from this address.
-pub(super) struct Sent<'a> {
-    pub(super) target: &'a Target,
+pub(super) struct SentRequest<'a> {
+    pub(super) target: &'a BenchTarget,
     pub(super) request: &'a Request<Full<Bytes>>,
-    pub(super) from: IpAddr,
+    pub(super) client: IpAddr,
 }
 
-impl RequestHead for Sent<'_> {
+impl RequestHead for SentRequest<'_> {
     fn method(&self) -> &str {
         self.request.method().as_str()
     }
@@ -136,8 +140,8 @@ impl RequestHead for Sent<'_> {
     }
 
     fn host(&self) -> Option<&str> {
-        let said = self.request.headers().get(header::HOST).and_then(|host| host.to_str().ok());
-        said.or(Some(&self.target.host))
+        let host_header = self.request.headers().get(header::HOST).and_then(|host| host.to_str().ok());
+        host_header.or(Some(&self.target.host))
     }
 
     fn route(&self) -> Option<&str> {
@@ -145,7 +149,7 @@ impl RequestHead for Sent<'_> {
     }
 
     fn peer(&self) -> Option<IpAddr> {
-        Some(self.from)
+        Some(self.client)
     }
 
     fn header(&self, name: &str) -> Option<&[u8]> {
@@ -166,25 +170,26 @@ mod tests {
     use super::*;
 
     #[test]
-    fn targets_are_addresses_of_http() {
-        let read = |url| Target::read(url, Version::Http1, None);
+    fn target_accepts_only_http_urls() {
+        let read = |url| BenchTarget::parse(url, BenchHttpVersion::Http1, None);
         let target = read("http://127.0.0.1:8080/a?b=c").unwrap();
-        assert!(target.is_here() && target.tls.is_none());
+        assert!(target.is_loopback() && target.tls.is_none());
         assert_eq!((target.path.as_str(), target.query.as_deref()), ("/a", Some("b=c")));
-        assert!(read("http://[::1]/").unwrap().is_here());
-        assert!(!read("http://192.0.2.1").unwrap().is_here());
+        assert!(read("http://[::1]/").unwrap().is_loopback());
+        assert!(!read("http://192.0.2.1").unwrap().is_loopback());
         for url in ["127.0.0.1:8080", "ftp://127.0.0.1", "/path", "http://"] {
             assert!(read(url).is_err(), "{url}");
         }
     }
 
     #[test]
-    fn keys_take_turns() {
+    fn keys_rotate_by_request_number() {
         let keys = Some((HeaderName::from_static("x-user"), 3));
-        let template = Template { method: Method::GET, headers: HeaderMap::new(), body: Bytes::new(), keys };
-        let target = Target::read("http://127.0.0.1/a?b", Version::Http1, None).unwrap();
+        let template =
+            RequestTemplate { method: Method::GET, headers: HeaderMap::new(), body: Bytes::new(), keys };
+        let target = BenchTarget::parse("http://127.0.0.1/a?b", BenchHttpVersion::Http1, None).unwrap();
         let names: Vec<String> = (0..4)
-            .map(|number| template.request(&target, template.key_of(number)))
+            .map(|number| template.request(&target, template.key_for(number)))
             .map(|request| request.headers()["x-user"].to_str().unwrap().to_owned())
             .collect();
         assert_eq!(names, ["key-0", "key-1", "key-2", "key-0"]);

@@ -1,13 +1,13 @@
 //! Sends what is due, and hears what is answered.
 
 use super::{
-    Outcome, Schedule, Target, Template, Twin,
-    connection::Connection,
-    outcome::Expected,
-    request::Sent,
-    twin::{Answered, ExpectedResult},
+    BenchOutcome, BenchTarget, ExpectedPolicy, RequestTemplate, Schedule,
+    connection::BenchConnection,
+    expected::{BenchResponse, ExpectedDecision},
+    outcome::ExpectedCounts,
+    request::SentRequest,
 };
-use crate::failure::Failure;
+use crate::error::CliError;
 use bytes::Bytes;
 use http::{HeaderMap, Request, Response};
 use http_body_util::Full;
@@ -33,107 +33,132 @@ use tokio::{
 };
 
 /// A load.
-pub(crate) struct Plan {
-    pub(crate) target: Target,
-    pub(crate) template: Template,
+pub(crate) struct BenchPlan {
+    pub(crate) target: BenchTarget,
+    pub(crate) template: RequestTemplate,
     pub(crate) schedule: Schedule,
     pub(crate) connections: usize,
     /// How long an answer may take.
-    pub(crate) patience: Duration,
+    pub(crate) timeout: Duration,
     /// Statuses that are denials.
-    pub(crate) denied: BTreeSet<u16>,
-    pub(crate) twin: Option<Twin>,
+    pub(crate) denied_statuses: BTreeSet<u16>,
+    pub(crate) expected: Option<ExpectedPolicy>,
 }
 
 /// Requests that wait for a connection at most.
-pub(crate) const MOST_WAITING: usize = 100_000;
+pub(crate) const MAX_QUEUED: usize = 100_000;
 /// The longest denial that is read for its rule.
-const LONGEST_DENIAL: usize = 64 << 10;
+const MAX_DENIAL_SIZE: usize = 64 << 10;
 
 /// A request that is due.
 #[derive(Clone, Copy)]
-struct Due {
+struct DueRequest {
     number: u64,
-    at: Micros,
+    due_at: Micros,
 }
 
 /// What all connections share.
-struct Stage {
-    target: Target,
-    template: Template,
-    patience: Duration,
-    denied: BTreeSet<u16>,
+struct BenchShared {
+    target: BenchTarget,
+    template: RequestTemplate,
+    timeout: Duration,
+    denied_statuses: BTreeSet<u16>,
     clock: Clock,
-    tally: Mutex<Tally>,
-    busy: AtomicUsize,
+    counts: Mutex<BenchCounts>,
+    in_flight: AtomicUsize,
     started: AtomicU64,
     stop: Arc<AtomicBool>,
 }
 
-struct Tally {
-    outcome: Outcome,
-    twin: Option<Twin>,
-    expected: Expected,
+struct BenchCounts {
+    outcome: BenchOutcome,
+    policy: Option<ExpectedPolicy>,
+    expected: ExpectedCounts,
 }
 
 /// Sends a whole load; `told` hears now and then how many were sent, and `stop` ends it early.
 pub(crate) async fn run(
-    plan: Plan,
+    plan: BenchPlan,
     stop: Arc<AtomicBool>,
-    mut told: impl FnMut(u64, Micros),
-) -> Result<Outcome, Failure> {
-    let Plan { target, template, schedule, connections, patience, denied, twin } = plan;
-    let mut expected = Expected { keys: vec![(0, 0); template.keys() as usize], ..Expected::default() };
-    if let Some(twin) = &twin {
-        expected.rules = twin.names().iter().map(|name| (name.clone(), 0)).collect();
+    mut on_progress: impl FnMut(u64, Micros),
+) -> Result<BenchOutcome, CliError> {
+    let BenchPlan {
+        target,
+        template,
+        schedule,
+        connections,
+        timeout: timeout_after,
+        denied_statuses,
+        expected: policy,
+    } = plan;
+    let mut expected =
+        ExpectedCounts { keys: vec![(0, 0); template.key_count() as usize], ..ExpectedCounts::default() };
+    if let Some(twin) = &policy {
+        expected.rules = twin.rule_names().iter().map(|name| (name.clone(), 0)).collect();
         expected.notes = twin.notes().to_vec();
     }
-    let mut ready = Vec::new();
+    let mut connected = Vec::new();
     for _ in 0..connections {
-        ready.push(Connection::open(&target).await.map_err(|why| silent(&target, &why))?);
+        connected.push(BenchConnection::open(&target).await.map_err(|why| unreachable_error(&target, &why))?);
     }
-    let tally = Mutex::new(Tally { outcome: Outcome::default(), twin, expected });
-    let (busy, started, clock) = (AtomicUsize::new(0), AtomicU64::new(0), Clock::system());
-    let stage = Arc::new(Stage { target, template, patience, denied, clock, tally, busy, started, stop });
-    let clock = &stage.clock;
-    let (line, waiting) = channel(MOST_WAITING);
-    let waiting = Arc::new(Turn::new(waiting));
-    let workers =
-        ready.into_iter().map(|connection| tokio::spawn(work(stage.clone(), waiting.clone(), connection)));
+    let counts = Mutex::new(BenchCounts { outcome: BenchOutcome::default(), policy, expected });
+    let (in_flight, started, clock) = (AtomicUsize::new(0), AtomicU64::new(0), Clock::system());
+    let shared = Arc::new(BenchShared {
+        target,
+        template,
+        timeout: timeout_after,
+        denied_statuses,
+        clock,
+        counts,
+        in_flight,
+        started,
+        stop,
+    });
+    let clock = &shared.clock;
+    let (queue, receiver) = channel(MAX_QUEUED);
+    let waiting = Arc::new(Turn::new(receiver));
+    let workers = connected
+        .into_iter()
+        .map(|connection| tokio::spawn(run_worker(shared.clone(), waiting.clone(), connection)));
     let workers: Vec<_> = workers.collect();
     let start = clock.now();
-    let (dispatch, of_stage) = (schedule.clone(), stage.clone());
+    let (dispatch_schedule, dispatch_shared) = (schedule.clone(), shared.clone());
     let dispatcher = thread::Builder::new()
         .name("schedule".to_owned())
-        .spawn(move || send_due(&dispatch, start, &of_stage, &line))
-        .map_err(|error| Failure::input(format!("no thread: {error}")))?;
-    let mut all = Box::pin(async {
+        .spawn(move || dispatch(&dispatch_schedule, start, &dispatch_shared, &queue))
+        .map_err(|error| CliError::input(format!("no thread: {error}")))?;
+    let mut joined = Box::pin(async {
         for worker in workers {
             // One that has panicked has told so.
             let _ = worker.await;
         }
     });
-    while timeout(Duration::from_millis(100), &mut all).await.is_err() {
-        told(stage.started.load(Ordering::Relaxed), clock.now().since(start));
+    while timeout(Duration::from_millis(100), &mut joined).await.is_err() {
+        on_progress(shared.started.load(Ordering::Relaxed), clock.now().since(start));
     }
     let (due, unsent) = dispatcher.join().unwrap_or_default();
-    let mut tally = stage.tally();
-    let Tally { outcome, twin, expected } = &mut *tally;
-    let took = clock.now().since(start);
+    let mut counts = shared.lock_counts();
+    let BenchCounts { outcome, policy: twin, expected } = &mut *counts;
+    let elapsed = clock.now().since(start);
     // A schedule lasts to its end, though nothing is due in its last moments.
-    let took = if outcome.given_up == 0 { took.max(schedule.length()) } else { took };
-    (outcome.due, outcome.unsent, outcome.took) = (due, unsent, took);
+    let elapsed = if outcome.abandoned == 0 { elapsed.max(schedule.length()) } else { elapsed };
+    (outcome.due, outcome.unsent, outcome.elapsed) = (due, unsent, elapsed);
     outcome.expected = twin.is_some().then(|| std::mem::take(expected));
     Ok(std::mem::take(outcome))
 }
 
 /// Puts each request into the line when it is due. How many were, and how many found no room.
-fn send_due(schedule: &Schedule, start: Micros, stage: &Stage, line: &Sender<Due>) -> (u64, u64) {
+fn dispatch(
+    schedule: &Schedule,
+    start: Micros,
+    shared: &BenchShared,
+    queue: &Sender<DueRequest>,
+) -> (u64, u64) {
     let (mut due, mut unsent) = (0, 0);
-    for (number, moment) in (0..).zip(schedule.moments()) {
-        let at = start.plus(moment);
-        while !stage.stop.load(Ordering::Relaxed) {
-            let left = at.since(stage.clock.now()).get();
+    for (number, offset) in (0..).zip(schedule.due_times()) {
+        let at = start.plus(offset);
+        while !shared.stop.load(Ordering::Relaxed) {
+            let left = at.since(shared.clock.now()).get();
             if left == 0 {
                 break;
             }
@@ -142,100 +167,104 @@ fn send_due(schedule: &Schedule, start: Micros, stage: &Stage, line: &Sender<Due
             // A timer of tokio knows milliseconds; this one knows less.
             let _ = poll(&mut [], Timespec::try_from(wait).ok().as_ref());
         }
-        if stage.stop.load(Ordering::Relaxed) {
+        if shared.stop.load(Ordering::Relaxed) {
             break;
         }
         due += 1;
-        unsent += u64::from(line.try_send(Due { number, at }).is_err());
+        unsent += u64::from(queue.try_send(DueRequest { number, due_at: at }).is_err());
     }
     (due, unsent)
 }
 
 /// Sends requests over one connection, and over another one where that has ended.
-async fn work(stage: Arc<Stage>, waiting: Arc<Turn<Receiver<Due>>>, connection: Connection) {
+async fn run_worker(
+    shared: Arc<BenchShared>,
+    queue: Arc<Turn<Receiver<DueRequest>>>,
+    connection: BenchConnection,
+) {
     let mut connection = Some(connection);
     loop {
-        let next = waiting.lock().await.recv().await;
+        let next = queue.lock().await.recv().await;
         let Some(due) = next else { return };
-        if stage.stop.load(Ordering::Relaxed) {
-            stage.tally().outcome.given_up += 1;
+        if shared.stop.load(Ordering::Relaxed) {
+            shared.lock_counts().outcome.abandoned += 1;
             continue;
         }
-        let busy = stage.busy.fetch_add(1, Ordering::Relaxed) + 1;
-        let asked = timeout(stage.patience, stage.ask(due, &mut connection, busy)).await;
-        stage.busy.fetch_sub(1, Ordering::Relaxed);
-        if asked.is_err() {
+        let in_flight = shared.in_flight.fetch_add(1, Ordering::Relaxed) + 1;
+        let sent = timeout(shared.timeout, shared.send(due, &mut connection, in_flight)).await;
+        shared.in_flight.fetch_sub(1, Ordering::Relaxed);
+        if sent.is_err() {
             connection = None;
-            stage.tally().outcome.failed("no answer in time".to_owned());
+            shared.lock_counts().outcome.record_failure("no answer in time".to_owned());
         }
     }
 }
 
-impl Stage {
-    fn tally(&self) -> MutexGuard<'_, Tally> {
-        self.tally.lock().unwrap_or_else(PoisonError::into_inner)
+impl BenchShared {
+    fn lock_counts(&self) -> MutexGuard<'_, BenchCounts> {
+        self.counts.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// Sends one request and takes in what is answered.
-    async fn ask(&self, due: Due, connection: &mut Option<Connection>, busy: usize) {
-        let key = self.template.key_of(due.number);
+    async fn send(&self, due: DueRequest, connection: &mut Option<BenchConnection>, in_flight: usize) {
+        let key = self.template.key_for(due.number);
         if let Some(open) = connection
             && !open.is_ready().await
         {
             *connection = None;
         }
         if connection.is_none() {
-            match Connection::open(&self.target).await {
+            match BenchConnection::open(&self.target).await {
                 Ok(open) => *connection = Some(open),
-                Err(why) => return self.unsendable(due, why),
+                Err(why) => return self.record_connect_failure(due, why),
             }
         }
         let Some(open) = connection.as_mut() else { return };
         let request = self.template.request(&self.target, key);
-        let admission = self.goes(due, key, &request, open.from, busy);
+        let admission = self.record_sent(due, key, &request, open.local_ip, in_flight);
         let answer = open.send(request).await;
         let now = self.clock.now();
-        let mut tally = self.tally();
-        let settled = |tally: &mut Tally, status: u16, headers: Option<&HeaderMap>| {
-            if let (Some(twin), Some(admission)) = (&mut tally.twin, admission) {
-                twin.settle(*admission, &Answered { status, headers }, now);
+        let mut counts = self.lock_counts();
+        let settle = |tally: &mut BenchCounts, status: u16, headers: Option<&HeaderMap>| {
+            if let (Some(twin), Some(admission)) = (&mut tally.policy, admission) {
+                twin.settle(*admission, &BenchResponse { status, headers }, now);
             }
         };
         match answer {
             Ok((head, body)) => {
-                settled(&mut tally, head.status().as_u16(), Some(head.headers()));
-                tally.outcome.latency.add(now.since(due.at));
-                self.note(&mut tally, key, &head, &body);
-                if !open.stays(&head) {
+                settle(&mut counts, head.status().as_u16(), Some(head.headers()));
+                counts.outcome.latency.record(now.since(due.due_at));
+                self.record_response(&mut counts, key, &head, &body);
+                if !open.is_reusable(&head) {
                     *connection = None;
                 }
             }
             Err(why) => {
-                settled(&mut tally, 0, None);
-                tally.outcome.failed(why);
+                settle(&mut counts, 0, None);
+                counts.outcome.record_failure(why);
                 *connection = None;
             }
         }
     }
 
     /// A request goes now; what it should hold until it is answered.
-    fn goes(
+    fn record_sent(
         &self,
-        due: Due,
+        due: DueRequest,
         key: u32,
         request: &Request<Full<Bytes>>,
-        from: IpAddr,
-        busy: usize,
+        client: IpAddr,
+        in_flight: usize,
     ) -> Option<Box<tidegate_policy::compile::PolicyAdmission>> {
         self.started.fetch_add(1, Ordering::Relaxed);
-        let mut tally = self.tally();
+        let mut counts = self.lock_counts();
         // Within the lock: the clock of the policy does not go back.
         let now = self.clock.now();
-        let Tally { outcome, twin, expected } = &mut *tally;
-        outcome.sent(now.since(due.at));
-        outcome.busiest = outcome.busiest.max(busy);
-        let ExpectedResult { denied_by, admission } =
-            twin.as_mut()?.ask(&Sent { target: &self.target, request, from }, now);
+        let BenchCounts { outcome, policy: twin, expected } = &mut *counts;
+        outcome.record_sent(now.since(due.due_at));
+        outcome.max_in_flight = outcome.max_in_flight.max(in_flight);
+        let ExpectedDecision { denied_by, admission } =
+            twin.as_mut()?.evaluate(&SentRequest { target: &self.target, request, client }, now);
         match denied_by {
             Some(rule) => {
                 expected.denied += 1;
@@ -249,34 +278,34 @@ impl Stage {
         admission
     }
 
-    fn note(&self, tally: &mut Tally, key: u32, head: &Response<()>, body: &[u8]) {
+    fn record_response(&self, counts: &mut BenchCounts, key: u32, head: &Response<()>, body: &[u8]) {
         let status = head.status().as_u16();
-        *tally.outcome.statuses.entry(status).or_default() += 1;
-        if self.denied.contains(&status) || head.headers().contains_key("tidegate-denial") {
-            tally.outcome.denied(rule_in(body));
+        *counts.outcome.statuses.entry(status).or_default() += 1;
+        if self.denied_statuses.contains(&status) || head.headers().contains_key("tidegate-denial") {
+            counts.outcome.record_denial(denied_rule(body));
             return;
         }
-        tally.outcome.admitted += 1;
-        tally.expected.keys.get_mut(key as usize).into_iter().for_each(|(admitted, _)| *admitted += 1);
+        counts.outcome.admitted += 1;
+        counts.expected.keys.get_mut(key as usize).into_iter().for_each(|(admitted, _)| *admitted += 1);
     }
 
     /// Nobody takes connections any more.
-    fn unsendable(&self, due: Due, why: String) {
-        let mut tally = self.tally();
-        tally.outcome.sent(self.clock.now().since(due.at));
-        tally.outcome.failed(why);
+    fn record_connect_failure(&self, due: DueRequest, reason: String) {
+        let mut counts = self.lock_counts();
+        counts.outcome.record_sent(self.clock.now().since(due.due_at));
+        counts.outcome.record_failure(reason);
     }
 }
 
 /// The first rule that a problem names.
-fn rule_in(body: &[u8]) -> Option<String> {
-    if body.len() > LONGEST_DENIAL {
+fn denied_rule(body: &[u8]) -> Option<String> {
+    if body.len() > MAX_DENIAL_SIZE {
         return None;
     }
     let problem: serde_json::Value = serde_json::from_slice(body).ok()?;
     problem["violated-policies"][0].as_str().map(str::to_owned)
 }
 
-fn silent(target: &Target, why: &str) -> Failure {
-    Failure::input(format!("nobody answers at {}: {why}; start it, or say where it is", target.url))
+fn unreachable_error(target: &BenchTarget, reason: &str) -> CliError {
+    CliError::input(format!("nobody answers at {}: {reason}; start it, or say where it is", target.url))
 }

@@ -6,7 +6,7 @@ use tidegate_core::{Micros, Rate};
 
 /// So much for so long: `10s@100/s`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct Phase {
+pub(crate) struct LoadPhase {
     pub(crate) length: Micros,
     pub(crate) rate: Rate,
 }
@@ -14,39 +14,39 @@ pub(crate) struct Phase {
 /// Phases, one after the other.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Schedule {
-    phases: Vec<Phase>,
+    phases: Vec<LoadPhase>,
 }
 
 /// The most that is sent in a second.
-const FASTEST: u64 = 1_000_000;
+const MAX_RATE: u64 = 1_000_000;
 
-impl Phase {
+impl LoadPhase {
     /// So much for so long; why not, where that cannot be.
     pub(crate) fn new(length: Micros, rate: Rate) -> Result<Self, String> {
         let phase = Self { length, rate };
-        let most = u128::from(FASTEST) * u128::from(rate.period().get());
-        match u128::from(rate.amount()) * 1_000_000 > most {
-            true => Err(format!("more than {FASTEST}/s is more than one machine can send")),
-            false if phase.count() == 0 => Err(format!("{length} is too short for a single request")),
+        let max = u128::from(MAX_RATE) * u128::from(rate.period().get());
+        match u128::from(rate.amount()) * 1_000_000 > max {
+            true => Err(format!("more than {MAX_RATE}/s is more than one machine can send")),
+            false if phase.request_count() == 0 => Err(format!("{length} is too short for a single request")),
             false => Ok(phase),
         }
     }
 
     /// How many are due.
-    fn count(&self) -> u64 {
+    fn request_count(&self) -> u64 {
         let all = u128::from(self.rate.amount()) * u128::from(self.length.get());
         u64::try_from(all.div_ceil(u128::from(self.rate.period().get()))).unwrap_or(u64::MAX)
     }
 
     /// When the one of this number is due. Whatever the rate, nothing is rounded but the moment itself.
-    fn due(&self, number: u64) -> Micros {
+    fn due_at(&self, number: u64) -> Micros {
         let at =
             u128::from(number) * u128::from(self.rate.period().get()) / u128::from(self.rate.amount().max(1));
         Micros::new(u64::try_from(at).unwrap_or(u64::MAX))
     }
 }
 
-impl FromStr for Phase {
+impl FromStr for LoadPhase {
     type Err = String;
 
     fn from_str(text: &str) -> Result<Self, String> {
@@ -59,7 +59,7 @@ impl FromStr for Phase {
 }
 
 impl Schedule {
-    pub(crate) fn new(phases: Vec<Phase>) -> Self {
+    pub(crate) fn new(phases: Vec<LoadPhase>) -> Self {
         Self { phases }
     }
 
@@ -69,7 +69,7 @@ impl Schedule {
     }
 
     /// The moments, counted from the start.
-    pub(crate) fn moments(&self) -> impl Iterator<Item = Micros> {
+    pub(crate) fn due_times(&self) -> impl Iterator<Item = Micros> {
         let mut start = Micros::ZERO;
         let starts: Vec<Micros> = self
             .phases
@@ -81,7 +81,9 @@ impl Schedule {
             })
             .collect();
         let phases = self.phases.iter().zip(starts);
-        phases.flat_map(|(phase, start)| (0..phase.count()).map(move |number| start.plus(phase.due(number))))
+        phases.flat_map(|(phase, start)| {
+            (0..phase.request_count()).map(move |number| start.plus(phase.due_at(number)))
+        })
     }
 }
 
@@ -89,26 +91,26 @@ impl Schedule {
 mod tests {
     use super::*;
 
-    fn phase(text: &str) -> Phase {
+    fn phase(text: &str) -> LoadPhase {
         text.parse().unwrap()
     }
 
     #[test]
-    fn each_request_has_its_moment_and_none_drifts() {
+    fn due_times_do_not_drift() {
         let schedule = Schedule::new(vec![phase("1s@3/s"), phase("500ms@4/s")]);
-        let moments: Vec<u64> = schedule.moments().map(Micros::get).collect();
+        let moments: Vec<u64> = schedule.due_times().map(Micros::get).collect();
         assert_eq!(moments, [0, 333_333, 666_666, 1_000_000, 1_250_000]);
         assert_eq!(schedule.length(), Micros::from_millis(1_500));
         // A seventh of a second a million times is off by less than a microsecond.
         let long = phase("142858s@7/s");
-        assert_eq!(long.due(700_000), Micros::from_secs(100_000));
-        assert_eq!(phase("2min@30/min").count(), 60);
+        assert_eq!(long.due_at(700_000), Micros::from_secs(100_000));
+        assert_eq!(phase("2min@30/min").request_count(), 60);
     }
 
     #[test]
-    fn what_is_no_phase_is_refused() {
+    fn invalid_phases_are_rejected() {
         for text in ["10s", "@5/s", "0s@5/s", "10s@many", "10s@2000000/s", "1s@3 at once"] {
-            assert!(text.parse::<Phase>().is_err(), "{text}");
+            assert!(text.parse::<LoadPhase>().is_err(), "{text}");
         }
     }
 }

@@ -1,21 +1,21 @@
 //! What became of a load, in words.
 
-use super::{Outcome, outcome::Expected, run::MOST_WAITING};
+use super::{BenchOutcome, outcome::ExpectedCounts, run::MAX_QUEUED};
 use crate::{
-    simulate::time::rough,
-    terminal::{Paint, Tone, harmless},
+    simulate::time::format_rough,
+    terminal::{Paint, Tone, sanitize},
 };
 use std::fmt::Write as _;
 use tidegate_core::Micros;
 
 /// The report. Writing to a string does not fail.
-pub(crate) fn text(outcome: &Outcome, url: &str, paint: Paint) -> String {
+pub(crate) fn render_text(outcome: &BenchOutcome, url: &str, paint: Paint) -> String {
     let mut text = format!(
         "{}: {} requests in {}, {:.1}/s\n",
-        paint.tone(Tone::Strong, harmless(url)),
+        paint.tone(Tone::Strong, sanitize(url)),
         outcome.sent,
-        rough(outcome.took),
-        each_second(outcome)
+        format_rough(outcome.elapsed),
+        request_rate(outcome)
     );
     let faint = |name: &str| paint.tone(Tone::Faint, format!("{name:<10}"));
     let statuses = outcome.statuses.iter().map(|(status, count)| format!("{status} × {count}"));
@@ -23,12 +23,12 @@ pub(crate) fn text(outcome: &Outcome, url: &str, paint: Paint) -> String {
     let failed = (failures > 0).then(|| format!("none × {failures}"));
     let _ = writeln!(text, "{}{}", faint("answers"), statuses.chain(failed).collect::<Vec<_>>().join(", "));
     for (why, count) in &outcome.failures {
-        let line = format!("{count} without an answer: {}", harmless(why));
+        let line = format!("{count} without an answer: {}", sanitize(why));
         let _ = writeln!(text, "{}{}", faint(""), paint.tone(Tone::Alarm, line));
     }
     let latency = &outcome.latency;
     if latency.count() > 0 {
-        let at = |permille| rough(latency.permille(permille));
+        let at = |permille| format_rough(latency.permille(permille));
         let _ = writeln!(
             text,
             "{}p50 {}, p90 {}, p99 {}, p99.9 {}, most {}, from when each was due",
@@ -37,42 +37,42 @@ pub(crate) fn text(outcome: &Outcome, url: &str, paint: Paint) -> String {
             at(900),
             at(990),
             at(999),
-            rough(latency.max())
+            format_rough(latency.max())
         );
     }
-    let _ = writeln!(text, "{}{}", faint("schedule"), schedule(outcome));
+    let _ = writeln!(text, "{}{}", faint("schedule"), describe_schedule(outcome));
     if outcome.unsent > 0 {
         let line = format!(
-            "{} were not sent: {MOST_WAITING} waited for one of {} connections; give it more with --connections",
-            outcome.unsent, outcome.busiest
+            "{} were not sent: {MAX_QUEUED} waited for one of {} connections; give it more with --connections",
+            outcome.unsent, outcome.max_in_flight
         );
         let _ = writeln!(text, "{}{}", faint(""), paint.tone(Tone::Alarm, line));
     }
-    if outcome.given_up > 0 {
-        let line = format!("{} were due and not sent any more: it was ended before", outcome.given_up);
+    if outcome.abandoned > 0 {
+        let line = format!("{} were due and not sent any more: it was ended before", outcome.abandoned);
         let _ = writeln!(text, "{}{}", faint(""), paint.tone(Tone::Alarm, line));
     }
     let _ = writeln!(text, "{}{} admitted, {} denied", faint("decisions"), outcome.admitted, outcome.denied);
     if let Some(expected) = &outcome.expected {
-        compared(&mut text, outcome, expected, paint);
+        write_comparison(&mut text, outcome, expected, paint);
     }
     text
 }
 
 /// How true the schedule was kept.
-fn schedule(outcome: &Outcome) -> String {
-    let busiest = format!("at most {} at once", outcome.busiest);
+fn describe_schedule(outcome: &BenchOutcome) -> String {
+    let max_in_flight = format!("at most {} at once", outcome.max_in_flight);
     match outcome.late {
-        0 => format!("all of {} sent when they were due, {busiest}", outcome.sent),
+        0 => format!("all of {} sent when they were due, {max_in_flight}", outcome.sent),
         late => format!(
-            "{late} of {} sent more than 1ms late, the latest by {}, {busiest}",
+            "{late} of {} sent more than 1ms late, the latest by {}, {max_in_flight}",
             outcome.sent,
-            rough(outcome.latest)
+            format_rough(outcome.max_lateness)
         ),
     }
 }
 
-fn compared(text: &mut String, outcome: &Outcome, expected: &Expected, paint: Paint) {
+fn write_comparison(text: &mut String, outcome: &BenchOutcome, expected: &ExpectedCounts, paint: Paint) {
     let faint = |name: &str| paint.tone(Tone::Faint, format!("{name:<10}"));
     let difference = outcome.difference().unwrap_or(0);
     let verdict = match difference {
@@ -87,12 +87,16 @@ fn compared(text: &mut String, outcome: &Outcome, expected: &Expected, paint: Pa
         expected.admitted,
         expected.denied
     );
-    let asked = expected.rules.iter().filter(|(name, denied)| *denied > 0 || outcome.told.contains_key(name));
-    for (name, denied) in asked {
-        let told = outcome.told.get(name).copied().unwrap_or(0);
-        let _ = writeln!(text, "{}rule {}: {told} denied, {denied} expected", faint(""), harmless(name));
+    let reported = expected
+        .rules
+        .iter()
+        .filter(|(name, denied)| *denied > 0 || outcome.denied_by_rule.contains_key(name));
+    for (name, denied) in reported {
+        let denied_count = outcome.denied_by_rule.get(name).copied().unwrap_or(0);
+        let _ =
+            writeln!(text, "{}rule {}: {denied_count} denied, {denied} expected", faint(""), sanitize(name));
     }
-    let (keys, count) = outcome.differing();
+    let (keys, count) = outcome.differing_keys();
     for key in &keys {
         let _ =
             writeln!(text, "{}{}: {} admitted, {} expected", faint(""), key.key, key.admitted, key.expected);
@@ -101,12 +105,12 @@ fn compared(text: &mut String, outcome: &Outcome, expected: &Expected, paint: Pa
         let _ = writeln!(text, "{}and {} keys more", faint(""), count - keys.len());
     }
     for note in &expected.notes {
-        let _ = writeln!(text, "{}{}", faint("note"), harmless(note));
+        let _ = writeln!(text, "{}{}", faint("note"), sanitize(note));
     }
 }
 
-pub(super) fn each_second(outcome: &Outcome) -> f64 {
-    outcome.sent as f64 * 1e6 / outcome.took.max(Micros::new(1)).get() as f64
+pub(super) fn request_rate(outcome: &BenchOutcome) -> f64 {
+    outcome.sent as f64 * 1e6 / outcome.elapsed.max(Micros::new(1)).get() as f64
 }
 
 #[cfg(test)]
@@ -114,16 +118,22 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_report_tells_what_differs() {
-        let mut outcome =
-            Outcome { due: 20, sent: 20, took: Micros::from_secs(2), busiest: 3, ..Outcome::default() };
+    fn report_lists_differences() {
+        let mut outcome = BenchOutcome {
+            due: 20,
+            sent: 20,
+            elapsed: Micros::from_secs(2),
+            max_in_flight: 3,
+            ..BenchOutcome::default()
+        };
         outcome.statuses = [(200, 11), (429, 8)].into();
         outcome.failures = [("connection refused".to_owned(), 1)].into();
-        (outcome.admitted, outcome.denied, outcome.late, outcome.latest) = (11, 8, 2, Micros::from_millis(5));
-        outcome.told = [("login\u{1b}".to_owned(), 8)].into();
-        (0..19).for_each(|_| outcome.latency.add(Micros::from_millis(2)));
+        (outcome.admitted, outcome.denied, outcome.late, outcome.max_lateness) =
+            (11, 8, 2, Micros::from_millis(5));
+        outcome.denied_by_rule = [("login\u{1b}".to_owned(), 8)].into();
+        (0..19).for_each(|_| outcome.latency.record(Micros::from_millis(2)));
         outcome.unsent = 4;
-        outcome.expected = Some(Expected {
+        outcome.expected = Some(ExpectedCounts {
             admitted: 10,
             denied: 10,
             rules: vec![("other".to_owned(), 0), ("login\u{1b}".to_owned(), 10)],
@@ -131,7 +141,7 @@ mod tests {
             notes: vec!["something".to_owned()],
         });
         assert_eq!(
-            text(&outcome, "http://a/", Paint::Plain),
+            render_text(&outcome, "http://a/", Paint::Plain),
             "\
 http://a/: 20 requests in 2s, 10.0/s
 answers   200 × 11, 429 × 8, none × 1

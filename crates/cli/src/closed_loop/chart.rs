@@ -2,22 +2,21 @@
 //!
 //! ```text
 //!             ▁▁▁▁▁▁▁▁▁▁▁
-//!   asked     ███████████▁▁▁▁▁▁▁▁     up to 10 × capacity
-//!               ├ change ┤            during  after   took settled
+//!   asked     ███████████▁▁▁▁▁▁▁▁     up connect 10 × draw_capacity
+//!               ├ change ┤            during  after   elapsed settled
 //!
 //!             ▃▃░░░░░░░░░░░░░░
 //!   none      ██▂▁                        5%     0%   22ms   never
 //! ```
 
 use super::{
-    Part, Play,
-    figure::{Figure, Run},
-    words,
+    ControllerResult, ScenarioResult, describe,
+    figure::{Figure, RunFigures},
 };
 use crate::{
     simulate::{
         axis::Axis,
-        chart::{self, HEIGHT, INDENT, axis_rows, merge, place},
+        chart::{self, BAR_HEIGHT, INDENT, axis_rows, merge_cells, place_label},
     },
     terminal::{Paint, Tone},
 };
@@ -25,135 +24,141 @@ use tidegate_core::Micros;
 use tidegate_simulation::{SimulationBin, SimulationResult};
 
 /// Below so many columns for bars, figures go under them.
-const FEWEST_COLUMNS: usize = 25;
+const MIN_BAR_COLUMNS: usize = 25;
 
 /// Draws a play in at most `width` columns.
-pub(crate) fn draw(play: &Play, width: usize, paint: Paint) -> String {
-    let Some(first) = play.parts.first() else { return String::new() };
-    let figures: Vec<_> = Figure::ALL.into_iter().filter(|figure| figure.belongs_to(&play.scene)).collect();
-    let longest = play.parts.iter().map(|part| part.actor.name.len()).max().unwrap_or(0);
+pub(crate) fn draw(result: &ScenarioResult, width: usize, paint: Paint) -> String {
+    let Some(first) = result.controllers.first() else { return String::new() };
+    let figures: Vec<_> =
+        Figure::ALL.into_iter().filter(|figure| figure.applies_to(&result.scenario)).collect();
+    let longest = result.controllers.iter().map(|part| part.controller.name.len()).max().unwrap_or(0);
     // A chart is as wide without a figure as with it, so that charts of several scenes line up.
-    let right: usize = Figure::ALL.iter().map(|figure| column(*figure)).sum();
-    let beside = width.saturating_sub(INDENT.len() + longest + 1 + right);
-    let (layout, room) = match beside {
-        room if room >= FEWEST_COLUMNS => (Layout::Beside(longest), room),
-        _ => (Layout::Below, width.saturating_sub(INDENT.len())),
+    let right: usize = Figure::ALL.iter().map(|figure| column_width(*figure)).sum();
+    let bar_columns = width.saturating_sub(INDENT.len() + longest + 1 + right);
+    let (layout, room) = match bar_columns {
+        room if room >= MIN_BAR_COLUMNS => (ChartLayout::SideBySide(longest), room),
+        _ => (ChartLayout::Stacked, width.saturating_sub(INDENT.len())),
     };
-    let columns = even_columns(first.story.bins.len(), room);
-    let bin = Micros::new(play.scene.length.get() / columns.max(1) as u64);
-    let chart = Chart { axis: Axis::even(columns, bin), layout, figures, width, paint };
+    let columns = even_columns(first.first_run.bins.len(), room);
+    let bin = Micros::new(result.scenario.length.get() / columns.max(1) as u64);
+    let chart = ClosedLoopChart { axis: Axis::with_bins(columns, bin), layout, figures, width, paint };
 
-    let mut lines: Vec<_> = words::wrap(&words::title(&play.scene), width);
+    let mut lines: Vec<_> = describe::wrap(&describe::describe_scenario(&result.scenario), width);
     lines = lines.iter().map(|line| paint.tone(Tone::Strong, line)).collect();
     lines.extend(
-        words::wrap(&words::setting(&play.scene), width).iter().map(|line| paint.tone(Tone::Faint, line)),
+        describe::wrap(&describe::describe_clients(&result.scenario), width)
+            .iter()
+            .map(|line| paint.tone(Tone::Faint, line)),
     );
     lines.extend(chart.legend());
     lines.push(String::new());
-    lines.extend(chart.asked_rows(play, &first.story));
-    lines.extend(chart.change_rows(play));
-    let best = play.parts.iter().map(|part| part.story.goodput_during_change()).fold(0.0, f64::max);
-    for part in &play.parts {
+    lines.extend(chart.request_rows(result, &first.first_run));
+    lines.extend(chart.change_rows(result));
+    let best =
+        result.controllers.iter().map(|part| part.first_run.goodput_during_change()).fold(0.0, f64::max);
+    for part in &result.controllers {
         lines.push(String::new());
-        lines.extend(chart.part_rows(part, best));
+        lines.extend(chart.controller_rows(part, best));
     }
     lines.push(String::new());
-    lines.extend(axis_rows(&chart.axis, &chart.before(""), width, paint));
+    lines.extend(axis_rows(&chart.axis, &chart.prefix(""), width, paint));
     lines.iter().map(|line| format!("{}\n", line.trim_end())).collect()
 }
 
-/// The largest number of columns up to `most` that all hold as many bins.
-pub(super) fn even_columns(bins: usize, most: usize) -> usize {
-    (1..=most.min(bins)).rev().find(|columns| bins.is_multiple_of(*columns)).unwrap_or(1)
+/// The largest number of columns up to `max_sum` that all hold as many bins.
+pub(super) fn even_columns(bins: usize, max: usize) -> usize {
+    (1..=max.min(bins)).rev().find(|columns| bins.is_multiple_of(*columns)).unwrap_or(1)
 }
 
 /// What each column counts.
-pub(super) fn columns(
-    story: &SimulationResult,
+pub(super) fn sum_columns(
+    run: &SimulationResult,
     columns: usize,
     count: fn(&SimulationBin) -> u32,
 ) -> Vec<u64> {
-    let bins = story.bins.chunks((story.bins.len() / columns.max(1)).max(1));
+    let bins = run.bins.chunks((run.bins.len() / columns.max(1)).max(1));
     bins.map(|bins| bins.iter().map(|bin| u64::from(count(bin))).sum()).collect()
 }
 
 /// Where names and figures stand.
 #[derive(Clone, Copy, Debug)]
-enum Layout {
+enum ChartLayout {
     /// Names of so many letters to the left of the bars, figures to the right.
-    Beside(usize),
+    SideBySide(usize),
     /// Names above, figures under.
-    Below,
+    Stacked,
 }
 
-struct Chart {
+struct ClosedLoopChart {
     axis: Axis,
-    layout: Layout,
+    layout: ChartLayout,
     figures: Vec<Figure>,
     width: usize,
     paint: Paint,
 }
 
-impl Chart {
+impl ClosedLoopChart {
     fn legend(&self) -> Vec<String> {
         let bin = self.paint.tone(Tone::Faint, format!("a column: {}, full: capacity", self.axis.bin()));
         let good = format!("{} answered in time", self.paint.tone(Tone::Passed, '█'));
         let asked = format!("{} not answered in time", self.paint.tone(Tone::Faint, '░'));
         match self.layout {
-            Layout::Beside(_) => vec![[bin, good, asked].join("   ")],
-            Layout::Below => vec![bin, good, asked],
+            ChartLayout::SideBySide(_) => vec![[bin, good, asked].join("   ")],
+            ChartLayout::Stacked => vec![bin, good, asked],
         }
     }
 
-    fn asked_rows(&self, play: &Play, story: &SimulationResult) -> Vec<String> {
-        let asked = columns(story, self.axis.bins(), |bin| bin.requests);
+    fn request_rows(&self, result: &ScenarioResult, run: &SimulationResult) -> Vec<String> {
+        let asked = sum_columns(run, self.axis.bins(), |bin| bin.requests);
         let tallest = asked.iter().copied().max().unwrap_or(0) as f64;
         let cell = |column: usize, base: u64| {
             chart::cell(asked[column] as f64 / tallest.max(1.0), 0.0, base, Tone::Normal)
         };
-        let demand = play.scene.demand.max(play.scene.changed_demand);
+        let demand = result.scenario.demand.max(result.scenario.changed_demand);
         self.rows("asked", Tone::Normal, &format!("  up to {demand} × capacity"), cell)
     }
 
     /// When the change is, and what the figures beside the rows are.
-    fn change_rows(&self, play: &Play) -> Vec<String> {
+    fn change_rows(&self, play: &ScenarioResult) -> Vec<String> {
         let last = self.axis.bins() - 1;
-        let first = self.axis.column(play.scene.change_start).unwrap_or(last);
-        let end = Micros::new(play.scene.change_end.get().saturating_sub(1));
+        let first = self.axis.column(play.scenario.change_start).unwrap_or(last);
+        let end = Micros::new(play.scenario.change_end.get().saturating_sub(1));
         let length = self.axis.column(end).unwrap_or(last).saturating_sub(first) + 1;
-        let (before, drawn) = place(first, length, "the change", self.axis.bins());
+        let (before, drawn) = place_label(first, length, "the change", self.axis.bins());
         let bracket = format!("{:before$}{drawn}", "");
         match self.layout {
-            Layout::Beside(_) => {
+            ChartLayout::SideBySide(_) => {
                 let gap = self.axis.bins().saturating_sub(bracket.chars().count());
                 let heads =
-                    self.figures.iter().map(|figure| format!("{:>1$}", figure.name(), column(*figure)));
+                    self.figures.iter().map(|figure| format!("{:>1$}", figure.name(), column_width(*figure)));
                 let heads = self.paint.tone(Tone::Faint, heads.collect::<String>());
-                vec![format!("{}{bracket}{:gap$}{heads}", self.before(""), "")]
+                vec![format!("{}{bracket}{:gap$}{heads}", self.prefix(""), "")]
             }
-            Layout::Below => vec![format!("{}{bracket}", self.before(""))],
+            ChartLayout::Stacked => vec![format!("{}{bracket}", self.prefix(""))],
         }
     }
 
-    fn part_rows(&self, part: &Part, best: f64) -> Vec<String> {
-        let (story, bins) = (&part.story, self.axis.bins());
-        let good = columns(story, bins, |bin| bin.succeeded);
-        let asked = columns(story, bins, |bin| bin.requests);
+    fn controller_rows(&self, controller: &ControllerResult, best: f64) -> Vec<String> {
+        let (story, bins) = (&controller.first_run, self.axis.bins());
+        let good = sum_columns(story, bins, |bin| bin.succeeded);
+        let asked = sum_columns(story, bins, |bin| bin.requests);
         let capacity = story.scenario.backend.capacity() * self.axis.bin().get() as f64 / 1e6;
         let cell = |column: usize, base: u64| {
             let share = |count: u64| count as f64 / capacity;
             chart::cell(share(good[column]), share(asked[column]), base, Tone::Passed)
         };
-        let run = Run::of(story);
+        let run = RunFigures::from_run(story);
         let figures = self.figures.iter().map(|figure| {
             let text = figure.text(&run);
             let (gap, text) = match self.layout {
-                Layout::Beside(_) => (column(*figure).saturating_sub(text.chars().count()), text),
-                Layout::Below => (1, format!("{} {text}", figure.name())),
+                ChartLayout::SideBySide(_) => {
+                    (column_width(*figure).saturating_sub(text.chars().count()), text)
+                }
+                ChartLayout::Stacked => (1, format!("{} {text}", figure.name())),
             };
-            format!("{:gap$}{}", "", self.paint.tone(tone(*figure, &run, best), text))
+            format!("{:gap$}{}", "", self.paint.tone(figure_tone(*figure, &run, best), text))
         });
-        self.rows(part.actor.name, Tone::Strong, &figures.collect::<String>(), cell)
+        self.rows(controller.controller.name, Tone::Strong, &figures.collect::<String>(), cell)
     }
 
     /// A name, bars of cells, and what stands beside them.
@@ -161,31 +166,31 @@ impl Chart {
         &self,
         name: &str,
         tone: Tone,
-        beside: &str,
+        suffix: &str,
         cell: impl Fn(usize, u64) -> (Tone, char),
     ) -> Vec<String> {
         let bars = |row: u64| {
-            let base = (HEIGHT - 1 - row) * 8;
-            merge(self.paint, (0..self.axis.bins()).map(|column| cell(column, base)))
+            let base = (BAR_HEIGHT - 1 - row) * 8;
+            merge_cells(self.paint, (0..self.axis.bins()).map(|column| cell(column, base)))
         };
-        let named = self.before(name).replacen(name, &self.paint.tone(tone, name), 1);
-        let blank = self.before("");
+        let named = self.prefix(name).replacen(name, &self.paint.tone(tone, name), 1);
+        let blank = self.prefix("");
         match self.layout {
-            Layout::Beside(_) => (0..HEIGHT)
+            ChartLayout::SideBySide(_) => (0..BAR_HEIGHT)
                 .map(|row| match row {
-                    row if row + 1 == HEIGHT => format!("{named}{}{beside}", bars(row)),
+                    row if row + 1 == BAR_HEIGHT => format!("{named}{}{suffix}", bars(row)),
                     row => format!("{blank}{}", bars(row)),
                 })
                 .collect(),
-            Layout::Below => {
+            ChartLayout::Stacked => {
                 let beside = match self.paint {
-                    Paint::Plain => words::wrap(beside.trim(), self.width.saturating_sub(INDENT.len())),
+                    Paint::Plain => describe::wrap(suffix.trim(), self.width.saturating_sub(INDENT.len())),
                     // Codes have no width.
-                    Paint::Ansi => vec![beside.trim().into()],
+                    Paint::Ansi => vec![suffix.trim().into()],
                 };
                 let beside = beside.iter().map(|line| format!("{INDENT}{line}"));
                 std::iter::once(named)
-                    .chain((0..HEIGHT).map(|row| format!("{blank}{}", bars(row))))
+                    .chain((0..BAR_HEIGHT).map(|row| format!("{blank}{}", bars(row))))
                     .chain(beside)
                     .collect()
             }
@@ -193,29 +198,29 @@ impl Chart {
     }
 
     /// What stands before the bars.
-    fn before(&self, name: &str) -> String {
+    fn prefix(&self, name: &str) -> String {
         match self.layout {
-            Layout::Beside(longest) => format!("{INDENT}{name:longest$} "),
-            Layout::Below => format!("{INDENT}{name}"),
+            ChartLayout::SideBySide(longest) => format!("{INDENT}{name:longest$} "),
+            ChartLayout::Stacked => format!("{INDENT}{name}"),
         }
     }
 }
 
 /// The width of a figure's column: its name or a number of six letters, and a gap.
-fn column(figure: Figure) -> usize {
+fn column_width(figure: Figure) -> usize {
     match figure {
-        Figure::During | Figure::Took => 7,
-        Figure::After => 6,
+        Figure::Goodput | Figure::Latency => 7,
+        Figure::Recovered => 6,
         Figure::Settled => 8,
     }
 }
 
 /// What is far from good is said in red.
-fn tone(figure: Figure, run: &Run, best: f64) -> Tone {
+fn figure_tone(figure: Figure, run: &RunFigures, best: f64) -> Tone {
     let is_bad = match figure {
-        Figure::During => run.goodput < 0.5 * best,
-        Figure::After => run.recovered < 0.9,
-        Figure::Took => false,
+        Figure::Goodput => run.goodput < 0.5 * best,
+        Figure::Recovered => run.recovered < 0.9,
+        Figure::Latency => false,
         Figure::Settled => run.settled.is_none(),
     };
     if is_bad { Tone::Alarm } else { Tone::Normal }
@@ -226,7 +231,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn columns_hold_as_many_bins_each() {
+    fn columns_divide_bins_evenly() {
         for (most, columns) in [(0, 1), (1, 1), (19, 10), (40, 40), (77, 50), (9_000, 5_000)] {
             assert_eq!(even_columns(5_000, most), columns);
         }

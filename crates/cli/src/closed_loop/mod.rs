@@ -1,18 +1,18 @@
 //! `tidegate simulate --closed-loop`: what becomes of goodput when clients retry and the backend is overloaded.
 //!
 //! ```text
-//!   scenes × cast × seeds ──play──▶ one play per scene ──▶ chart, table, svg, json
+//!   scenarios × cast × seeds_note ──play──▶ one play per scene ──▶ chart, table, svg, json
 //! ```
 
 pub(crate) mod chart;
+pub(crate) mod describe;
 pub(crate) mod figure;
 pub(crate) mod json;
 pub(crate) mod svg;
 pub(crate) mod table;
-pub(crate) mod words;
 
-use crate::{failure::Failure, progress::Bar};
-use figure::Run;
+use crate::{error::CliError, progress::ProgressBar};
+use figure::RunFigures;
 use std::{
     num::NonZero,
     panic,
@@ -27,67 +27,71 @@ use tidegate_simulation::{GuardPreset, Scenario, SimulationResult, guard_presets
 
 /// One scene, with everyone of the cast in turn.
 #[derive(Debug)]
-pub(crate) struct Play {
+pub(crate) struct ScenarioResult {
     /// The scene, with its first seed.
-    pub(crate) scene: Scenario,
+    pub(crate) scenario: Scenario,
     /// What each made of it.
-    pub(crate) parts: Vec<Part>,
+    pub(crate) controllers: Vec<ControllerResult>,
 }
 
 /// What one of the cast made of a scene.
 #[derive(Debug)]
-pub(crate) struct Part {
+pub(crate) struct ControllerResult {
     /// Who.
-    pub(crate) actor: GuardPreset,
+    pub(crate) controller: GuardPreset,
     /// What happened, with the first seed.
-    pub(crate) story: SimulationResult,
+    pub(crate) first_run: SimulationResult,
     /// What it comes to, for each seed.
-    pub(crate) runs: Vec<Run>,
+    pub(crate) figures: Vec<RunFigures>,
 }
 
 /// Most seeds of a run: each of them plays everything again.
-pub(crate) const MOST_SEEDS: u8 = 99;
+pub(crate) const MAX_SEEDS: u8 = 99;
 /// Most stories that are played at the same time: each keeps its calls in memory.
-const MOST_THREADS: usize = 4;
+const MAX_THREADS: usize = 4;
 
 /// Plays every scene with everyone, with so many seeds from the scene's own on.
-pub(crate) fn play(scenes: &[Scenario], seeds: u8) -> Result<Vec<Play>, Failure> {
+pub(crate) fn run_scenarios(scenarios: &[Scenario], seeds: u8) -> Result<Vec<ScenarioResult>, CliError> {
     let seeds = usize::from(seeds.max(1));
-    let each = guard_presets().len() * seeds;
-    let mut told = tell(scenes.len() * each, |job| {
-        let (scene, actor, seed) = (&scenes[job / each], &guard_presets()[job % each / seeds], job % seeds);
+    let runs_per_scenario = guard_presets().len() * seeds;
+    let mut results = run_jobs(scenarios.len() * runs_per_scenario, |job| {
+        let (scene, controller, seed) = (
+            &scenarios[job / runs_per_scenario],
+            &guard_presets()[job % runs_per_scenario / seeds],
+            job % seeds,
+        );
         let scene = Scenario { seed: scene.seed.wrapping_add(seed as u64), ..scene.clone() };
-        let story = scene.run(actor.build_guard(&scene)?);
-        let run = Run::of(&story);
+        let run_result = scene.run(controller.build_guard(&scene)?);
+        let figures = RunFigures::from_run(&run_result);
         // Of all seeds but the first the figures are enough.
-        Ok((run, (seed == 0).then_some(story)))
+        Ok((figures, (seed == 0).then_some(run_result)))
     })
-    .map_err(|error| Failure::input(error.to_string()))?
+    .map_err(|error| CliError::input(error.to_string()))?
     .into_iter();
 
-    let mut part = |actor: &GuardPreset| {
-        let (runs, stories): (Vec<_>, Vec<_>) = told.by_ref().take(seeds).unzip();
-        let story = stories.into_iter().flatten().next()?;
-        Some(Part { actor: *actor, story, runs })
+    let mut controller_result = |actor: &GuardPreset| {
+        let (runs, run_results): (Vec<_>, Vec<_>) = results.by_ref().take(seeds).unzip();
+        let first_run = run_results.into_iter().flatten().next()?;
+        Some(ControllerResult { controller: *actor, first_run, figures: runs })
     };
-    let play = |scene: &Scenario| Play {
-        scene: scene.clone(),
-        parts: guard_presets().iter().filter_map(&mut part).collect(),
+    let scenario_result = |scene: &Scenario| ScenarioResult {
+        scenario: scene.clone(),
+        controllers: guard_presets().iter().filter_map(&mut controller_result).collect(),
     };
-    Ok(scenes.iter().map(play).collect())
+    Ok(scenarios.iter().map(scenario_result).collect())
 }
 
 /// What a job gives: its figures, and the story if somebody wants to see it.
-type Told = (Run, Option<SimulationResult>);
+type JobResult = (RunFigures, Option<SimulationResult>);
 
 /// Does all jobs on a few threads; what comes of them is in the order of the jobs, whoever was faster.
-fn tell(
+fn run_jobs(
     jobs: usize,
-    job: impl Fn(usize) -> Result<Told, SettingError> + Sync,
-) -> Result<Vec<Told>, SettingError> {
-    let (next, ended) = (AtomicUsize::new(0), AtomicUsize::new(0));
-    let bar = Mutex::new(Bar::new());
-    let work = || {
+    job: impl Fn(usize) -> Result<JobResult, SettingError> + Sync,
+) -> Result<Vec<JobResult>, SettingError> {
+    let (next, completed) = (AtomicUsize::new(0), AtomicUsize::new(0));
+    let bar = Mutex::new(ProgressBar::new());
+    let worker = || {
         let mut done = Vec::new();
         loop {
             let index = next.fetch_add(1, Ordering::Relaxed);
@@ -95,16 +99,16 @@ fn tell(
                 return done;
             }
             done.push((index, job(index)));
-            let ended = ended.fetch_add(1, Ordering::Relaxed) + 1;
+            let ended = completed.fetch_add(1, Ordering::Relaxed) + 1;
             // Somebody else draws it at the moment.
             if let Ok(mut bar) = bar.try_lock() {
-                bar.show_part(ended as u64, jobs as u64);
+                bar.show_count(ended as u64, jobs as u64);
             }
         }
     };
-    let threads = thread::available_parallelism().map_or(1, NonZero::get).min(MOST_THREADS);
+    let threads = thread::available_parallelism().map_or(1, NonZero::get).min(MAX_THREADS);
     let mut done: Vec<_> = thread::scope(|scope| {
-        let threads: Vec<_> = (0..threads).map(|_| scope.spawn(work)).collect();
+        let threads: Vec<_> = (0..threads).map(|_| scope.spawn(worker)).collect();
         let join = |thread: thread::ScopedJoinHandle<'_, Vec<_>>| {
             thread.join().unwrap_or_else(|panic| panic::resume_unwind(panic))
         };
@@ -112,5 +116,5 @@ fn tell(
     });
     bar.into_inner().unwrap_or_else(PoisonError::into_inner).clear();
     done.sort_unstable_by_key(|(index, _)| *index);
-    done.into_iter().map(|(_, told)| told).collect()
+    done.into_iter().map(|(_, result)| result).collect()
 }

@@ -1,64 +1,68 @@
 //! A play as a picture: one panel for each of the cast, over one time axis.
 //!
 //! ```text
-//!   anchored                ┆┄┄┄┄┄▒▒▒▒▒▒▒▒▒┄┄┄┄┄ capacity
-//!   98% of capacity during  ┆▉▉▉▉▉▉▉▉▉▉▉▉▉▉▉▉▉▉  filled: answered in time; pale: asked for
+//!   anchored                ┆┄┄┄┄┄▒▒▒▒▒▒▒▒▒┄┄┄┄┄ draw_capacity
+//!   98% of draw_capacity during  ┆▉▉▉▉▉▉▉▉▉▉▉▉▉▉▉▉▉▉  filled: answered in time; pale: asked for
 //!   105% answered after     ┆▉▉▉▉▉▉▉▉▉▉▉▉▉▉▉▉▉▉  shaded: the change
 //! ```
 
 use super::{
-    Part, Play,
-    chart::{columns, even_columns},
-    figure::{Figure, Run},
-    words,
+    ControllerResult, ScenarioResult,
+    chart::{even_columns, sum_columns},
+    describe,
+    figure::{Figure, RunFigures},
 };
 use crate::simulate::{
     axis::Axis,
-    canvas::{Canvas, LEFT, RIGHT},
+    canvas::{PLOT_LEFT, PLOT_RIGHT, SvgCanvas},
 };
 use std::fmt::Write;
 use tidegate_core::Micros;
 
 /// Space above the first panel, for the legend.
-const TOP: f64 = 64.0;
+const MARGIN_TOP: f64 = 64.0;
 /// From one panel to the next, how much of that is plot, and how much of the plot is capacity.
-const PITCH: f64 = 88.0;
-const PLOT: f64 = 70.0;
-const FULL: f64 = 62.0;
+const PANEL_PITCH: f64 = 88.0;
+const PLOT_HEIGHT: f64 = 70.0;
+const CAPACITY_HEIGHT: f64 = 62.0;
 /// Space below the last panel, for the times.
-const BOTTOM: f64 = 26.0;
+const MARGIN_BOTTOM: f64 = 26.0;
 /// Steps of an area, at most.
-const STEPS: usize = 250;
+const MAX_STEPS: usize = 250;
 
 /// Draws a play.
-pub(crate) fn draw(play: &Play) -> String {
-    let whole = play.parts.first().map_or(1, |part| part.story.bins.len());
-    let steps = even_columns(whole, STEPS);
-    let axis = Axis::even(steps, Micros::new(play.scene.length.get() / steps as u64));
-    let bottom = TOP + PITCH * (play.parts.len() + 1) as f64;
+pub(crate) fn draw(result: &ScenarioResult) -> String {
+    let bin_count = result.controllers.first().map_or(1, |part| part.first_run.bins.len());
+    let steps = even_columns(bin_count, MAX_STEPS);
+    let axis = Axis::with_bins(steps, Micros::new(result.scenario.length.get() / steps as u64));
+    let bottom = MARGIN_TOP + PANEL_PITCH * (result.controllers.len() + 1) as f64;
 
-    let mut picture =
-        Picture { canvas: Canvas::new(&words::title(&play.scene), bottom + BOTTOM, axis), axis, play };
-    picture.legend();
-    picture.canvas.times(TOP, bottom - PITCH + PLOT);
-    picture.asked();
-    let best = play.parts.iter().map(|part| part.story.goodput_during_change()).fold(0.0, f64::max);
-    for (index, part) in play.parts.iter().enumerate() {
-        picture.part(part, TOP + PITCH * (index + 1) as f64, best);
+    let mut svg = ClosedLoopSvg {
+        canvas: SvgCanvas::new(&describe::describe_scenario(&result.scenario), bottom + MARGIN_BOTTOM, axis),
+        axis,
+        result,
+    };
+    svg.draw_legend();
+    svg.canvas.draw_times(MARGIN_TOP, bottom - PANEL_PITCH + PLOT_HEIGHT);
+    svg.draw_requests();
+    let best =
+        result.controllers.iter().map(|part| part.first_run.goodput_during_change()).fold(0.0, f64::max);
+    for (index, part) in result.controllers.iter().enumerate() {
+        svg.draw_controller(part, MARGIN_TOP + PANEL_PITCH * (index + 1) as f64, best);
     }
-    picture.canvas.finish()
+    svg.canvas.finish()
 }
 
-struct Picture<'a> {
-    canvas: Canvas,
+struct ClosedLoopSvg<'a> {
+    canvas: SvgCanvas,
     axis: Axis,
-    play: &'a Play,
+    result: &'a ScenarioResult,
 }
 
-impl Picture<'_> {
-    fn legend(&mut self) {
-        self.canvas.label("quota", 24.0, 30.0, "start", self.play.scene.name);
-        let change = words::title(&self.play.scene);
+impl ClosedLoopSvg<'_> {
+    fn draw_legend(&mut self) {
+        self.canvas.label("quota", 24.0, 30.0, "start", self.result.scenario.name);
+        let change = describe::describe_scenario(&self.result.scenario);
         let change = change.split_once(": ").map_or(change.as_str(), |(_, change)| change);
         self.canvas.label("", 24.0, 48.0, "start", change);
         self.canvas.legend(&[
@@ -70,89 +74,105 @@ impl Picture<'_> {
     }
 
     /// What was asked for, against its own height: it may be many times what there is.
-    fn asked(&mut self) {
-        let Some(part) = self.play.parts.first() else { return };
-        let base = TOP + PLOT;
-        let scene = &self.play.scene;
+    fn draw_requests(&mut self) {
+        let Some(part) = self.result.controllers.first() else { return };
+        let base = MARGIN_TOP + PLOT_HEIGHT;
+        let scene = &self.result.scenario;
         let asked = self.shares(part, |bin| bin.requests);
         let tallest = asked.iter().copied().fold(1.0, f64::max);
-        self.caption(TOP, "asked for", &[("", demand(scene.demand, scene.changed_demand))]);
-        self.shade(base);
+        self.draw_caption(
+            MARGIN_TOP,
+            "asked for",
+            &[("", describe_demand(scene.demand, scene.changed_demand))],
+        );
+        self.draw_change(base);
         let heights: Vec<_> = asked.iter().map(|share| share / tallest).collect();
-        self.area("asked", &heights, base);
-        self.capacity(base, FULL / tallest);
+        self.draw_area("asked", &heights, base);
+        self.draw_capacity(base, CAPACITY_HEIGHT / tallest);
     }
 
-    fn part(&mut self, part: &Part, top: f64, best: f64) {
-        let base = top + PLOT;
-        let run = Run::of(&part.story);
+    fn draw_controller(&mut self, part: &ControllerResult, top: f64, best: f64) {
+        let base = top + PLOT_HEIGHT;
+        let run = RunFigures::from_run(&part.first_run);
         let strong = |is_bad: bool| if is_bad { "over" } else { "strong" };
         let mut lines = vec![
             (
                 strong(run.goodput < 0.5 * best),
-                format!("{} of capacity during it", Figure::During.text(&run)),
+                format!("{} of capacity during it", Figure::Goodput.text(&run)),
             ),
             (
                 if run.recovered < 0.9 { "over" } else { "" },
-                format!("{} answered after it", Figure::After.text(&run)),
+                format!("{} answered after it", Figure::Recovered.text(&run)),
             ),
         ];
-        if Figure::Settled.belongs_to(&self.play.scene) {
+        if Figure::Settled.applies_to(&self.result.scenario) {
             lines.push(match run.settled {
                 Some(Micros::ZERO) => ("", "settled at once".into()),
                 Some(_) => ("", format!("settled after {}", Figure::Settled.text(&run))),
                 None => ("over", "never settled".into()),
             });
         }
-        self.caption(top, part.actor.name, &lines);
-        self.shade(base);
+        self.draw_caption(top, part.controller.name, &lines);
+        self.draw_change(base);
         let asked = self.shares(part, |bin| bin.requests);
         let good = self.shares(part, |bin| bin.succeeded);
-        self.area("asked", &asked.iter().map(|share| share.min(1.0)).collect::<Vec<_>>(), base);
-        self.area("went", &good, base);
-        self.capacity(base, FULL);
+        self.draw_area("asked", &asked.iter().map(|share| share.min(1.0)).collect::<Vec<_>>(), base);
+        self.draw_area("went", &good, base);
+        self.draw_capacity(base, CAPACITY_HEIGHT);
     }
 
     /// A name and its figures, to the left of the plot.
-    fn caption(&mut self, top: f64, name: &str, lines: &[(&str, String)]) {
-        let y = top + PLOT / 2.0 - 9.0 * (lines.len() + 1) as f64 + 13.0;
+    fn draw_caption(&mut self, top: f64, name: &str, lines: &[(&str, String)]) {
+        let y = top + PLOT_HEIGHT / 2.0 - 9.0 * (lines.len() + 1) as f64 + 13.0;
         self.canvas.caption(name, 13.0, (y, 18.0), lines);
     }
 
     /// The change, behind everything.
-    fn shade(&mut self, base: f64) {
-        self.canvas.shade("worst", (self.play.scene.change_start, self.play.scene.change_end), base, PLOT);
+    fn draw_change(&mut self, base: f64) {
+        self.canvas.shade(
+            "worst",
+            (self.result.scenario.change_start, self.result.scenario.change_end),
+            base,
+            PLOT_HEIGHT,
+        );
     }
 
     /// What each step counts, as a share of capacity.
-    fn shares(&self, part: &Part, count: fn(&tidegate_simulation::SimulationBin) -> u32) -> Vec<f64> {
-        let capacity = self.play.scene.backend.capacity() * self.axis.bin().get() as f64 / 1e6;
-        columns(&part.story, self.axis.bins(), count).iter().map(|count| *count as f64 / capacity).collect()
+    fn shares(
+        &self,
+        controller: &ControllerResult,
+        count: fn(&tidegate_simulation::SimulationBin) -> u32,
+    ) -> Vec<f64> {
+        let capacity = self.result.scenario.backend.capacity() * self.axis.bin().get() as f64 / 1e6;
+        sum_columns(&controller.first_run, self.axis.bins(), count)
+            .iter()
+            .map(|count| *count as f64 / capacity)
+            .collect()
     }
 
-    fn area(&mut self, class: &str, shares: &[f64], base: f64) {
-        let mut path = format!("M{LEFT} {base:.1}");
+    fn draw_area(&mut self, class: &str, shares: &[f64], base: f64) {
+        let mut path = format!("M{PLOT_LEFT} {base:.1}");
         let mut last = base;
         for (index, share) in shares.iter().enumerate() {
-            let y = base - (FULL * share).min(PLOT);
+            let y = base - (CAPACITY_HEIGHT * share).min(PLOT_HEIGHT);
             if (y - last).abs() >= 0.05 {
                 let _ = write!(path, "H{:.1}V{y:.1}", self.canvas.x(self.axis.edge(index)));
                 last = y;
             }
         }
-        let _ = write!(path, "H{RIGHT}V{base:.1}z");
+        let _ = write!(path, "H{PLOT_RIGHT}V{base:.1}z");
         self.canvas.path(class, &path);
     }
 
-    fn capacity(&mut self, base: f64, height: f64) {
+    fn draw_capacity(&mut self, base: f64, height: f64) {
         let y = base - height;
         self.canvas.level("base", base);
         self.canvas.level("rate", y);
-        self.canvas.label("", RIGHT + 6.0, y + 4.0, "start", "100%");
+        self.canvas.label("", PLOT_RIGHT + 6.0, y + 4.0, "start", "100%");
     }
 }
 
-fn demand(demand: f64, changed: f64) -> String {
+fn describe_demand(demand: f64, changed: f64) -> String {
     if demand == changed {
         format!("{demand} × capacity")
     } else {

@@ -1,6 +1,6 @@
 //! All plays side by side: one block for each figure, one row for each of the guard_presets, one column for each scene.
 
-use super::{Part, Play, figure::Figure};
+use super::{ControllerResult, ScenarioResult, figure::Figure};
 use crate::{
     simulate::chart::INDENT,
     terminal::{Paint, Tone},
@@ -8,16 +8,17 @@ use crate::{
 use tidegate_simulation::guard_presets;
 
 /// Draws the table; with several seeds, of each figure the median and the worst.
-pub(crate) fn draw(plays: &[Play], paint: Paint) -> String {
+pub(crate) fn draw(results: &[ScenarioResult], paint: Paint) -> String {
     let figures = Figure::ALL.into_iter();
     let blocks: Vec<_> =
-        figures.filter(|figure| plays.iter().any(|play| figure.belongs_to(&play.scene))).collect();
-    let cells = |play: &Play| -> Vec<String> {
-        let of_figure =
-            |figure: &Figure| play.parts.iter().map(|part| cell(*figure, play, part)).collect::<Vec<_>>();
+        figures.filter(|figure| results.iter().any(|play| figure.applies_to(&play.scenario))).collect();
+    let cells = |play: &ScenarioResult| -> Vec<String> {
+        let of_figure = |figure: &Figure| {
+            play.controllers.iter().map(|part| format_cell(*figure, play, part)).collect::<Vec<_>>()
+        };
         blocks.iter().flat_map(of_figure).collect()
     };
-    let columns: Vec<_> = plays.iter().map(|play| (play.scene.name, cells(play))).collect();
+    let columns: Vec<_> = results.iter().map(|play| (play.scenario.name, cells(play))).collect();
     let width = |(name, cells): &(&str, Vec<String>)| {
         1 + cells.iter().map(|cell| cell.chars().count()).max().unwrap_or(0).max(name.len())
     };
@@ -28,7 +29,7 @@ pub(crate) fn draw(plays: &[Play], paint: Paint) -> String {
     let head = format!("{INDENT}{:longest$}{}", "", heads.collect::<String>());
     let mut lines = vec![paint.tone(Tone::Strong, head)];
     for (block, figure) in blocks.iter().enumerate() {
-        lines.push(format!("{}{}", figure.title(), seeds(plays)));
+        lines.push(format!("{}{}", figure.title(), seeds_note(results)));
         for (row, actor) in guard_presets().iter().enumerate() {
             let cell = |((_, cells), width): (&(&str, Vec<String>), &usize)| {
                 let cell = cells.get(block * guard_presets().len() + row).map_or("", String::as_str);
@@ -41,10 +42,10 @@ pub(crate) fn draw(plays: &[Play], paint: Paint) -> String {
     lines.iter().map(|line| format!("{line}\n")).collect()
 }
 
-fn cell(figure: Figure, play: &Play, part: &Part) -> String {
-    let ranked = figure.ranked(&part.runs);
+fn format_cell(figure: Figure, result: &ScenarioResult, controller: &ControllerResult) -> String {
+    let ranked = figure.rank(&controller.figures);
     match (ranked.get(ranked.len() / 2), ranked.last()) {
-        _ if !figure.belongs_to(&play.scene) => "-".into(),
+        _ if !figure.applies_to(&result.scenario) => "-".into(),
         (Some(median), Some(worst)) => match (figure.number(median), figure.number(worst)) {
             // What is never reached in most runs is not reached in the worst.
             (median, _) if ranked.len() == 1 || median == "never" => median,
@@ -54,7 +55,7 @@ fn cell(figure: Figure, play: &Play, part: &Part) -> String {
     }
 }
 
-fn seeds(plays: &[Play]) -> String {
-    let runs = plays.first().and_then(|play| play.parts.first()).map_or(0, |part| part.runs.len());
+fn seeds_note(results: &[ScenarioResult]) -> String {
+    let runs = results.first().and_then(|play| play.controllers.first()).map_or(0, |part| part.figures.len());
     if runs > 1 { format!(": median (worst) of {runs} seeds") } else { String::new() }
 }

@@ -2,9 +2,12 @@
 
 use super::check;
 use crate::{
-    bench::{self, Outcome, Phase, Plan, Schedule, Target, Template, Twin, Version},
-    failure::Failure,
-    progress::Bar,
+    bench::{
+        self, BenchHttpVersion, BenchOutcome, BenchPlan, BenchTarget, ExpectedPolicy, LoadPhase,
+        RequestTemplate, Schedule,
+    },
+    error::CliError,
+    progress::ProgressBar,
     simulate::{load::parse_rate, time},
     terminal::{self, Paint},
 };
@@ -32,7 +35,7 @@ use tokio::runtime::Builder;
 /// had just begun.
 #[derive(Debug, clap::Args)]
 #[command(after_help = EXAMPLES)]
-pub(crate) struct Args {
+pub(crate) struct BenchArgs {
     /// Where to send it, as in http://127.0.0.1:8080/login
     #[arg(value_name = "URL", value_hint = ValueHint::Url)]
     url: String,
@@ -47,7 +50,7 @@ pub(crate) struct Args {
 
     /// So much for so long, as in 10s@100/s; several follow each other
     #[arg(long = "phase", value_name = "TIME@RATE", conflicts_with_all = ["rate", "duration"])]
-    phases: Vec<Phase>,
+    phases: Vec<LoadPhase>,
 
     /// How many keys take turns, in a header: key-0, key-1 and so on [default: no header]
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..=1_000_000))]
@@ -74,7 +77,7 @@ pub(crate) struct Args {
     method: Method,
 
     /// One of their headers, as in 'x-plan: gold'
-    #[arg(long = "header", value_name = "NAME: VALUE", value_parser = header)]
+    #[arg(long = "header", value_name = "NAME: VALUE", value_parser = parse_header)]
     headers: Vec<(HeaderName, HeaderValue)>,
 
     /// Their body: a text, or @FILE
@@ -115,19 +118,19 @@ Examples:
   tidegate bench http://127.0.0.1:8080/ --keys 100 --key-header x-api-key --policy policy.yaml --expect 0.5%
   tidegate bench https://localhost:8443/ --http2 --cacert authority.pem";
 
-pub(crate) fn run(args: &Args) -> Result<(), Failure> {
-    let plan = plan(args)?;
+pub(crate) fn run(args: &BenchArgs) -> Result<(), CliError> {
+    let plan = build_plan(args)?;
     let length = plan.schedule.length();
     let stop = Arc::new(AtomicBool::new(false));
-    let mut bar = Bar::new();
+    let mut bar = ProgressBar::new();
     let runtime = Builder::new_multi_thread().worker_threads(2).enable_all().build();
-    let runtime = runtime.map_err(|error| Failure::input(format!("no runtime: {error}")))?;
+    let runtime = runtime.map_err(|error| CliError::input(format!("no runtime: {error}")))?;
     let outcome = runtime.block_on(async {
-        let heard = stop.clone();
+        let signal_stop = stop.clone();
         tokio::spawn(async move {
             // What was sent until then is told.
             if tokio::signal::ctrl_c().await.is_ok() {
-                heard.store(true, Ordering::Relaxed);
+                signal_stop.store(true, Ordering::Relaxed);
             }
         });
         let show = |requests, since: Micros| {
@@ -138,22 +141,22 @@ pub(crate) fn run(args: &Args) -> Result<(), Failure> {
     bar.clear();
     let outcome = outcome?;
     match args.json {
-        true => terminal::print(&format!("{:#}\n", bench::json(&outcome, &args.url)))?,
-        false => terminal::print(&bench::text(&outcome, &args.url, Paint::of_stdout()))?,
+        true => terminal::print(&format!("{:#}\n", bench::render_json(&outcome, &args.url)))?,
+        false => terminal::print(&bench::render_text(&outcome, &args.url, Paint::for_stdout()))?,
     }
     if outcome.sent > 0 && outcome.statuses.is_empty() {
-        return Err(Failure::input(
+        return Err(CliError::input(
             "not one request was answered; see that it is there, and which HTTP it speaks",
         ));
     }
-    args.expect.map_or(Ok(()), |most| is_expected(&outcome, most))
+    args.expect.map_or(Ok(()), |most| check_expected(&outcome, most))
 }
 
-fn plan(args: &Args) -> Result<Plan, Failure> {
-    let version = if args.http2 { Version::Http2 } else { Version::Http1 };
-    let target = Target::read(&args.url, version, args.cacert.as_deref())?;
-    if !target.is_here() && !args.remote {
-        return Err(Failure::input(format!(
+fn build_plan(args: &BenchArgs) -> Result<BenchPlan, CliError> {
+    let version = if args.http2 { BenchHttpVersion::Http2 } else { BenchHttpVersion::Http1 };
+    let target = BenchTarget::parse(&args.url, version, args.cacert.as_deref())?;
+    if !target.is_loopback() && !args.remote {
+        return Err(CliError::input(format!(
             "{} is {}, which is not this machine; say --remote if whoever runs it expects a load",
             args.url,
             target.address.ip()
@@ -161,55 +164,56 @@ fn plan(args: &Args) -> Result<Plan, Failure> {
     }
     let phases = match args.phases.is_empty() {
         false => args.phases.clone(),
-        true => vec![Phase::new(args.duration, parse_rate(&args.rate)?).map_err(Failure::input)?],
+        true => vec![LoadPhase::new(args.duration, parse_rate(&args.rate)?).map_err(CliError::input)?],
     };
-    let twin = args.policy.as_deref().map(twin).transpose()?;
-    let of_policy = twin.iter().flat_map(|twin| twin.statuses().iter().copied());
-    let denied: BTreeSet<u16> = args.denied.iter().copied().chain([429]).chain(of_policy).collect();
+    let twin = args.policy.as_deref().map(expected_policy).transpose()?;
+    let policy_statuses = twin.iter().flat_map(|twin| twin.denial_statuses().iter().copied());
+    let denied: BTreeSet<u16> = args.denied.iter().copied().chain([429]).chain(policy_statuses).collect();
     let mut headers = HeaderMap::new();
     args.headers.iter().for_each(|(name, value)| _ = headers.append(name.clone(), value.clone()));
     let keys = args.keys.map(|count| (args.key_header.clone(), count));
-    let template = Template { method: args.method.clone(), headers, body: body(&args.body)?, keys };
-    Ok(Plan {
+    let template =
+        RequestTemplate { method: args.method.clone(), headers, body: read_body(&args.body)?, keys };
+    Ok(BenchPlan {
         target,
         template,
         schedule: Schedule::new(phases),
         connections: args.connections.into(),
-        patience: args.timeout.into(),
-        denied,
-        twin,
+        timeout: args.timeout.into(),
+        denied_statuses: denied,
+        expected: twin,
     })
 }
 
-fn twin(path: &Path) -> Result<Twin, Failure> {
-    let policy = check::read(path)?;
+fn expected_policy(path: &Path) -> Result<ExpectedPolicy, CliError> {
+    let policy = check::read_policy(path)?;
     // Names of files in it were read with it.
-    Twin::new(&policy, Path::new(""), Clock::system().now())
+    ExpectedPolicy::new(&policy, Path::new(""), Clock::system().now())
 }
 
-fn is_expected(outcome: &Outcome, most: Percent) -> Result<(), Failure> {
+fn check_expected(outcome: &BenchOutcome, max_difference: Percent) -> Result<(), CliError> {
     let difference = outcome.difference().unwrap_or(0);
-    let allowed = (outcome.sent as f64 * most.as_f64()) as u64;
+    let allowed = (outcome.sent as f64 * max_difference.as_f64()) as u64;
     match difference > allowed {
         false => Ok(()),
-        true => Err(Failure::Differs(format!(
-            "{difference} of {} requests were admitted or denied against the policy, more than {most} of them",
+        true => Err(CliError::Mismatch(format!(
+            "{difference} of {} requests were admitted or denied against the policy, more than {max_difference} of them",
             outcome.sent
         ))),
     }
 }
 
-fn body(text: &str) -> Result<Bytes, Failure> {
+fn read_body(text: &str) -> Result<Bytes, CliError> {
     match text.strip_prefix('@') {
         None => Ok(Bytes::from(text.to_owned())),
         Some(path) => match fs::read(path) {
             Ok(bytes) => Ok(bytes.into()),
-            Err(error) => Err(Failure::input(format!("--body: cannot read {path}: {error}"))),
+            Err(error) => Err(CliError::input(format!("--body: cannot read {path}: {error}"))),
         },
     }
 }
 
-fn header(text: &str) -> Result<(HeaderName, HeaderValue), String> {
+fn parse_header(text: &str) -> Result<(HeaderName, HeaderValue), String> {
     let wrong = || "a header is a name, a colon and a value; write 'x-plan: gold'".to_owned();
     let (name, value) = text.split_once(':').ok_or_else(wrong)?;
     let name = HeaderName::try_from(name.trim()).map_err(|_| wrong())?;

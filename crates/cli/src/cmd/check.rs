@@ -1,7 +1,7 @@
 //! `tidegate check`: is this policy what you meant?
 
 use crate::{
-    failure::Failure,
+    error::CliError,
     terminal::{self, Paint, Tone},
 };
 use serde_json::{Value, json};
@@ -18,7 +18,7 @@ use tidegate_policy::{Document, Policy, Problem, Problems, compile, lint};
 /// of stores. Each is reported with its place and its fix. Nothing is started, and no store is asked.
 #[derive(Debug, clap::Args)]
 #[command(after_help = EXAMPLES)]
-pub(crate) struct Args {
+pub(crate) struct CheckArgs {
     /// The policy, in YAML, TOML or JSON
     file: PathBuf,
 
@@ -39,43 +39,43 @@ Examples:
   tidegate check --strict policy.toml
   tidegate check --json policy.yaml | jq '.problems[] | [.line, .problem]'";
 
-pub(crate) fn run(args: &Args) -> Result<(), Failure> {
-    let checked = Checked::of(&args.file);
+pub(crate) fn run(args: &CheckArgs) -> Result<(), CliError> {
+    let checked = CheckResult::check_file(&args.file);
     if args.json {
         return run_json(args, &checked);
     }
-    let Checked { policy: Some(policy), advice, .. } = &checked else {
+    let CheckResult { policy: Some(policy), warnings: advice, .. } = &checked else {
         let problems = checked.problems.iter().map(ToString::to_string).collect::<Vec<_>>();
-        return Err(Failure::input(problems.join("\n\n")));
+        return Err(CliError::input(problems.join("\n\n")));
     };
-    let text = report(&args.file, policy, advice, Paint::of_stdout());
+    let text = report(&args.file, policy, advice, Paint::for_stdout());
     if args.strict && !advice.is_empty() {
-        return Err(Failure::Advice(text.trim_end().to_owned()));
+        return Err(CliError::Warnings(text.trim_end().to_owned()));
     }
     terminal::print(&text)
 }
 
 /// What there is to report of a policy file.
-struct Checked {
+struct CheckResult {
     /// What cannot be served.
     problems: Vec<Problem>,
     /// Likely mistakes, each with the name of its lint and its rule.
-    advice: Vec<(String, String, Problem)>,
+    warnings: Vec<(String, String, Problem)>,
     /// The policy, where it can be served.
     policy: Option<Policy>,
 }
 
-impl Checked {
-    fn of(path: &Path) -> Self {
+impl CheckResult {
+    fn check_file(path: &Path) -> Self {
         let document = match Document::from_file(path) {
             Ok(document) => document,
-            Err(problems) => return Self::refused(problems),
+            Err(problems) => return Self::from_problems(problems),
         };
         let (policy, rules) = (document.policy(), tidegate::rules());
         let connects = |url: &str| rules.check_address(url).map_err(|error| error.to_string());
         let Preflight { errors, warnings } = Preflight::of(policy, &connects).resolved(policy);
         if !errors.is_empty() {
-            return Self::refused(document.to_problems(errors));
+            return Self::from_problems(document.to_problems(errors));
         }
         let advice = lint(policy).into_iter().filter_map(|advice| {
             Some((advice.lint.to_string(), advice.rule.clone(), document.warning_problem(&advice)?))
@@ -83,35 +83,35 @@ impl Checked {
         let warnings = warnings.into_iter().flat_map(|warning| document.to_problems([warning]));
         let warnings = warnings.map(|warning| ("gateway".to_owned(), String::new(), warning));
         let advice = advice.chain(warnings).collect();
-        Self { problems: Vec::new(), advice, policy: Some(document.into_policy()) }
+        Self { problems: Vec::new(), warnings: advice, policy: Some(document.into_policy()) }
     }
 
-    fn refused(problems: Problems) -> Self {
-        Self { problems: problems.into_iter().collect(), advice: Vec::new(), policy: None }
+    fn from_problems(problems: Problems) -> Self {
+        Self { problems: problems.into_iter().collect(), warnings: Vec::new(), policy: None }
     }
 }
 
 /// The same for programs: all of it is on standard output, and the exit code says the rest.
-fn run_json(args: &Args, checked: &Checked) -> Result<(), Failure> {
+fn run_json(args: &CheckArgs, checked: &CheckResult) -> Result<(), CliError> {
     let file = args.file.display().to_string();
-    let Checked { problems, advice, policy } = checked;
-    let told = json!({
+    let CheckResult { problems, warnings: advice, policy } = checked;
+    let json_report = json!({
         "file": file,
         "usable": policy.is_some(),
         "rules": policy.as_ref().map(|policy| policy.rules.len()),
         "upstreams": policy.as_ref().map(|policy| policy.upstreams.len()),
-        "problems": problems.iter().map(problem).collect::<Vec<_>>(),
-        "advice": advice.iter().map(advised).collect::<Vec<_>>(),
+        "problems": problems.iter().map(problem_json).collect::<Vec<_>>(),
+        "advice": advice.iter().map(warning_json).collect::<Vec<_>>(),
     });
-    terminal::print(&format!("{told:#}\n"))?;
+    terminal::print(&format!("{json_report:#}\n"))?;
     match (policy, advice.len()) {
-        (None, _) => Err(Failure::input(format!("{file} cannot be used"))),
-        (Some(_), 1..) if args.strict => Err(Failure::Advice(format!("{file} holds likely mistakes"))),
+        (None, _) => Err(CliError::input(format!("{file} cannot be used"))),
+        (Some(_), 1..) if args.strict => Err(CliError::Warnings(format!("{file} holds likely mistakes"))),
         _ => Ok(()),
     }
 }
 
-fn problem(problem: &Problem) -> Value {
+fn problem_json(problem: &Problem) -> Value {
     json!({
         "file": problem.path().display().to_string(),
         "line": problem.line(),
@@ -121,7 +121,7 @@ fn problem(problem: &Problem) -> Value {
     })
 }
 
-fn advised((lint, rule, place): &(String, String, Problem)) -> Value {
+fn warning_json((lint, rule, place): &(String, String, Problem)) -> Value {
     json!({
         "lint": lint,
         "rule": rule,
@@ -134,31 +134,31 @@ fn advised((lint, rule, place): &(String, String, Problem)) -> Value {
 }
 
 /// A policy that can be put in force, apart from its stores and from what a gateway needs.
-pub(super) fn read(path: &Path) -> Result<Policy, Failure> {
-    let document = Document::from_file(path).map_err(|problems| Failure::input(problems.to_string()))?;
+pub(super) fn read_policy(path: &Path) -> Result<Policy, CliError> {
+    let document = Document::from_file(path).map_err(|problems| CliError::input(problems.to_string()))?;
     match compile::check(document.policy()) {
         Ok(()) => Ok(document.into_policy()),
-        Err(error) => Err(Failure::input(document.policy_problems(&error).to_string())),
+        Err(error) => Err(CliError::input(document.policy_problems(&error).to_string())),
     }
 }
 
-fn report(path: &Path, policy: &Policy, advice: &[(String, String, Problem)], paint: Paint) -> String {
+fn report(path: &Path, policy: &Policy, warnings: &[(String, String, Problem)], paint: Paint) -> String {
     let mut text = String::new();
-    for (_, _, advice) in advice {
+    for (_, _, advice) in warnings {
         // Writing to a string does not fail.
         let _ = writeln!(text, "{advice}\n");
     }
     let (rules, upstreams) = (policy.rules.len(), policy.upstreams.len());
-    let counted = format!("{}, {}", counted(rules, "rule"), counted(upstreams, "upstream"));
-    let verdict = match advice.len() {
+    let counted = format!("{}, {}", pluralize(rules, "rule"), pluralize(upstreams, "upstream"));
+    let verdict = match warnings.len() {
         0 => "nothing wrong".to_owned(),
-        count => format!("can be used; {} to look at", self::counted(count, "thing")),
+        count => format!("can be used; {} to look at", self::pluralize(count, "thing")),
     };
     let _ = writeln!(text, "{}: {counted}: {}", path.display(), paint.tone(Tone::Strong, verdict));
     text
 }
 
-fn counted(count: usize, noun: &str) -> String {
+fn pluralize(count: usize, noun: &str) -> String {
     match count {
         1 => format!("1 {noun}"),
         _ => format!("{count} {noun}s"),

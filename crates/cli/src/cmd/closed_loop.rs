@@ -1,8 +1,8 @@
 //! `tidegate simulate --closed-loop`: the arguments of its own and what to do with them.
 
 use crate::{
-    closed_loop::{self, MOST_SEEDS, chart, figure::Figure, json, svg, table, words},
-    failure::Failure,
+    closed_loop::{self, MAX_SEEDS, chart, describe, figure::Figure, json, svg, table},
+    error::CliError,
     terminal::{self, Paint},
 };
 use clap::builder::PossibleValuesParser;
@@ -12,7 +12,7 @@ use tidegate_simulation::Scenario;
 
 /// Which scenes, and with which random numbers.
 #[derive(Debug, clap::Args)]
-pub(super) struct ClosedLoop {
+pub(super) struct ClosedLoopArgs {
     /// Play overload instead: clients that retry, and a backend that slows down under load, with nothing, a fixed
     /// limit and each controller between them [without a scene: overload, which is all but healthy]
     ///
@@ -22,8 +22,8 @@ pub(super) struct ClosedLoop {
         long,
         value_name = "SCENE",
         num_args = 0..=1,
-        default_missing_value = OVERLOAD,
-        value_parser = PossibleValuesParser::new(names()),
+        default_missing_value = OVERLOAD_SCENARIOS,
+        value_parser = PossibleValuesParser::new(scenario_names()),
         conflicts_with_all = ["quotas", "load", "rate", "cost", "trace", "window", "wait", "hold"],
     )]
     closed_loop: Option<String>,
@@ -40,21 +40,21 @@ pub(super) struct ClosedLoop {
         conflicts_with = "svg",
         default_value = "1",
         hide_default_value = true,
-        value_parser = clap::value_parser!(u8).range(1..=i64::from(MOST_SEEDS))
+        value_parser = clap::value_parser!(u8).range(1..=i64::from(MAX_SEEDS))
     )]
     seeds: u8,
 }
 
 /// What `simulate` knows of how to show things.
-pub(super) struct Show<'a> {
+pub(super) struct OutputOptions<'a> {
     pub(super) width: usize,
     pub(super) svg: Option<&'a Path>,
-    pub(super) format: Format,
+    pub(super) format: ClosedLoopFormat,
 }
 
 /// For whom.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Format {
+pub(super) enum ClosedLoopFormat {
     /// A person.
     Chart,
     /// A program, in so many bins at most.
@@ -62,20 +62,20 @@ pub(super) enum Format {
 }
 
 /// Every scene where something happens.
-const OVERLOAD: &str = "overload";
+const OVERLOAD_SCENARIOS: &str = "overload";
 /// Every scene.
-const ALL: &str = "all";
+const ALL_SCENARIOS: &str = "all";
 /// The longest that scenes may be made, in seconds: their calls are kept in memory.
-const LONGEST: u64 = 20;
+const MAX_SECONDS: u64 = 20;
 
-impl ClosedLoop {
+impl ClosedLoopArgs {
     /// The scenes that are asked for; `None` if it is about quotas.
-    pub(super) fn scenes(&self, length: Option<Micros>) -> Result<Option<Vec<Scenario>>, Failure> {
-        let Some(asked) = self.closed_loop.as_deref() else { return Ok(None) };
+    pub(super) fn scenarios(&self, length: Option<Micros>) -> Result<Option<Vec<Scenario>>, CliError> {
+        let Some(selection) = self.closed_loop.as_deref() else { return Ok(None) };
         let seconds = length.map(whole_seconds).transpose()?;
-        let scenes = Scenario::all().into_iter().filter(|scene| match asked {
-            ALL => true,
-            OVERLOAD => scene.name != Scenario::healthy().name,
+        let scenes = Scenario::all().into_iter().filter(|scene| match selection {
+            ALL_SCENARIOS => true,
+            OVERLOAD_SCENARIOS => scene.name != Scenario::healthy().name,
             name => scene.name == name,
         });
         let scenes = scenes.map(|scene| {
@@ -86,47 +86,52 @@ impl ClosedLoop {
     }
 
     /// Plays the scenes and shows what came of them.
-    pub(super) fn run(&self, scenes: &[Scenario], show: &Show<'_>) -> Result<(), Failure> {
-        if show.svg.is_some() && scenes.len() > 1 {
-            return Err(Failure::input(
+    pub(super) fn run(&self, scenes: &[Scenario], options: &OutputOptions<'_>) -> Result<(), CliError> {
+        if options.svg.is_some() && scenes.len() > 1 {
+            return Err(CliError::input(
                 "a picture shows one scene\nname it, as in `--closed-loop surge-10 --svg picture.svg`",
             ));
         }
-        let plays = closed_loop::play(scenes, self.seeds)?;
-        if let (Some(path), Some(play)) = (show.svg, plays.first()) {
-            fs::write(path, svg::draw(play)).map_err(|error| Failure::write(path, &error))?;
+        let results = closed_loop::run_scenarios(scenes, self.seeds)?;
+        if let (Some(path), Some(play)) = (options.svg, results.first()) {
+            fs::write(path, svg::draw(play)).map_err(|error| CliError::cannot_write(path, &error))?;
         }
-        if let Format::Json(bins) = show.format {
-            return terminal::print(&json::write(&plays, bins));
+        if let ClosedLoopFormat::Json(bins) = options.format {
+            return terminal::print(&json::render_json(&results, bins));
         }
 
-        let paint = Paint::of_stdout();
+        let paint = Paint::for_stdout();
         let mut parts = Vec::new();
         if self.seeds == 1 {
-            parts.extend(plays.iter().map(|play| chart::draw(play, show.width, paint)));
+            parts.extend(results.iter().map(|play| chart::draw(play, options.width, paint)));
         }
-        if self.seeds > 1 || plays.len() > 1 {
-            parts.push(table::draw(&plays, paint));
+        if self.seeds > 1 || results.len() > 1 {
+            parts.push(table::draw(&results, paint));
         }
         if self.seeds == 1 {
             let figures = Figure::ALL.into_iter();
             let figures: Vec<_> =
-                figures.filter(|figure| scenes.iter().any(|scene| figure.belongs_to(scene))).collect();
-            parts.push(words::notes(&figures, show.width).iter().map(|line| format!("{line}\n")).collect());
+                figures.filter(|figure| scenes.iter().any(|scene| figure.applies_to(scene))).collect();
+            parts.push(
+                describe::figure_notes(&figures, options.width)
+                    .iter()
+                    .map(|line| format!("{line}\n"))
+                    .collect(),
+            );
         }
         terminal::print(&parts.join("\n"))
     }
 }
 
-fn names() -> Vec<&'static str> {
-    Scenario::all().iter().map(|scene| scene.name).chain([OVERLOAD, ALL]).collect()
+fn scenario_names() -> Vec<&'static str> {
+    Scenario::all().iter().map(|scene| scene.name).chain([OVERLOAD_SCENARIOS, ALL_SCENARIOS]).collect()
 }
 
-fn whole_seconds(length: Micros) -> Result<u64, Failure> {
+fn whole_seconds(length: Micros) -> Result<u64, CliError> {
     let seconds = length.get() / 1_000_000;
-    if length != Micros::from_secs(seconds) || !(1..=LONGEST).contains(&seconds) {
-        return Err(Failure::input(format!(
-            "--for: a closed loop cannot last {length}\ngive whole seconds from 1 to {LONGEST}, as in `--for 10s`"
+    if length != Micros::from_secs(seconds) || !(1..=MAX_SECONDS).contains(&seconds) {
+        return Err(CliError::input(format!(
+            "--for: a closed loop cannot last {length}\ngive whole seconds from 1 to {MAX_SECONDS}, as in `--for 10s`"
         )));
     }
     Ok(seconds)

@@ -1,20 +1,20 @@
 //! `tidegate completions`: what a shell completes.
 
-use crate::{failure::Failure, terminal};
+use crate::{error::CliError, terminal};
 use clap::{Command, ValueEnum};
 use clap_complete::{Shell, generate};
 
 /// Print what a shell needs to complete verbs, options and names of files.
 #[derive(Debug, clap::Args)]
 #[command(after_help = EXAMPLES)]
-pub(crate) struct Args {
+pub(crate) struct CompletionsArgs {
     /// Which shell
-    shell: Which,
+    shell: ShellName,
 }
 
 /// The shells that are known.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
-enum Which {
+enum ShellName {
     Bash,
     Elvish,
     Fish,
@@ -29,13 +29,13 @@ Examples:
   tidegate completions zsh > ~/.zfunc/_tidegate     # with `fpath+=~/.zfunc` before `compinit` in ~/.zshrc
   tidegate completions fish > ~/.config/fish/completions/tidegate.fish";
 
-pub(crate) fn run(args: &Args, mut program: Command) -> Result<(), Failure> {
+pub(crate) fn run(args: &CompletionsArgs, mut program: Command) -> Result<(), CliError> {
     let shell = match args.shell {
-        Which::Bash => Shell::Bash,
-        Which::Elvish => Shell::Elvish,
-        Which::Fish => Shell::Fish,
-        Which::PowerShell => Shell::PowerShell,
-        Which::Zsh => Shell::Zsh,
+        ShellName::Bash => Shell::Bash,
+        ShellName::Elvish => Shell::Elvish,
+        ShellName::Fish => Shell::Fish,
+        ShellName::PowerShell => Shell::PowerShell,
+        ShellName::Zsh => Shell::Zsh,
     };
     let mut script = Vec::new();
     generate(shell, &mut program, "tidegate", &mut script);

@@ -1,7 +1,7 @@
 //! `tidegate explain`: what would a policy do with this request?
 
 use super::check;
-use crate::{explain, failure::Failure, terminal};
+use crate::{error::CliError, explain, terminal};
 use http::{Method, Request, Uri, Version, header, request};
 use std::{net::IpAddr, path::PathBuf, str::FromStr};
 
@@ -10,12 +10,12 @@ use std::{net::IpAddr, path::PathBuf, str::FromStr};
 /// The answer is that of a gateway which has counted nothing yet and has banned nobody. No store is asked.
 #[derive(Debug, clap::Args)]
 #[command(after_help = EXAMPLES)]
-pub(crate) struct Args {
+pub(crate) struct ExplainArgs {
     /// The policy, in YAML, TOML or JSON
     file: PathBuf,
 
     /// The request, as in 'POST /login', 'GET example.com/search?q=a' or '/'
-    request: Line,
+    request: RequestLine,
 
     /// The address that it comes from
     #[arg(long, value_name = "ADDRESS", default_value = "192.0.2.1")]
@@ -27,7 +27,7 @@ pub(crate) struct Args {
 
     /// One of its headers, as in 'x-plan: gold'
     #[arg(long = "header", value_name = "NAME: VALUE")]
-    headers: Vec<Header>,
+    headers: Vec<HeaderArg>,
 
     /// Print it for programs
     #[arg(long)]
@@ -39,30 +39,30 @@ Examples:
   tidegate explain policy.yaml 'POST /login' --ip 203.0.113.7
   tidegate explain policy.yaml 'GET api.example.com/items?page=2' --header 'x-plan: gold'";
 
-pub(crate) fn run(args: &Args) -> Result<(), Failure> {
-    let policy = check::read(&args.file)?;
+pub(crate) fn run(args: &ExplainArgs) -> Result<(), CliError> {
+    let policy = check::read_policy(&args.file)?;
     let listener = args.listener.as_deref();
-    let request = args.request.head(&args.headers).map_err(Failure::input)?;
+    let request = args.request.to_parts(&args.headers).map_err(CliError::input)?;
     let explanation = tidegate_policy::explain_request(&policy, request, (args.ip, listener), "".as_ref())
-        .map_err(|error| Failure::input(error.to_string()))?;
+        .map_err(|error| CliError::input(error.to_string()))?;
     match args.json {
-        true => terminal::print(&format!("{:#}\n", explain::json(&explanation))),
+        true => terminal::print(&format!("{:#}\n", explain::explanation_json(&explanation))),
         false => terminal::print(&explanation.to_string()),
     }
 }
 
 /// The first line of a request, as people write it.
 #[derive(Clone, Debug)]
-struct Line {
+struct RequestLine {
     method: Method,
     /// Of a line without a scheme, where it is in front of the path.
     host: Option<String>,
     target: Uri,
 }
 
-impl Line {
+impl RequestLine {
     /// The head of a request with this line. Without a host it is one of HTTP/1.0, which may have none.
-    fn head(&self, headers: &[Header]) -> Result<request::Parts, String> {
+    fn to_parts(&self, headers: &[HeaderArg]) -> Result<request::Parts, String> {
         let mut request = Request::builder().method(&self.method).uri(&self.target);
         for (name, value) in self.host.iter().map(|host| ("host", host.as_str())).chain(
             headers
@@ -80,7 +80,7 @@ impl Line {
     }
 }
 
-impl FromStr for Line {
+impl FromStr for RequestLine {
     type Err = String;
 
     fn from_str(text: &str) -> Result<Self, String> {
@@ -100,12 +100,12 @@ impl FromStr for Line {
 }
 
 #[derive(Clone, Debug)]
-struct Header {
+struct HeaderArg {
     name: String,
     value: String,
 }
 
-impl FromStr for Header {
+impl FromStr for HeaderArg {
     type Err = String;
 
     fn from_str(text: &str) -> Result<Self, String> {

@@ -1,8 +1,8 @@
 //! `tidegate import`: a policy from what another program is configured with.
 
 use crate::{
-    failure::Failure,
-    terminal::{self, harmless},
+    error::CliError,
+    terminal::{self, sanitize},
 };
 use clap::{Subcommand, ValueHint};
 use serde_json::{Value, json};
@@ -20,19 +20,19 @@ use tidegate_policy::{DiskFiles, PolicyFormat};
 /// that protected something, nothing is written until each such directive is accepted with --accept-loss.
 #[derive(Debug, clap::Args)]
 #[command(after_help = EXAMPLES)]
-pub(crate) struct Args {
+pub(crate) struct ImportArgs {
     #[command(subcommand)]
-    from: From,
+    source: ImportSource,
 }
 
 #[derive(Debug, Subcommand)]
-enum From {
-    Nginx(Nginx),
+enum ImportSource {
+    Nginx(NginxArgs),
 }
 
 /// From nginx: limits, allow-lists, upstreams, and where requests come in.
 #[derive(Debug, clap::Args)]
-struct Nginx {
+struct NginxArgs {
     /// The configuration; what it includes is read, too
     #[arg(value_hint = ValueHint::FilePath)]
     file: PathBuf,
@@ -60,27 +60,27 @@ Examples:
   tidegate import nginx nginx.conf --accept-loss auth_basic --out policy.yaml
   tidegate check policy.yaml";
 
-pub(crate) fn run(args: &Args) -> Result<(), Failure> {
-    let From::Nginx(Nginx { file, out, force, accept_loss, json }) = &args.from;
-    let format = out.as_deref().map_or(Ok(PolicyFormat::Yaml), format)?;
+pub(crate) fn run(args: &ImportArgs) -> Result<(), CliError> {
+    let ImportSource::Nginx(NginxArgs { file, out, force, accept_loss, json }) = &args.source;
+    let format = out.as_deref().map_or(Ok(PolicyFormat::Yaml), output_format)?;
     let imported =
-        ImportedPolicy::nginx(file, &DiskFiles).map_err(|problems| Failure::input(problems.to_string()))?;
+        ImportedPolicy::nginx(file, &DiskFiles).map_err(|problems| CliError::input(problems.to_string()))?;
     let is_refused = |loss: &&Loss| !accept_loss.contains(&loss.directive);
     let refused: Vec<&Loss> = imported.losses_of(LossKind::Protection).filter(is_refused).collect();
     if !refused.is_empty() {
         if *json {
             terminal::print(&format!("{:#}\n", report(&imported, None)))?;
         }
-        return Err(Failure::input(refusal(&refused)));
+        return Err(CliError::input(refusal_text(&refused)));
     }
     let text = imported.print(format);
     if let Some(path) = out {
-        write(path, &text, *force)?;
+        write_policy(path, &text, *force)?;
     }
     if *json {
         return terminal::print(&format!("{:#}\n", report(&imported, Some(&text))));
     }
-    tell(&imported);
+    report_losses(&imported);
     match out {
         None => terminal::print(&text),
         Some(_) => Ok(()),
@@ -88,12 +88,12 @@ pub(crate) fn run(args: &Args) -> Result<(), Failure> {
 }
 
 /// Why nothing is written, each with its place, and how to accept it.
-fn refusal(losses: &[&Loss]) -> String {
-    let lines: Vec<String> = losses.iter().map(|loss| harmless(&loss.to_string())).collect();
+fn refusal_text(losses: &[&Loss]) -> String {
+    let lines: Vec<String> = losses.iter().map(|loss| sanitize(&loss.to_string())).collect();
     let mut names: Vec<&str> = losses.iter().map(|loss| loss.directive.as_str()).collect();
     names.sort_unstable();
     names.dedup();
-    let accepts: String = names.iter().map(|name| format!(" --accept-loss {}", harmless(name))).collect();
+    let accepts: String = names.iter().map(|name| format!(" --accept-loss {}", sanitize(name))).collect();
     let count = losses.len();
     let what = if count == 1 { "1 protection" } else { &format!("{count} protections") };
     format!(
@@ -103,7 +103,7 @@ fn refusal(losses: &[&Loss]) -> String {
 }
 
 /// A file that is there already is overwritten only by force.
-fn write(path: &Path, text: &str, force: bool) -> Result<(), Failure> {
+fn write_policy(path: &Path, text: &str, force: bool) -> Result<(), CliError> {
     let open = match force {
         true => OpenOptions::new().write(true).create(true).truncate(true).open(path),
         false => OpenOptions::new().write(true).create_new(true).open(path),
@@ -112,9 +112,9 @@ fn write(path: &Path, text: &str, force: bool) -> Result<(), Failure> {
         Err(error) if error.kind() == io::ErrorKind::AlreadyExists => {
             let problem =
                 format!("{} exists; write to another file, or add --force to overwrite it", path.display());
-            Err(Failure::input(problem))
+            Err(CliError::input(problem))
         }
-        written => written.map_err(|error| Failure::write(path, &error)),
+        written => written.map_err(|error| CliError::cannot_write(path, &error)),
     }
 }
 
@@ -135,15 +135,15 @@ fn report(imported: &ImportedPolicy, policy: Option<&str>) -> Value {
     json!({ "policy": policy, "losses": imported.losses.iter().map(loss).collect::<Vec<_>>() })
 }
 
-fn format(path: &Path) -> Result<PolicyFormat, Failure> {
+fn output_format(path: &Path) -> Result<PolicyFormat, CliError> {
     PolicyFormat::from_path(path).ok_or_else(|| {
         let problem = format!("{} is neither YAML nor TOML nor JSON", path.display());
-        Failure::input(format!("{problem}; give it a name that ends with .yaml, .toml or .json"))
+        CliError::input(format!("{problem}; give it a name that ends with .yaml, .toml or .json"))
     })
 }
 
 /// Reports what is lost, what protected first. A closed standard error is no reason to fail.
-fn tell(imported: &ImportedPolicy) {
+fn report_losses(imported: &ImportedPolicy) {
     let mut stderr = io::stderr().lock();
     let kinds = [
         (LossKind::Protection, "of protection lost, as accepted"),
@@ -152,7 +152,7 @@ fn tell(imported: &ImportedPolicy) {
     for (kind, what) in kinds {
         let count = imported.losses_of(kind).count();
         for loss in imported.losses_of(kind) {
-            let _ = writeln!(stderr, "{}", harmless(&loss.to_string()));
+            let _ = writeln!(stderr, "{}", sanitize(&loss.to_string()));
         }
         if count > 0 {
             let _ = writeln!(stderr, "{count} {what}");

@@ -1,6 +1,6 @@
 //! `tidegate man`: its pages of the manual.
 
-use crate::{failure::Failure, terminal};
+use crate::{error::CliError, terminal};
 use clap::{Command, ValueHint};
 use clap_mangen::Man;
 use std::{
@@ -11,7 +11,7 @@ use std::{
 /// Print the page of the manual, or write a page for each verb into a folder.
 #[derive(Debug, clap::Args)]
 #[command(after_help = EXAMPLES)]
-pub(crate) struct Args {
+pub(crate) struct ManArgs {
     /// A folder for all pages, which is made if it is not there
     #[arg(value_name = "DIR", value_hint = ValueHint::DirPath)]
     folder: Option<PathBuf>,
@@ -22,28 +22,31 @@ Examples:
   tidegate man | man -l -
   tidegate man ~/.local/share/man/man1 && man tidegate-replay";
 
-pub(crate) fn run(args: &Args, program: Command) -> Result<(), Failure> {
+pub(crate) fn run(args: &ManArgs, program: Command) -> Result<(), CliError> {
     let mut program = program.disable_help_subcommand(true);
     program.build();
     match &args.folder {
-        None => terminal::print(&page(&program).1),
+        None => terminal::print(&render_page(&program).1),
         Some(folder) => {
-            fs::create_dir_all(folder).map_err(|error| Failure::write(folder, &error))?;
-            write(&program, folder)
+            fs::create_dir_all(folder).map_err(|error| CliError::cannot_write(folder, &error))?;
+            write_pages(&program, folder)
         }
     }
 }
 
 /// Writes the page of a command, and those of its verbs.
-fn write(command: &Command, folder: &Path) -> Result<(), Failure> {
-    let (name, text) = page(command);
+fn write_pages(command: &Command, folder: &Path) -> Result<(), CliError> {
+    let (name, text) = render_page(command);
     let path = folder.join(name);
-    fs::write(&path, text).map_err(|error| Failure::write(&path, &error))?;
-    command.get_subcommands().filter(|verb| !verb.is_hide_set()).try_for_each(|verb| write(verb, folder))
+    fs::write(&path, text).map_err(|error| CliError::cannot_write(&path, &error))?;
+    command
+        .get_subcommands()
+        .filter(|verb| !verb.is_hide_set())
+        .try_for_each(|verb| write_pages(verb, folder))
 }
 
 /// The page of one command: its file, and its text.
-fn page(command: &Command) -> (String, String) {
+fn render_page(command: &Command) -> (String, String) {
     let page = Man::new(command.clone());
     let mut text = Vec::new();
     // Writing to memory does not fail.

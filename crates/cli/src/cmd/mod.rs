@@ -19,7 +19,7 @@ mod top;
 mod verify;
 mod why;
 
-use crate::{failure::Failure, terminal};
+use crate::{error::CliError, terminal};
 use clap::{CommandFactory as _, Parser, Subcommand};
 
 #[derive(Debug, Parser)]
@@ -31,55 +31,55 @@ use clap::{CommandFactory as _, Parser, Subcommand};
 )]
 struct Cli {
     #[command(subcommand)]
-    verb: Verb,
+    command: CliCommand,
 }
 
 #[derive(Debug, Subcommand)]
-enum Verb {
-    Bench(bench::Args),
-    Changes(changes::Args),
-    Check(check::Args),
-    Completions(completions::Args),
-    Explain(explain::Args),
-    Import(import::Args),
-    Man(man::Args),
-    Mode(mode::Args),
-    Replay(replay::Args),
-    Rollback(rollback::Args),
-    Serve(serve::Args),
-    Shadow(shadow::Args),
-    Simulate(simulate::Args),
-    Suggest(suggest::Args),
-    Top(top::Args),
-    Verify(verify::Args),
-    Why(why::Args),
+enum CliCommand {
+    Bench(bench::BenchArgs),
+    Changes(changes::ChangesArgs),
+    Check(check::CheckArgs),
+    Completions(completions::CompletionsArgs),
+    Explain(explain::ExplainArgs),
+    Import(import::ImportArgs),
+    Man(man::ManArgs),
+    Mode(mode::ModeArgs),
+    Replay(replay::ReplayArgs),
+    Rollback(rollback::RollbackArgs),
+    Serve(serve::ServeArgs),
+    Shadow(shadow::ShadowArgs),
+    Simulate(simulate::SimulateArgs),
+    Suggest(suggest::SuggestArgs),
+    Top(top::TopArgs),
+    Verify(verify::VerifyArgs),
+    Why(why::WhyArgs),
 }
 
 /// Reads the arguments and does what they say.
-pub(crate) fn run() -> Result<(), Failure> {
+pub(crate) fn run() -> Result<(), CliError> {
     match Cli::try_parse() {
-        Ok(Cli { verb: Verb::Bench(args) }) => bench::run(&args),
-        Ok(Cli { verb: Verb::Changes(args) }) => changes::run(&args),
-        Ok(Cli { verb: Verb::Check(args) }) => check::run(&args),
-        Ok(Cli { verb: Verb::Completions(args) }) => completions::run(&args, Cli::command()),
-        Ok(Cli { verb: Verb::Explain(args) }) => explain::run(&args),
-        Ok(Cli { verb: Verb::Import(args) }) => import::run(&args),
-        Ok(Cli { verb: Verb::Man(args) }) => man::run(&args, Cli::command()),
-        Ok(Cli { verb: Verb::Mode(args) }) => mode::run(&args),
-        Ok(Cli { verb: Verb::Replay(args) }) => replay::run(&args),
-        Ok(Cli { verb: Verb::Rollback(args) }) => rollback::run(&args),
-        Ok(Cli { verb: Verb::Serve(args) }) => serve::run(&args),
-        Ok(Cli { verb: Verb::Shadow(args) }) => shadow::run(&args),
-        Ok(Cli { verb: Verb::Simulate(args) }) => simulate::run(&args),
-        Ok(Cli { verb: Verb::Suggest(args) }) => suggest::run(&args),
-        Ok(Cli { verb: Verb::Top(args) }) => top::run(&args),
-        Ok(Cli { verb: Verb::Verify(args) }) => verify::run(&args),
-        Ok(Cli { verb: Verb::Why(args) }) => why::run(&args),
+        Ok(Cli { command: CliCommand::Bench(args) }) => bench::run(&args),
+        Ok(Cli { command: CliCommand::Changes(args) }) => changes::run(&args),
+        Ok(Cli { command: CliCommand::Check(args) }) => check::run(&args),
+        Ok(Cli { command: CliCommand::Completions(args) }) => completions::run(&args, Cli::command()),
+        Ok(Cli { command: CliCommand::Explain(args) }) => explain::run(&args),
+        Ok(Cli { command: CliCommand::Import(args) }) => import::run(&args),
+        Ok(Cli { command: CliCommand::Man(args) }) => man::run(&args, Cli::command()),
+        Ok(Cli { command: CliCommand::Mode(args) }) => mode::run(&args),
+        Ok(Cli { command: CliCommand::Replay(args) }) => replay::run(&args),
+        Ok(Cli { command: CliCommand::Rollback(args) }) => rollback::run(&args),
+        Ok(Cli { command: CliCommand::Serve(args) }) => serve::run(&args),
+        Ok(Cli { command: CliCommand::Shadow(args) }) => shadow::run(&args),
+        Ok(Cli { command: CliCommand::Simulate(args) }) => simulate::run(&args),
+        Ok(Cli { command: CliCommand::Suggest(args) }) => suggest::run(&args),
+        Ok(Cli { command: CliCommand::Top(args) }) => top::run(&args),
+        Ok(Cli { command: CliCommand::Verify(args) }) => verify::run(&args),
+        Ok(Cli { command: CliCommand::Why(args) }) => why::run(&args),
         Err(error) if error.use_stderr() => {
             // Clap starts with the same word as `main`.
             let text = error.to_string();
             let text = text.strip_prefix("error: ").unwrap_or(&text);
-            Err(Failure::input(text.trim_end()))
+            Err(CliError::input(text.trim_end()))
         }
         Err(help) => terminal::print(&help.to_string()),
     }

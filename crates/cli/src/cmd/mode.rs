@@ -1,8 +1,8 @@
 //! `tidegate mode`: puts a rule in force, in shadow, or off.
 
 use crate::{
-    failure::Failure,
-    promotion::{Place, WhereArgs, confirm, step},
+    error::CliError,
+    promotion::{PolicyTarget, PolicyTargetArgs, confirm, describe_change},
     terminal::{self, Paint, Tone},
 };
 use clap::builder::{PossibleValuesParser, TypedValueParser};
@@ -15,12 +15,12 @@ use tidegate_rule::Mode;
 /// back.
 #[derive(Debug, clap::Args)]
 #[command(after_help = EXAMPLES)]
-pub(crate) struct Args {
+pub(crate) struct ModeArgs {
     /// The name of the rule
     rule: String,
 
     /// In shadow it counts and denies nobody
-    #[arg(value_name = "MODE", value_parser = modes())]
+    #[arg(value_name = "MODE", value_parser = mode_parser())]
     mode: Mode,
 
     /// Enforce it for so many of a hundred keys, always the same ones; for the others it is in shadow
@@ -32,7 +32,7 @@ pub(crate) struct Args {
     yes: bool,
 
     #[command(flatten)]
-    place: WhereArgs,
+    target: PolicyTargetArgs,
 
     /// Print what came of it as JSON
     #[arg(long)]
@@ -45,24 +45,24 @@ Examples:
   tidegate mode login enforce --admin http://127.0.0.1:9091
   tidegate mode login shadow --yes --policy policy.yaml";
 
-fn modes() -> impl TypedValueParser<Value = Mode> {
+fn mode_parser() -> impl TypedValueParser<Value = Mode> {
     PossibleValuesParser::new(Mode::ALL.map(Mode::name)).try_map(|mode| mode.parse::<Mode>())
 }
 
-pub(crate) fn run(args: &Args) -> Result<(), Failure> {
+pub(crate) fn run(args: &ModeArgs) -> Result<(), CliError> {
     let to =
-        RuleEnforcement::new(args.mode, args.percent).map_err(|error| Failure::input(error.to_string()))?;
-    let place = Place::of(&args.place)?;
-    if let Some(from) = place.mode_of(&args.rule)?.filter(|from| to.is_weaker_than(from) && !args.yes) {
+        RuleEnforcement::new(args.mode, args.percent).map_err(|error| CliError::input(error.to_string()))?;
+    let target = PolicyTarget::from_args(&args.target)?;
+    if let Some(from) = target.mode_of(&args.rule)?.filter(|from| to.is_weaker_than(from) && !args.yes) {
         confirm(&format!("rule `{}` would be enforced for fewer keys ({from} → {to})", args.rule))?;
     }
-    let told = place.set_mode(&args.rule, &to)?;
+    let response = target.set_mode(&args.rule, &to)?;
     if args.json {
-        return terminal::print(&format!("{told:#}\n"));
+        return terminal::print(&format!("{response:#}\n"));
     }
-    let name = Paint::of_stdout().tone(Tone::Strong, &args.rule);
-    let text = match told["changed"] == true {
-        true => format!("{name}: {}\n{}\n", step(&told["change"]), place.effect()),
+    let name = Paint::for_stdout().tone(Tone::Strong, &args.rule);
+    let text = match response["changed"] == true {
+        true => format!("{name}: {}\n{}\n", describe_change(&response["change"]), target.effect_note()),
         false => format!("{name}: it is in that mode already; nothing was changed\n"),
     };
     terminal::print(&text)

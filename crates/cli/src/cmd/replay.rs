@@ -2,9 +2,9 @@
 
 use super::check;
 use crate::{
-    failure::Failure,
-    progress::Bar,
-    terminal::{self, harmless},
+    error::CliError,
+    progress::ProgressBar,
+    terminal::{self, sanitize},
 };
 use clap::ValueHint;
 use std::{
@@ -24,7 +24,7 @@ use tidegate_replay::{
 /// asked, and memory does not grow with the log.
 #[derive(Debug, clap::Args)]
 #[command(after_help = EXAMPLES)]
-pub(crate) struct Args {
+pub(crate) struct ReplayArgs {
     /// Logs, put together by time; - is standard input
     #[arg(required = true, value_name = "LOG", value_hint = ValueHint::FilePath)]
     logs: Vec<String>,
@@ -38,7 +38,7 @@ pub(crate) struct Args {
     against: Option<PathBuf>,
 
     #[command(flatten)]
-    lines: Lines,
+    log_format: LogFormatArgs,
 
     /// Also write the report as one page with charts
     #[arg(long, value_name = "FILE", value_hint = ValueHint::FilePath)]
@@ -51,13 +51,13 @@ pub(crate) struct Args {
 
 /// How lines of a log look.
 #[derive(Debug, clap::Args)]
-pub(super) struct Lines {
+pub(super) struct LogFormatArgs {
     /// How lines look: combined, main, common, vhost, envoy, json, or as nginx, Apache or Envoy write it down [default: found out]
     #[arg(long, value_name = "FORMAT")]
     format: Option<String>,
 
     /// Which member of a line of JSON is what, as in ip=client.address or 'header x-api-key=api_key'
-    #[arg(long = "field", value_name = "NAME=MEMBER", value_parser = field)]
+    #[arg(long = "field", value_name = "NAME=MEMBER", value_parser = parse_field)]
     fields: Vec<(String, String)>,
 }
 
@@ -70,72 +70,74 @@ Examples:
   tidegate replay --policy policy.yaml app.json --field ip=client.address --field 'header x-api-key=key'
   zstdcat access.log.zst | tidegate replay --policy policy.yaml - --json";
 
-pub(crate) fn run(args: &Args) -> Result<(), Failure> {
-    let policy = check::read(&args.policy)?;
-    let against = args.against.as_deref().map(check::read).transpose()?;
+pub(crate) fn run(args: &ReplayArgs) -> Result<(), CliError> {
+    let policy = check::read_policy(&args.policy)?;
+    let against = args.against.as_deref().map(check::read_policy).transpose()?;
     if let Some(path) = &args.html {
         let policies = [Some(&args.policy), args.against.as_ref()].into_iter().flatten();
-        keep_apart(path, args.logs.iter().map(Path::new).chain(policies.map(PathBuf::as_path)))?;
+        reject_overwrite(path, args.logs.iter().map(Path::new).chain(policies.map(PathBuf::as_path)))?;
     }
-    named_once(&args.logs)?;
+    reject_repeated_stdin(&args.logs)?;
     let inputs = args.logs.iter().map(|log| LogInput::from_path(log)).collect();
     let user = Replay::user_header(&policy).or_else(|| Replay::user_header(against.as_ref()?));
-    let log = RequestLog::open(inputs, args.lines.formats()?, user)
-        .map_err(|error| Failure::input(error.to_string()))?;
-    let mut bar = Bar::new();
+    let log = RequestLog::open(inputs, args.log_format.formats()?, user)
+        .map_err(|error| CliError::input(error.to_string()))?;
+    let mut bar = ProgressBar::new();
     let base = |_: &Path| Path::new("");
     let other = against.as_ref().zip(args.against.as_deref()).map(|(policy, path)| (policy, base(path)));
     let outcome = replay_log(log, (&policy, base(&args.policy)), other, |progress| bar.show(progress));
     bar.clear();
-    let play = outcome.map_err(|failure| Failure::input(failure.to_string()))?;
-    let (name, other) = (name(&args.policy), args.against.as_deref().map(self::name));
-    let report = ReplayReport { result: &play, policy: &name, baseline: other.as_deref() };
+    let result = outcome.map_err(|failure| CliError::input(failure.to_string()))?;
+    let (name, other) = (display_path(&args.policy), args.against.as_deref().map(self::display_path));
+    let report = ReplayReport { result: &result, policy: &name, baseline: other.as_deref() };
     match args.json {
         true => terminal::print(&format!("{:#}\n", report::to_json(&report)))?,
-        false => terminal::print(&harmless(&report::to_text(&report)))?,
+        false => terminal::print(&sanitize(&report::to_text(&report)))?,
     }
     match &args.html {
-        Some(path) => fs::write(path, report::to_html(&report)).map_err(|error| Failure::write(path, &error)),
+        Some(path) => {
+            fs::write(path, report::to_html(&report)).map_err(|error| CliError::cannot_write(path, &error))
+        }
         None => Ok(()),
     }
 }
 
 /// What is read is not to be written over.
-pub(super) fn keep_apart<'a>(
-    written: &Path,
-    mut read: impl Iterator<Item = &'a Path>,
-) -> Result<(), Failure> {
+pub(super) fn reject_overwrite<'a>(
+    output: &Path,
+    mut inputs: impl Iterator<Item = &'a Path>,
+) -> Result<(), CliError> {
     // What is not there yet is none of them.
-    let Ok(place) = fs::canonicalize(written) else { return Ok(()) };
-    match read.any(|path| fs::canonicalize(path).is_ok_and(|path| path == place)) {
+    let Ok(place) = fs::canonicalize(output) else { return Ok(()) };
+    match inputs.any(|path| fs::canonicalize(path).is_ok_and(|path| path == place)) {
         true => {
-            let problem = format!("{} would be written over, and is read here", written.display());
-            Err(Failure::input(format!("{problem}; give another name")))
+            let problem = format!("{} would be written over, and is read here", output.display());
+            Err(CliError::input(format!("{problem}; give another name")))
         }
         false => Ok(()),
     }
 }
 
 /// Standard input can be read only once.
-pub(super) fn named_once(logs: &[String]) -> Result<(), Failure> {
+pub(super) fn reject_repeated_stdin(logs: &[String]) -> Result<(), CliError> {
     match logs.iter().filter(|log| *log == "-").count() {
         0 | 1 => Ok(()),
-        _ => Err(Failure::input("standard input is named twice, and can be read once; leave one - out")),
+        _ => Err(CliError::input("standard input is named twice, and can be read once; leave one - out")),
     }
 }
 
-impl Lines {
+impl LogFormatArgs {
     /// The formats that lines are tried by.
-    pub(super) fn formats(&self) -> Result<LineFormats, Failure> {
+    pub(super) fn formats(&self) -> Result<LineFormats, CliError> {
         let formats = match &self.format {
             Some(format) => LineFormats::single(format, &self.fields),
             None => LineFormats::builtin(&self.fields),
         };
-        formats.map_err(|error| Failure::input(error.to_string()))
+        formats.map_err(|error| CliError::input(error.to_string()))
     }
 }
 
-fn field(text: &str) -> Result<(String, String), String> {
+fn parse_field(text: &str) -> Result<(String, String), String> {
     match text.split_once('=') {
         Some((name, member)) if !name.trim().is_empty() && !member.trim().is_empty() => {
             Ok((name.trim().to_owned(), member.trim().to_owned()))
@@ -144,6 +146,6 @@ fn field(text: &str) -> Result<(String, String), String> {
     }
 }
 
-fn name(path: &Path) -> String {
+fn display_path(path: &Path) -> String {
     path.display().to_string()
 }

@@ -1,8 +1,8 @@
 //! `tidegate rollback`: takes the last change of a mode back.
 
 use crate::{
-    failure::Failure,
-    promotion::{Place, WhereArgs, confirm, step},
+    error::CliError,
+    promotion::{PolicyTarget, PolicyTargetArgs, confirm, describe_change},
     terminal::{self, Paint, Tone},
 };
 use serde_json::Value;
@@ -14,7 +14,7 @@ use tidegate_policy::model::RuleEnforcement;
 /// goes back change by change. The rollback is a change of its own, and noted as one.
 #[derive(Debug, clap::Args)]
 #[command(after_help = EXAMPLES)]
-pub(crate) struct Args {
+pub(crate) struct RollbackArgs {
     /// Only if this is the last change
     #[arg(long, value_name = "NUMBER")]
     id: Option<u64>,
@@ -24,7 +24,7 @@ pub(crate) struct Args {
     yes: bool,
 
     #[command(flatten)]
-    place: WhereArgs,
+    target: PolicyTargetArgs,
 
     /// Print what came of it as JSON
     #[arg(long)]
@@ -37,12 +37,12 @@ Examples:
   tidegate rollback --yes --id 3 --admin http://127.0.0.1:9091
   tidegate rollback --policy policy.yaml";
 
-pub(crate) fn run(args: &Args) -> Result<(), Failure> {
-    let place = Place::of(&args.place)?;
+pub(crate) fn run(args: &RollbackArgs) -> Result<(), CliError> {
+    let target = PolicyTarget::from_args(&args.target)?;
     if !args.yes {
-        let told = place.changes()?;
-        let is_last = |change: &&Value| change["id"] == told["last"];
-        let last = told["changes"].as_array().and_then(|changes| changes.iter().find(is_last));
+        let history = target.changes()?;
+        let is_last = |change: &&Value| change["id"] == history["last"];
+        let last = history["changes"].as_array().and_then(|changes| changes.iter().find(is_last));
         let mode = |said: &Value| {
             let mode = said["mode"].as_str()?.parse().ok()?;
             RuleEnforcement::new(mode, said["percent"].as_f64()).ok()
@@ -54,12 +54,12 @@ pub(crate) fn run(args: &Args) -> Result<(), Failure> {
             confirm(&format!("rule `{rule}` would be enforced for fewer keys ({from} → {to})"))?;
         }
     }
-    let told = place.roll_back(args.id)?;
+    let response = target.roll_back(args.id)?;
     if args.json {
-        return terminal::print(&format!("{told:#}\n"));
+        return terminal::print(&format!("{response:#}\n"));
     }
-    let change = &told["change"];
-    let rule = Paint::of_stdout().tone(Tone::Strong, change["rule"].as_str().unwrap_or("?"));
-    let text = format!("{rule}: {}, change {} is taken back\n", step(change), change["undoes"]);
-    terminal::print(&format!("{text}{}\n", place.effect()))
+    let change = &response["change"];
+    let rule = Paint::for_stdout().tone(Tone::Strong, change["rule"].as_str().unwrap_or("?"));
+    let text = format!("{rule}: {}, change {} is taken back\n", describe_change(change), change["undoes"]);
+    terminal::print(&format!("{text}{}\n", target.effect_note()))
 }

@@ -1,9 +1,9 @@
 //! `tidegate serve`: puts a policy in front of servers.
 
 use crate::{
-    failure::Failure,
+    error::CliError,
     serve::{
-        example::Example,
+        example::ExampleGateway,
         report,
         service::{self, ServiceArgs},
     },
@@ -16,7 +16,7 @@ use std::{
 };
 use tidegate_gateway::{Gateway, GatewayError, Handle, PolicySource};
 use tidegate_policy::model;
-use tidegate_service::descriptors::{Environment, LogFormat};
+use tidegate_service::descriptors::{Environment, ServiceLogFormat};
 use tokio::{
     runtime::Builder,
     signal::unix::{Signal, SignalKind, signal},
@@ -35,7 +35,7 @@ use tracing_subscriber::{
 /// loopback.
 #[derive(Debug, clap::Args)]
 #[command(after_help = EXAMPLES)]
-pub(crate) struct Args {
+pub(crate) struct ServeArgs {
     /// The policy, in YAML, TOML or JSON
     file: Option<PathBuf>,
 
@@ -59,24 +59,24 @@ Examples:
   tidegate serve policy.yaml
   tidegate serve --envoy-config limits/";
 
-pub(crate) fn run(args: &Args) -> Result<(), Failure> {
+pub(crate) fn run(args: &ServeArgs) -> Result<(), CliError> {
     let service = args.service.environment()?;
-    log(service.as_ref());
+    init_log(service.as_ref());
     let mut runtime = Builder::new_multi_thread();
     if service.is_none() {
         // Workers have threads of their own. Two more: what a store answers does not wait while a policy is read.
         runtime.worker_threads(1);
     }
     let runtime = runtime.enable_all().build();
-    let runtime = runtime.map_err(|error| Failure::input(format!("no runtime: {error}")))?;
+    let runtime = runtime.map_err(|error| CliError::input(format!("no runtime: {error}")))?;
     match service {
-        Some(environment) => runtime.block_on(decide(&environment, args)),
-        None => runtime.block_on(serve(args)),
+        Some(environment) => runtime.block_on(serve_descriptors(&environment, args)),
+        None => runtime.block_on(serve_gateway(args)),
     }
 }
 
 /// Writes the log to standard error: what is worth knowing, unless a decision service is told otherwise.
-fn log(service: Option<&Environment>) {
+fn init_log(service: Option<&Environment>) {
     let level = service.and_then(|said| said.log_level.parse().ok()).unwrap_or(LevelFilter::INFO);
     // What libraries tell of themselves is for their authors.
     let filter = Targets::new().with_default(level.min(LevelFilter::WARN)).with_target("tidegate", level);
@@ -84,86 +84,88 @@ fn log(service: Option<&Environment>) {
         tracing_subscriber::fmt::layer().with_writer(std::io::stderr).with_target(false).with_ansi(false);
     let registry = tracing_subscriber::registry();
     match service.map(|said| said.log_format) {
-        Some(LogFormat::Json) => registry.with(lines.json().flatten_event(true).with_filter(filter)).init(),
-        Some(LogFormat::Text) | None => registry.with(lines.with_filter(filter)).init(),
+        Some(ServiceLogFormat::Json) => {
+            registry.with(lines.json().flatten_event(true).with_filter(filter)).init()
+        }
+        Some(ServiceLogFormat::Text) | None => registry.with(lines.with_filter(filter)).init(),
     }
 }
 
 /// Serves limits by descriptors.
-async fn decide(environment: &Environment, args: &Args) -> Result<(), Failure> {
-    let Signals { end, .. } = Signals::new()?;
-    let host = service::open(environment)?;
+async fn serve_descriptors(environment: &Environment, args: &ServeArgs) -> Result<(), CliError> {
+    let Signals { shutdown: end, .. } = Signals::new()?;
+    let host = service::open_server(environment)?;
     let addresses = host.addresses();
     terminal::print(&match args.json {
-        true => report::json(&addresses),
-        false => report::lines(&addresses, Paint::of_stdout()),
+        true => report::address_json(&addresses),
+        false => report::address_lines(&addresses, Paint::for_stdout()),
     })?;
-    let ended = async {
-        end.first().await;
+    let shutdown = async {
+        end.wait().await;
         tracing::info!("ends when requests in flight have ended");
     };
-    host.run(ended).await.map_err(|error| Failure::input(error.to_string()))
+    host.run(shutdown).await.map_err(|error| CliError::input(error.to_string()))
 }
 
-async fn serve(args: &Args) -> Result<(), Failure> {
+async fn serve_gateway(args: &ServeArgs) -> Result<(), CliError> {
     let signals = Signals::new()?;
     let (source, example) = match &args.file {
         Some(file) => (PolicySource::file(file), None),
         None => {
-            let example = Example::start().map_err(|error| failed(&error.into()))?;
+            let example = ExampleGateway::start().map_err(|error| to_cli_error(&error.into()))?;
             (PolicySource::given(example.policy()), Some(example))
         }
     };
-    let mut gateway = Gateway::open(source, tidegate::rules()).map_err(|error| failed(&error))?;
+    let mut gateway = Gateway::open(source, tidegate::rules()).map_err(|error| to_cli_error(&error))?;
     if let Some(workers) = args.workers {
         gateway = gateway.workers(workers);
     }
-    let paint = Paint::of_stdout();
+    let paint = Paint::for_stdout();
     let addresses = report::addresses(&gateway);
-    let told = match &example {
-        _ if args.json => report::json(&addresses),
+    let report_text = match &example {
+        _ if args.json => report::address_json(&addresses),
         Some(example) => example.report(&gateway, paint),
-        None => report::lines(&addresses, paint),
+        None => report::address_lines(&addresses, paint),
     };
     let log = &gateway.policy().log;
-    let is_log = !args.json && log.format != model::AccessLogFormat::None && log.file.is_none();
-    let Signals { hangup, end } = signals;
-    tokio::spawn(reload_on(hangup, gateway.handle()));
+    let is_stdout_log = !args.json && log.format != model::AccessLogFormat::None && log.file.is_none();
+    let Signals { hangup, shutdown: end } = signals;
+    tokio::spawn(reload_on_hangup(hangup, gateway.handle()));
     let mut printed = Ok(());
-    let ended = async {
+    let shutdown = async {
         // Nobody waits for an end before it serves; and where it does not come to that, nothing was begun.
-        printed = match is_log {
+        printed = match is_stdout_log {
             // Standard output is the access log, and nothing but that.
-            true => write!(io::stderr(), "{told}").map_err(|error| Failure::input(error.to_string())),
-            false => terminal::print(&told),
+            true => write!(io::stderr(), "{report_text}").map_err(|error| CliError::input(error.to_string())),
+            false => terminal::print(&report_text),
         };
         if printed.is_ok() {
-            end.first().await;
+            end.wait().await;
             tracing::info!("ends when requests in flight have ended");
         }
     };
-    gateway.run(ended).await.map_err(|error| failed(&error))?;
+    gateway.run(shutdown).await.map_err(|error| to_cli_error(&error))?;
     printed
 }
 
 /// What the system may tell this process.
 struct Signals {
     hangup: Signal,
-    end: End,
+    shutdown: ShutdownSignals,
 }
 
 /// The two ways to ask for an end.
-struct End {
+struct ShutdownSignals {
     interrupt: Signal,
     terminate: Signal,
 }
 
 impl Signals {
-    fn new() -> Result<Self, Failure> {
-        let listen = |kind| signal(kind).map_err(|error| Failure::input(format!("no signals: {error}")));
+    fn new() -> Result<Self, CliError> {
+        let listen = |kind| signal(kind).map_err(|error| CliError::input(format!("no signals: {error}")));
         Ok(Self {
             hangup: listen(SignalKind::hangup())?,
-            end: End {
+            shutdown: ShutdownSignals {
                 interrupt: listen(SignalKind::interrupt())?,
                 terminate: listen(SignalKind::terminate())?,
             },
@@ -171,17 +173,17 @@ impl Signals {
     }
 }
 
-impl End {
+impl ShutdownSignals {
     /// Waits for the first; the second ends the process there and then.
-    async fn first(mut self) {
-        self.next().await;
+    async fn wait(mut self) {
+        self.recv().await;
         tokio::spawn(async move {
-            self.next().await;
+            self.recv().await;
             std::process::exit(130);
         });
     }
 
-    async fn next(&mut self) {
+    async fn recv(&mut self) {
         tokio::select! {
             _ = self.interrupt.recv() => {}
             _ = self.terminate.recv() => {}
@@ -189,13 +191,13 @@ impl End {
     }
 }
 
-async fn reload_on(mut hangup: Signal, gateway: Handle) {
+async fn reload_on_hangup(mut hangup: Signal, gateway: Handle) {
     while hangup.recv().await.is_some() {
         // The gateway tells how it went.
         let _ = gateway.reload().await;
     }
 }
 
-fn failed(error: &GatewayError) -> Failure {
-    Failure::input(error.to_string())
+fn to_cli_error(error: &GatewayError) -> CliError {
+    CliError::input(error.to_string())
 }

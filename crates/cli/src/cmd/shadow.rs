@@ -1,9 +1,9 @@
 //! `tidegate shadow`: what would rules in shadow mode have denied?
 
 use crate::{
-    admin::{AdminArgs, Operator, block_on},
-    failure::Failure,
-    promotion::{encoded, mode},
+    admin::{AdminArgs, AdminClient, block_on},
+    error::CliError,
+    promotion::{describe_mode, percent_encode},
     terminal::{self, Paint, Tone},
 };
 use serde_json::{Value, json};
@@ -15,7 +15,7 @@ use std::fmt::Write as _;
 /// for the other keys. Keys are known where the policy says `observe: { denials: 10000 }`.
 #[derive(Debug, clap::Args)]
 #[command(after_help = EXAMPLES)]
-pub(crate) struct Args {
+pub(crate) struct ShadowArgs {
     /// Only this rule
     rule: Option<String>,
 
@@ -37,19 +37,19 @@ Examples:
   tidegate shadow login --keys 20
   tidegate shadow --admin http://127.0.0.1:9091 --json";
 
-pub(crate) fn run(args: &Args) -> Result<(), Failure> {
-    let operator = Operator::of(&args.admin)?;
-    let told = block_on(collect(&operator, args))?;
+pub(crate) fn run(args: &ShadowArgs) -> Result<(), CliError> {
+    let client = AdminClient::from_args(&args.admin)?;
+    let response = block_on(collect(&client, args))?;
     let text = match args.json {
-        true => format!("{told:#}\n"),
-        false => report(&told, Paint::of_stdout()),
+        true => format!("{response:#}\n"),
+        false => report(&response, Paint::for_stdout()),
     };
     terminal::print(&text)
 }
 
 /// What is known of each rule that denies less than it would.
-async fn collect(operator: &Operator, args: &Args) -> Result<Value, Failure> {
-    let status = operator.get("/api/v1/status").await?;
+async fn collect(client: &AdminClient, args: &ShadowArgs) -> Result<Value, CliError> {
+    let status = client.get("/api/v1/status").await?;
     let all = status["rules"].as_array().map(Vec::as_slice).unwrap_or_default();
     let is_named = |rule: &&Value| args.rule.as_deref().is_none_or(|name| rule["name"] == name);
     if let Some(name) = args.rule.as_deref().filter(|_| !all.iter().any(|rule| is_named(&rule))) {
@@ -58,15 +58,15 @@ async fn collect(operator: &Operator, args: &Args) -> Result<Value, Failure> {
             Some(near) => format!("did you mean `{near}`?"),
             None => "name one of the policy's".to_owned(),
         };
-        return Err(Failure::input(format!("there is no rule `{name}`; {fix}")));
+        return Err(CliError::input(format!("there is no rule `{name}`; {fix}")));
     }
-    let is_meant =
+    let is_selected =
         |rule: &&Value| args.rule.is_some() || rule["mode"] == "shadow" || !rule["percent"].is_null();
     let mut rules = Vec::new();
-    for rule in all.iter().filter(is_named).filter(is_meant) {
+    for rule in all.iter().filter(is_named).filter(is_selected) {
         let name = rule["name"].as_str().unwrap_or_default();
-        let path = format!("/api/v1/top?by=shadow-denied&limit={}&rule={}", args.keys, encoded(name));
-        let top = operator.get(&path).await?;
+        let path = format!("/api/v1/top?by=shadow-denied&limit={}&rule={}", args.keys, percent_encode(name));
+        let top = client.get(&path).await?;
         rules.push(json!({
             "name": name,
             "mode": rule["mode"],
@@ -82,45 +82,54 @@ async fn collect(operator: &Operator, args: &Args) -> Result<Value, Failure> {
     Ok(json!({ "rules": rules, "keys-observed": observes }))
 }
 
-fn report(told: &Value, paint: Paint) -> String {
-    let rules = told["rules"].as_array().map(Vec::as_slice).unwrap_or_default();
+fn report(response: &Value, paint: Paint) -> String {
+    let rules = response["rules"].as_array().map(Vec::as_slice).unwrap_or_default();
     if rules.is_empty() {
         return "No rule is in shadow mode. `tidegate mode RULE shadow` puts one there.\n".to_owned();
     }
     let mut text = String::new();
     for rule in rules {
-        let said = |member: &str| terminal::harmless(rule[member].as_str().unwrap_or("?"));
+        let text_of = |member: &str| terminal::sanitize(rule[member].as_str().unwrap_or("?"));
         let count = |member: &str| rule["counts"][member].as_u64().unwrap_or_default();
-        let would = count("shadow-denied");
-        let all = count("admitted") + count("delayed") + count("denied") + would;
+        let would_deny = count("shadow-denied");
+        let all = count("admitted") + count("delayed") + count("denied") + would_deny;
         let quotas = rule["quotas"].as_array().map(Vec::as_slice).unwrap_or_default();
         let quotas: Vec<&str> = quotas.iter().filter_map(|quota| quota["text"].as_str()).collect();
-        let name = paint.tone(Tone::Strong, said("name"));
-        let (key, matching) = (said("key"), said("match"));
+        let name = paint.tone(Tone::Strong, text_of("name"));
+        let (key, matching) = (text_of("key"), text_of("match"));
         // Writing to a string does not fail.
-        let _ = writeln!(text, "{name}  {}, {} per {key}, on {matching}", mode(rule), quotas.join(" and "));
+        let _ = writeln!(
+            text,
+            "{name}  {}, {} per {key}, on {matching}",
+            describe_mode(rule),
+            quotas.join(" and ")
+        );
         let _ = match all {
             0 => writeln!(text, "  nothing that it is about has come yet"),
             _ => {
-                writeln!(text, "  of {all} requests it would have denied {would} more: {}", share(would, all))
+                writeln!(
+                    text,
+                    "  of {all} requests it would have denied {would_deny} more: {}",
+                    percent_text(would_deny, all)
+                )
             }
         };
         let keys = rule["keys"].as_array().map(Vec::as_slice).unwrap_or_default();
         for key in keys {
-            let name = terminal::harmless(key["key"].as_str().unwrap_or("?"));
+            let name = terminal::sanitize(key["key"].as_str().unwrap_or("?"));
             let share = key["share"].as_f64().unwrap_or_default();
             let count = key["count"].as_u64().unwrap_or_default();
             let _ = writeln!(text, "  {count:>8}  {:>6}  {name}", format!("{:.1} %", share * 100.0));
         }
         text.push('\n');
     }
-    if told["keys-observed"] != true {
+    if response["keys-observed"] != true {
         text.push_str("Keys are not observed; have the policy say `observe: { denials: 10000 }`.\n");
     }
     text
 }
 
-fn share(part: u64, whole: u64) -> String {
+fn percent_text(part: u64, whole: u64) -> String {
     format!("{:.1} %", part as f64 * 100.0 / whole.max(1) as f64)
 }
 
@@ -129,8 +138,8 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_rule_tells_whom_it_would_have_denied() {
-        let told = json!({
+    fn report_shows_keys_that_would_be_denied() {
+        let response = json!({
             "keys-observed": true,
             "rules": [{
                 "name": "login", "mode": "enforce", "percent": 10.0, "key": "ip", "match": "POST /login",
@@ -140,7 +149,7 @@ mod tests {
             }],
         });
         assert_eq!(
-            report(&told, Paint::Plain),
+            report(&response, Paint::Plain),
             "login  enforce 10 %, 5/min per ip, on POST /login\n\
              \x20 of 100 requests it would have denied 20 more: 20.0 %\n\
              \x20       15  75.0 %  192.0.2.7\n\n"

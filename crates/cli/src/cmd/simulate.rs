@@ -1,15 +1,15 @@
 //! `tidegate simulate`: the arguments and what to do with them.
 
-use super::closed_loop::{ClosedLoop, Format, Show};
+use super::closed_loop::{ClosedLoopArgs, ClosedLoopFormat, OutputOptions};
 use crate::{
-    failure::Failure,
+    error::CliError,
     simulate::{
-        Scene, chart, json,
-        load::{self, Load, MOST_DECISIONS, Shape},
+        Simulation, chart, json,
+        load::{self, LoadShape, MAX_DECISIONS, SyntheticLoad},
         rate,
-        run::{self, Manners},
+        run::{self, CallerBehavior},
         svg, time,
-        trace::Trace,
+        trace::LoadTrace,
     },
     terminal::{self, Paint},
 };
@@ -24,14 +24,14 @@ use tidegate_simulation::SimulatedRequest;
 /// bursts around the end of a window, against four ways to count `100/min`.
 #[derive(Debug, clap::Args)]
 #[command(after_help = EXAMPLES)]
-pub(crate) struct Args {
+pub(crate) struct SimulateArgs {
     /// Quotas to try, each one argument: '100/min burst 20' '5MB/s' '3 at once'
     #[arg(value_name = "QUOTA")]
     quotas: Vec<String>,
 
     /// How requests arrive
     #[arg(long, value_name = "SHAPE", default_value = "boundary", conflicts_with = "trace")]
-    load: Shape,
+    load: LoadShape,
 
     /// How many arrive while they do, as in 200/min [default: enough to show what the quotas do]
     #[arg(long, conflicts_with = "trace")]
@@ -75,7 +75,7 @@ pub(crate) struct Args {
     json: bool,
 
     #[command(flatten)]
-    closed_loop: ClosedLoop,
+    closed_loop: ClosedLoopArgs,
 }
 
 const EXAMPLES: &str = "\
@@ -95,61 +95,62 @@ const DEFAULT_QUOTAS: [&str; 4] =
 const JSON_BINS: usize = 120;
 
 /// Runs the load against every quota and shows what came of it.
-pub(crate) fn run(args: &Args) -> Result<(), Failure> {
+pub(crate) fn run(args: &SimulateArgs) -> Result<(), CliError> {
     let width = args.width.map_or_else(terminal::width, usize::from).clamp(20, 1_000);
-    if let Some(scenes) = args.closed_loop.scenes(args.length)? {
-        let format = if args.json { Format::Json(JSON_BINS) } else { Format::Chart };
-        return args.closed_loop.run(&scenes, &Show { width, svg: args.svg.as_deref(), format });
+    if let Some(scenes) = args.closed_loop.scenarios(args.length)? {
+        let format = if args.json { ClosedLoopFormat::Json(JSON_BINS) } else { ClosedLoopFormat::Chart };
+        return args.closed_loop.run(&scenes, &OutputOptions { width, svg: args.svg.as_deref(), format });
     }
-    let scene = play(args)?;
+    let scene = simulate(args)?;
     if let Some(path) = &args.svg {
-        fs::write(path, svg::draw(&scene)).map_err(|error| Failure::write(path, &error))?;
+        fs::write(path, svg::draw(&scene)).map_err(|error| CliError::cannot_write(path, &error))?;
     }
     let shown = match args.json {
-        true => json::write(&scene, JSON_BINS),
-        false => chart::draw(&scene, width, Paint::of_stdout()),
+        true => json::render_json(&scene, JSON_BINS),
+        false => chart::draw(&scene, width, Paint::for_stdout()),
     };
     terminal::print(&shown)
 }
 
-fn play(args: &Args) -> Result<Scene, Failure> {
-    let mut quotas = read_quotas(&args.quotas)?;
-    let trace = args.trace.as_ref().map(|path| Trace::read(path, MOST_DECISIONS)).transpose()?;
+fn simulate(args: &SimulateArgs) -> Result<Simulation, CliError> {
+    let mut quotas = parse_quotas(&args.quotas)?;
+    let trace = args.trace.as_ref().map(|path| LoadTrace::read(path, MAX_DECISIONS)).transpose()?;
     if quotas.is_empty() {
         quotas = trace.as_ref().map(|trace| trace.quotas.clone()).unwrap_or_default();
     }
     if quotas.is_empty() {
-        quotas = read_quotas(&DEFAULT_QUOTAS.map(String::from))?;
+        quotas = parse_quotas(&DEFAULT_QUOTAS.map(String::from))?;
     }
 
     let window = args.window.or_else(|| quotas.iter().filter_map(rate::period).max());
     let window = window.unwrap_or(Micros::from_secs(60));
-    let most = MOST_DECISIONS / quotas.len();
+    let most = MAX_DECISIONS / quotas.len();
     let (title, arrivals, length) = match trace {
-        Some(Trace { name, arrivals, .. }) => {
-            let count = load::requests(arrivals.len() as u128);
+        Some(LoadTrace { name, arrivals, .. }) => {
+            let count = load::requests_text(arrivals.len() as u128);
             if arrivals.len() > most {
                 let against = quotas.len();
-                return Err(Failure::input(format!(
-                    "{count} against {against} quotas are more than {MOST_DECISIONS} decisions\n\
+                return Err(CliError::input(format!(
+                    "{count} against {against} quotas are more than {MAX_DECISIONS} decisions\n\
                      try fewer quotas at a time, or a part of the trace"
                 )));
             }
             (format!("trace: {count} of {name}"), arrivals, None)
         }
         None => {
-            let load = made_up(args, &quotas, window)?;
+            let load = synthetic_load(args, &quotas, window)?;
             (load.to_string(), load.arrivals(most)?, Some(load.length))
         }
     };
 
-    let manners = Manners { patience: args.wait, hold: args.hold };
-    let runs: Vec<_> = quotas.iter().map(|quota| run::run(*quota, &arrivals, window, manners)).collect();
-    let (start, end) = span(&arrivals, length, &runs);
-    Ok(Scene { title, arrivals, runs, window, start, end })
+    let behavior = CallerBehavior { max_wait: args.wait, hold_time: args.hold };
+    let runs: Vec<_> =
+        quotas.iter().map(|quota| run::simulate_quota(*quota, &arrivals, window, behavior)).collect();
+    let (start, end) = time_span(&arrivals, length, &runs);
+    Ok(Simulation { title, arrivals, runs, window, start, end })
 }
 
-fn made_up(args: &Args, quotas: &[Quota], window: Micros) -> Result<Load, Failure> {
+fn synthetic_load(args: &SimulateArgs, quotas: &[Quota], window: Micros) -> Result<SyntheticLoad, CliError> {
     let shape = args.load;
     let (rate, cost) = match &args.rate {
         Some(rate) => (load::parse_rate(rate)?, args.cost.unwrap_or(1)),
@@ -159,26 +160,30 @@ fn made_up(args: &Args, quotas: &[Quota], window: Micros) -> Result<Load, Failur
         }
     };
     let length = args.length.unwrap_or(window.plus(window));
-    Ok(Load { shape, rate, cost, length, window })
+    Ok(SyntheticLoad { shape, rate, cost, length, window })
 }
 
-fn read_quotas(texts: &[String]) -> Result<Vec<Quota>, Failure> {
+fn parse_quotas(texts: &[String]) -> Result<Vec<Quota>, CliError> {
     let read = |text: &String| {
         text.parse().map_err(|error| {
-            // `simulate 100/min burst 20` without quotes reads as three quotas.
+            // `simulate 100/min burst_length 20` without quotes reads as three quotas.
             let joined = texts.join(" ");
             let hint = match joined.parse::<Quota>() {
                 Ok(_) if texts.len() > 1 => format!("\nor is it one quota? quote it: '{joined}'"),
                 _ => String::new(),
             };
-            Failure::input(format!("{error}{hint}"))
+            CliError::input(format!("{error}{hint}"))
         })
     };
     texts.iter().map(read).collect()
 }
 
 /// The time to show: the load, and twice that at most when callers go later.
-fn span(arrivals: &[SimulatedRequest], length: Option<Micros>, runs: &[run::Run]) -> (Micros, Micros) {
+fn time_span(
+    arrivals: &[SimulatedRequest],
+    length: Option<Micros>,
+    runs: &[run::QuotaRun],
+) -> (Micros, Micros) {
     let first = arrivals.first().map_or(Micros::ZERO, |arrival| arrival.at);
     let after = arrivals.last().map_or(Micros::ZERO, |arrival| arrival.at).plus(Micros::new(1));
     let (start, end) = match length {
@@ -188,7 +193,7 @@ fn span(arrivals: &[SimulatedRequest], length: Option<Micros>, runs: &[run::Run]
         None => (Micros::ZERO, after),
     };
 
-    let last = runs.iter().filter_map(|run| run.passages.last()).map(|passage| passage.at).max();
+    let last = runs.iter().filter_map(|run| run.admitted.last()).map(|passage| passage.at).max();
     let last = last.map_or(end, |last| last.plus(Micros::new(1)));
     let latest = end.plus(end.since(start));
     (start, end.max(last.min(latest)))

@@ -1,12 +1,12 @@
 //! `tidegate suggest`: which number do I put?
 
-use super::replay::{Lines, keep_apart, named_once};
+use super::replay::{LogFormatArgs, reject_overwrite, reject_repeated_stdin};
 use crate::{
-    admin::{Operator, block_on},
-    failure::Failure,
+    admin::{AdminClient, block_on},
+    error::CliError,
     history::History,
-    progress::Bar,
-    terminal::{self, harmless},
+    progress::ProgressBar,
+    terminal::{self, sanitize},
 };
 use clap::ValueHint;
 use std::{
@@ -30,7 +30,7 @@ use tidegate_replay::{
 /// remember (`observe: { history: 100000 }`).
 #[derive(Debug, clap::Args)]
 #[command(after_help = EXAMPLES)]
-pub(crate) struct Args {
+pub(crate) struct SuggestArgs {
     /// Logs, put together by time; - is standard input, which is kept in memory
     #[arg(required_unless_present = "from", value_name = "LOG", value_hint = ValueHint::FilePath)]
     logs: Vec<String>,
@@ -63,7 +63,7 @@ pub(crate) struct Args {
     headroom: String,
 
     #[command(flatten)]
-    lines: Lines,
+    log_format: LogFormatArgs,
 
     /// Where to write the policy, in YAML, TOML or JSON; its rules are in shadow mode
     #[arg(long, value_name = "FILE", value_hint = ValueHint::FilePath)]
@@ -88,84 +88,84 @@ Examples:
   tidegate replay --policy policy.yaml access.log";
 
 /// The most of standard input that is kept.
-const MOST: u64 = 256 << 20;
+const MAX_STDIN_SIZE: u64 = 256 << 20;
 
-pub(crate) fn run(args: &Args) -> Result<(), Failure> {
+pub(crate) fn run(args: &SuggestArgs) -> Result<(), CliError> {
     let target = match &args.target_denied {
-        Some(text) => SuggestTarget::Requests(share("--target-denied", text)?),
-        None => SuggestTarget::Keys(share("--target-keys", &args.target_keys)?),
+        Some(text) => SuggestTarget::Requests(parse_share("--target-denied", text)?),
+        None => SuggestTarget::Keys(parse_share("--target-keys", &args.target_keys)?),
     };
-    let headroom = share("--headroom", &args.headroom)?;
-    let wish = SuggestRequest::parse(&args.key, target, headroom).map_err(Failure::input)?;
-    let format = args.out.as_deref().map(format).transpose()?;
+    let headroom = parse_share("--headroom", &args.headroom)?;
+    let request = SuggestRequest::parse(&args.key, target, headroom).map_err(CliError::input)?;
+    let format = args.out.as_deref().map(output_format).transpose()?;
     if let Some(path) = &args.out {
-        keep_apart(path, args.logs.iter().map(Path::new))?;
+        reject_overwrite(path, args.logs.iter().map(Path::new))?;
         if !args.force && path.exists() {
-            return Err(already_there(path));
+            return Err(exists_error(path));
         }
     }
-    named_once(&args.logs)?;
+    reject_repeated_stdin(&args.logs)?;
     let suggestion = match &args.from {
-        Some(url) => of_gateway(wish, Some(url.as_str()).filter(|url| !url.is_empty()))?,
-        None => of_logs(wish, args)?,
+        Some(url) => suggest_from_gateway(request, Some(url.as_str()).filter(|url| !url.is_empty()))?,
+        None => suggest_from_logs(request, args)?,
     };
     if let (Some(path), Some(format)) = (&args.out, format) {
-        write(path, &written(&suggestion, format), args.force)?;
+        write_policy(path, &policy_text(&suggestion, format), args.force)?;
     }
     match args.json {
         true => terminal::print(&format!("{:#}\n", suggest::to_json(&suggestion))),
-        false => terminal::print(&harmless(&said(&suggestion, args.out.as_deref()))),
+        false => terminal::print(&sanitize(&report_text(&suggestion, args.out.as_deref()))),
     }
 }
 
-fn of_logs(wish: SuggestRequest, args: &Args) -> Result<Suggestion, Failure> {
-    let formats = args.lines.formats()?;
-    let kept = args.logs.iter().map(|log| kept(log)).collect::<Result<Vec<_>, _>>()?;
+fn suggest_from_logs(request: SuggestRequest, args: &SuggestArgs) -> Result<Suggestion, CliError> {
+    let formats = args.log_format.formats()?;
+    let buffered = args.logs.iter().map(|log| buffer_input(log)).collect::<Result<Vec<_>, _>>()?;
     let inputs = || {
         let input = |(log, bytes): (&String, &Option<Arc<[u8]>>)| match (log.as_str(), bytes) {
             ("-", Some(bytes)) => LogInput::from_bytes("standard input", bytes.clone()),
             (path, Some(bytes)) => LogInput::from_bytes(path, bytes.clone()),
             (path, None) => LogInput::from_path(path),
         };
-        args.logs.iter().zip(&kept).map(input).collect()
+        args.logs.iter().zip(&buffered).map(input).collect()
     };
-    watched(wish, &formats, inputs).map_err(|failure| Failure::input(failure.to_string()))
+    suggest_with_progress(request, &formats, inputs).map_err(|failure| CliError::input(failure.to_string()))
 }
 
-fn of_gateway(wish: SuggestRequest, url: Option<&str>) -> Result<Suggestion, Failure> {
-    let operator = Operator::said(url, "--from")?;
-    let history = block_on(History::of(&operator))?;
-    history.can_tell(&wish.key, &wish.key_text)?;
-    let formats = LineFormats::single("json", &[]).map_err(|error| Failure::input(error.to_string()))?;
+fn suggest_from_gateway(request: SuggestRequest, url: Option<&str>) -> Result<Suggestion, CliError> {
+    let client = AdminClient::from_url(url, "--from")?;
+    let history = block_on(History::fetch(&client))?;
+    history.check_key(&request.key, &request.key_text)?;
+    let formats = LineFormats::single("json", &[]).map_err(|error| CliError::input(error.to_string()))?;
     let inputs = || vec![LogInput::from_bytes(&history.name, history.lines.clone())];
-    let suggestion = watched(wish, &formats, inputs);
+    let suggestion = suggest_with_progress(request, &formats, inputs);
     let mut suggestion = suggestion.map_err(|failure| match failure {
-        NotReplayed::NoKey { key, .. } => Failure::input(format!(
+        NotReplayed::NoKey { key, .. } => CliError::input(format!(
             "{} does not tell {key}; count by ip, user, method, path or host, or take a log that has it",
             history.name
         )),
-        other => Failure::input(other.to_string()),
+        other => CliError::input(other.to_string()),
     })?;
-    let named =
+    let keys =
         suggestion.groups.iter_mut().flat_map(|group| group.outliers.iter_mut().chain(&mut group.dominant));
-    named.for_each(|(key, _)| *key = history.told(key));
+    keys.for_each(|(key, _)| *key = history.restore_hashes(key));
     Ok(suggestion)
 }
 
 /// Suggests something, with a bar.
-fn watched(
-    wish: SuggestRequest,
+fn suggest_with_progress(
+    request: SuggestRequest,
     formats: &LineFormats,
     inputs: impl Fn() -> Vec<LogInput>,
 ) -> Result<Suggestion, NotReplayed> {
     let open = || RequestLog::open(inputs(), formats.clone(), Some("x-user".to_owned()));
-    let mut bar = Bar::new();
-    let outcome = suggest::suggest(wish, open, |progress| bar.show(progress));
+    let mut bar = ProgressBar::new();
+    let outcome = suggest::suggest(request, open, |progress| bar.show(progress));
     bar.clear();
     outcome
 }
 
-fn said(suggestion: &Suggestion, out: Option<&Path>) -> String {
+fn report_text(suggestion: &Suggestion, out: Option<&Path>) -> String {
     let text = suggest::to_text(suggestion);
     match out {
         Some(path) => {
@@ -176,13 +176,13 @@ fn said(suggestion: &Suggestion, out: Option<&Path>) -> String {
 }
 
 /// The policy, with a word on where it comes from where there can be one.
-fn written(suggestion: &Suggestion, format: PolicyFormat) -> String {
+fn policy_text(suggestion: &Suggestion, format: PolicyFormat) -> String {
     let policy = suggestion.policy.print(format);
     if format == PolicyFormat::Json {
         return policy;
     }
     let log = &suggestion.log;
-    let names = harmless(&log.names.join(", ").replace('\n', " "));
+    let names = sanitize(&log.names.join(", ").replace('\n', " "));
     format!(
         "# Suggested from {names}, {} requests: {}, headroom {}.\n# In shadow mode: leave out `mode` to enforce a \
          rule.\n{policy}",
@@ -190,12 +190,12 @@ fn written(suggestion: &Suggestion, format: PolicyFormat) -> String {
     )
 }
 
-fn share(option: &str, text: &str) -> Result<Percent, Failure> {
-    text.parse().map_err(|error| Failure::input(format!("{option} {text}: {error}")))
+fn parse_share(option: &str, text: &str) -> Result<Percent, CliError> {
+    text.parse().map_err(|error| CliError::input(format!("{option} {text}: {error}")))
 }
 
 /// Writes a file that is not there yet, or whatever is there with `--force`.
-fn write(path: &Path, text: &str, is_forced: bool) -> Result<(), Failure> {
+fn write_policy(path: &Path, text: &str, is_forced: bool) -> Result<(), CliError> {
     let mut options = fs::File::options();
     options.write(true);
     match is_forced {
@@ -203,41 +203,41 @@ fn write(path: &Path, text: &str, is_forced: bool) -> Result<(), Failure> {
         false => options.create_new(true),
     };
     match options.open(path).and_then(|mut file| file.write_all(text.as_bytes())) {
-        Err(error) if error.kind() == io::ErrorKind::AlreadyExists => Err(already_there(path)),
-        outcome => outcome.map_err(|error| Failure::write(path, &error)),
+        Err(error) if error.kind() == io::ErrorKind::AlreadyExists => Err(exists_error(path)),
+        outcome => outcome.map_err(|error| CliError::cannot_write(path, &error)),
     }
 }
 
-fn already_there(path: &Path) -> Failure {
-    Failure::input(format!(
+fn exists_error(path: &Path) -> CliError {
+    CliError::input(format!(
         "{} already exists; give --force to overwrite it, or another name",
         path.display()
     ))
 }
 
-fn format(path: &Path) -> Result<PolicyFormat, Failure> {
+fn output_format(path: &Path) -> Result<PolicyFormat, CliError> {
     PolicyFormat::from_path(path).ok_or_else(|| {
         let problem = format!("{} is neither YAML nor TOML nor JSON", path.display());
-        Failure::input(format!("{problem}; give it a name that ends with .yaml, .toml or .json"))
+        CliError::input(format!("{problem}; give it a name that ends with .yaml, .toml or .json"))
     })
 }
 
 /// What can be read only once, as standard input and pipes can.
-fn kept(log: &str) -> Result<Option<Arc<[u8]>>, Failure> {
+fn buffer_input(log: &str) -> Result<Option<Arc<[u8]>>, CliError> {
     let (name, source): (_, Box<dyn io::Read>) = match log {
         "-" => ("standard input", Box::new(io::stdin().lock())),
         path if fs::metadata(path).is_ok_and(|found| !found.is_file() && !found.is_dir()) => {
             let file = fs::File::open(path);
-            (path, Box::new(file.map_err(|error| Failure::input(format!("cannot read {path}: {error}")))?))
+            (path, Box::new(file.map_err(|error| CliError::input(format!("cannot read {path}: {error}")))?))
         }
         _ => return Ok(None),
     };
     let mut bytes = Vec::new();
-    let read = source.take(MOST + 1).read_to_end(&mut bytes);
-    read.map_err(|error| Failure::input(format!("cannot read {name}: {error}")))?;
-    if bytes.len() as u64 > MOST {
+    let read = source.take(MAX_STDIN_SIZE + 1).read_to_end(&mut bytes);
+    read.map_err(|error| CliError::input(format!("cannot read {name}: {error}")))?;
+    if bytes.len() as u64 > MAX_STDIN_SIZE {
         let problem = format!("{name} is longer than 256 MB, and would have to be read several times");
-        return Err(Failure::input(format!("{problem}; write it to a file first")));
+        return Err(CliError::input(format!("{problem}; write it to a file first")));
     }
     Ok(Some(bytes.into()))
 }

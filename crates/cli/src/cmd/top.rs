@@ -1,10 +1,10 @@
 //! `tidegate top`: what does the gateway do now?
 
 use crate::{
-    admin::{AdminArgs, Operator, block_on},
-    failure::Failure,
+    admin::{AdminArgs, AdminClient, block_on},
+    error::CliError,
     terminal::{self, Paint},
-    top::{Feed, Frame, Keys, Order, Screen, Told, View, draw, keys},
+    top::{Feed, FeedEvent, Frame, KeySelection, Order, Screen, View, draw, read_keys},
 };
 use std::io::{self, IsTerminal as _, Write as _};
 use tokio::signal::unix::{Signal, SignalKind, signal};
@@ -14,7 +14,7 @@ use tokio::signal::unix::{Signal, SignalKind, signal};
 /// Keys: q ends, s sorts, p pauses. A gateway that restarts is waited for. Where there is no terminal, one table is printed.
 #[derive(Debug, clap::Args)]
 #[command(after_help = EXAMPLES)]
-pub(crate) struct Args {
+pub(crate) struct TopArgs {
     #[command(flatten)]
     admin: AdminArgs,
 
@@ -42,33 +42,33 @@ Examples:
   tidegate top --once > now.txt
   tidegate top --json --count 60 | jq -c '.requests'";
 
-pub(crate) fn run(args: &Args) -> Result<(), Failure> {
-    let operator = Operator::of(&args.admin)?;
+pub(crate) fn run(args: &TopArgs) -> Result<(), CliError> {
+    let client = AdminClient::from_args(&args.admin)?;
     let is_terminal = io::stdin().is_terminal() && io::stdout().is_terminal();
     block_on(async {
         match (args.json, args.once || !is_terminal) {
-            (true, _) => lines(operator, args.count.or(args.once.then_some(1))).await,
-            (false, true) => once(operator, args.sort).await,
-            (false, false) => watch(operator, args.sort).await,
+            (true, _) => print_json(client, args.count.or(args.once.then_some(1))).await,
+            (false, true) => print_once(client, args.sort).await,
+            (false, false) => run_interactive(client, args.sort).await,
         }
     })
 }
 
 /// Prints snapshots as they come.
-async fn lines(operator: Operator, count: Option<u64>) -> Result<(), Failure> {
-    let mut feed = Feed::start(operator, Keys::Without).await?;
+async fn print_json(client: AdminClient, count: Option<u64>) -> Result<(), CliError> {
+    let mut feed = Feed::start(client, KeySelection::None).await?;
     let mut left = count.unwrap_or(u64::MAX);
     while left > 0 {
         match feed.next().await {
-            Some(Told::Snapshot(snapshot, _)) => {
+            Some(FeedEvent::Snapshot(snapshot, _)) => {
                 left -= 1;
-                if terminal::print_more(&format!("{snapshot}\n"))? == terminal::Reader::Left {
+                if terminal::try_print(&format!("{snapshot}\n"))? == terminal::OutputState::Closed {
                     break;
                 }
             }
             // Nobody is left to tell when standard error is closed.
-            Some(Told::Away(why)) => {
-                let _ = writeln!(io::stderr(), "{}; asks again", terminal::harmless(&why));
+            Some(FeedEvent::Unavailable(why)) => {
+                let _ = writeln!(io::stderr(), "{}; asks again", terminal::sanitize(&why));
             }
             None => break,
         }
@@ -77,72 +77,72 @@ async fn lines(operator: Operator, count: Option<u64>) -> Result<(), Failure> {
 }
 
 /// Prints one table, as soon as there are rates.
-async fn once(operator: Operator, order: Order) -> Result<(), Failure> {
-    let url = operator.url().to_owned();
-    let mut feed = Feed::start(operator, Keys::Denied).await?;
+async fn print_once(client: AdminClient, order: Order) -> Result<(), CliError> {
+    let url = client.url().to_owned();
+    let mut feed = Feed::start(client, KeySelection::Denied).await?;
     let mut view = View::new(order);
     while !view.has_rates() {
         match feed.next().await {
-            Some(Told::Snapshot(snapshot, keys)) => view.add(*snapshot, keys),
-            Some(Told::Away(why)) => return Err(Failure::input(why)),
+            Some(FeedEvent::Snapshot(snapshot, keys)) => view.add(*snapshot, keys),
+            Some(FeedEvent::Unavailable(why)) => return Err(CliError::input(why)),
             None => break,
         }
     }
     let (width, _) = Screen::size();
     let width = if io::stdout().is_terminal() { width } else { terminal::width() };
     let frame =
-        Frame { width, height: None, paint: Paint::of_stdout(), url: &url, foot: None, trouble: None };
+        Frame { width, height: None, paint: Paint::for_stdout(), url: &url, footer: None, last_error: None };
     terminal::print(&draw(&view, &frame))
 }
 
 /// What a person looks at.
-struct Watch {
+struct TopApp {
     view: View,
     url: String,
     is_paused: bool,
-    trouble: Option<String>,
+    last_error: Option<String>,
 }
 
-async fn watch(operator: Operator, order: Order) -> Result<(), Failure> {
-    let failed = |error: io::Error| Failure::input(format!("no terminal: {error}"));
-    let url = operator.url().to_owned();
-    let mut ends = Ends::new().map_err(failed)?;
+async fn run_interactive(client: AdminClient, order: Order) -> Result<(), CliError> {
+    let failed = |error: io::Error| CliError::input(format!("no terminal: {error}"));
+    let url = client.url().to_owned();
+    let mut signals = TerminationSignals::new().map_err(failed)?;
     let mut resized = signal(SignalKind::window_change()).map_err(failed)?;
-    let mut feed = Feed::start(operator, Keys::Denied).await?;
-    let mut watch = Watch { view: View::new(order), url, is_paused: false, trouble: None };
-    let screen = Screen::take().map_err(failed)?;
-    let mut typed = keys().map_err(failed)?;
+    let mut feed = Feed::start(client, KeySelection::Denied).await?;
+    let mut app = TopApp { view: View::new(order), url, is_paused: false, last_error: None };
+    let screen = Screen::open().map_err(failed)?;
+    let mut key_input = read_keys().map_err(failed)?;
     loop {
         tokio::select! {
             told = feed.next() => match told {
-                Some(told) => watch.hear(told),
+                Some(told) => app.handle_event(told),
                 None => return Ok(()),
             },
-            key = typed.recv() => match key {
+            key = key_input.recv() => match key {
                 Some(b'q' | b'Q' | 3 | 4) | None => return Ok(()),
-                Some(key) => watch.press(key),
+                Some(key) => app.handle_key(key),
             },
             _ = resized.recv() => {}
-            () = ends.any() => return Ok(()),
+            () = signals.wait() => return Ok(()),
         }
-        screen.show(&watch.draw()).map_err(failed)?;
+        screen.show(&app.draw()).map_err(failed)?;
     }
 }
 
-impl Watch {
-    fn hear(&mut self, told: Told) {
-        match told {
-            Told::Snapshot(snapshot, keys) => {
-                self.trouble = None;
+impl TopApp {
+    fn handle_event(&mut self, event: FeedEvent) {
+        match event {
+            FeedEvent::Snapshot(snapshot, keys) => {
+                self.last_error = None;
                 if !self.is_paused {
                     self.view.add(*snapshot, keys);
                 }
             }
-            Told::Away(why) => self.trouble = Some(why),
+            FeedEvent::Unavailable(why) => self.last_error = Some(why),
         }
     }
 
-    fn press(&mut self, key: u8) {
+    fn handle_key(&mut self, key: u8) {
         match key {
             b's' | b'S' => self.view.order = self.view.order.next(),
             b'p' | b'P' | b' ' => self.is_paused = !self.is_paused,
@@ -152,18 +152,21 @@ impl Watch {
 
     fn draw(&self) -> String {
         let (width, height) = Screen::size();
-        let pause = if self.is_paused { "p goes on (paused)" } else { "p pauses" };
-        let foot = format!("q ends · s sorts ({}) · {pause}", self.view.order.words());
-        let (url, trouble) = (self.url.as_str(), self.trouble.as_deref());
-        let paint = Paint::of_stdout();
-        draw(&self.view, &Frame { width, height: Some(height), paint, url, foot: Some(&foot), trouble })
+        let pause_hint = if self.is_paused { "p goes on (paused)" } else { "p pauses" };
+        let foot = format!("q ends · s sorts ({}) · {pause_hint}", self.view.order.label());
+        let (url, trouble) = (self.url.as_str(), self.last_error.as_deref());
+        let paint = Paint::for_stdout();
+        draw(
+            &self.view,
+            &Frame { width, height: Some(height), paint, url, footer: Some(&foot), last_error: trouble },
+        )
     }
 }
 
 /// The ways in which the system asks for an end.
-struct Ends([Signal; 3]);
+struct TerminationSignals([Signal; 3]);
 
-impl Ends {
+impl TerminationSignals {
     fn new() -> io::Result<Self> {
         Ok(Self([
             signal(SignalKind::interrupt())?,
@@ -172,7 +175,7 @@ impl Ends {
         ]))
     }
 
-    async fn any(&mut self) {
+    async fn wait(&mut self) {
         let [interrupt, terminate, hangup] = &mut self.0;
         tokio::select! {
             _ = interrupt.recv() => {}

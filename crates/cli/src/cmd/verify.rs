@@ -1,8 +1,8 @@
 //! `tidegate verify`: does your Redis decide as memory does?
 
 use crate::{
-    failure::Failure,
-    progress::Bar,
+    error::CliError,
+    progress::ProgressBar,
     terminal::{self, Paint, Tone},
 };
 use serde_json::{Value, json};
@@ -16,7 +16,7 @@ use tidegate_redis::{RedisStore, VerifyOptions, VerifyReport, verify};
 /// in outcome, remaining, retry or reset is shown with the steps that led to it. Its keys are removed afterwards.
 #[derive(Debug, clap::Args)]
 #[command(after_help = EXAMPLES)]
-pub(crate) struct Args {
+pub(crate) struct VerifyArgs {
     /// Where the server is, as in redis://127.0.0.1:6379
     #[arg(long, value_name = "URL")]
     redis: String,
@@ -44,16 +44,16 @@ Examples:
   tidegate verify --redis redis+cluster://10.0.0.1:6379,10.0.0.2:6379 --steps 1000000";
 
 /// How long a step may take: this is no request that somebody waits for.
-const PATIENCE: Duration = Duration::from_secs(10);
+const STEP_TIMEOUT: Duration = Duration::from_secs(10);
 
-pub(crate) fn run(args: &Args) -> Result<(), Failure> {
+pub(crate) fn run(args: &VerifyArgs) -> Result<(), CliError> {
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build();
-    let runtime = runtime.map_err(|error| Failure::input(format!("no runtime: {error}")))?;
+    let runtime = runtime.map_err(|error| CliError::input(format!("no runtime: {error}")))?;
     runtime.block_on(async {
-        let builder = RedisStore::builder().prefix(&args.prefix).deadline(PATIENCE);
-        let store = builder.connect(&args.redis).await.map_err(|error| Failure::input(error.to_string()))?;
+        let builder = RedisStore::builder().prefix(&args.prefix).deadline(STEP_TIMEOUT);
+        let store = builder.connect(&args.redis).await.map_err(|error| CliError::input(error.to_string()))?;
         let plan = VerifyOptions { steps: args.steps, seed: args.seed };
-        let mut bar = Bar::new();
+        let mut bar = ProgressBar::new();
         let is_stopped = Rc::new(Cell::new(false));
         let stop = is_stopped.clone();
         let signal = async move {
@@ -65,7 +65,7 @@ pub(crate) fn run(args: &Args) -> Result<(), Failure> {
             std::future::pending().await
         };
         let progress = |done| {
-            bar.show_part(done, args.steps);
+            bar.show_count(done, args.steps);
             if is_stopped.get() { ControlFlow::Break(()) } else { ControlFlow::Continue(()) }
         };
         // The keys are removed also when it is stopped.
@@ -74,15 +74,15 @@ pub(crate) fn run(args: &Args) -> Result<(), Failure> {
             never = signal => never,
         };
         bar.clear();
-        let compared = compared.map_err(|error| Failure::input(error.to_string()))?;
+        let compared = compared.map_err(|error| CliError::input(error.to_string()))?;
         match args.json {
-            true => terminal::print(&format!("{:#}\n", json(&compared))),
-            false => terminal::print(&report(&compared, Paint::of_stdout())),
+            true => terminal::print(&format!("{:#}\n", render_json(&compared))),
+            false => terminal::print(&report(&compared, Paint::for_stdout())),
         }
     })
 }
 
-fn json(compared: &VerifyReport) -> Value {
+fn render_json(compared: &VerifyReport) -> Value {
     let VerifyReport {
         steps,
         decisions,

@@ -1,8 +1,8 @@
 //! `tidegate why`: why was this request denied?
 
 use crate::{
-    admin::{AdminArgs, Operator, block_on},
-    failure::Failure,
+    admin::{AdminArgs, AdminClient, block_on},
+    error::CliError,
     terminal::{self, Paint, Tone},
 };
 use serde_json::Value;
@@ -14,7 +14,7 @@ use std::fmt::Write as _;
 /// 10000 }`.
 #[derive(Debug, clap::Args)]
 #[command(after_help = EXAMPLES)]
-pub(crate) struct Args {
+pub(crate) struct WhyArgs {
     /// The id of the denial
     id: String,
 
@@ -31,29 +31,29 @@ Examples:
   tidegate why 01jqw9zkx4m2c7h5
   tidegate why 01jqw9zkx4m2c7h5 --admin http://127.0.0.1:9091 --json";
 
-pub(crate) fn run(args: &Args) -> Result<(), Failure> {
-    let operator = Operator::of(&args.admin)?;
+pub(crate) fn run(args: &WhyArgs) -> Result<(), CliError> {
+    let client = AdminClient::from_args(&args.admin)?;
     // As a problem tells it.
     let id = args.id.trim().trim_start_matches("urn:tidegate:denial:");
     if id.is_empty() || !id.bytes().all(|sign| sign.is_ascii_alphanumeric() || sign == b'-') {
-        return Err(Failure::input(format!(
+        return Err(CliError::input(format!(
             "`{}` is no id of a denial; it is told in `Tidegate-Denial`",
             args.id
         )));
     }
-    let denial = block_on(operator.get(&format!("/api/v1/denials/{id}")))?;
+    let denial = block_on(client.get(&format!("/api/v1/denials/{id}")))?;
     let text = match args.json {
         true => format!("{denial:#}\n"),
-        false => report(&denial, Paint::of_stdout()),
+        false => report(&denial, Paint::for_stdout()),
     };
     terminal::print(&text)
 }
 
 fn report(denial: &Value, paint: Paint) -> String {
     // Whatever a client has sent must not speak to the terminal, which hears only us.
-    let told = |value: &Value| value.as_str().map(|text| terminal::harmless(text).replace('\n', " "));
-    let said = |member: &str| told(&denial[member]);
-    let all = said("told").unwrap_or_else(|| "nothing is told".to_owned());
+    let text_of = |value: &Value| value.as_str().map(|text| terminal::sanitize(text).replace('\n', " "));
+    let member_text = |member: &str| text_of(&denial[member]);
+    let all = member_text("told").unwrap_or_else(|| "nothing is told".to_owned());
     let mut text = format!("{}\n\n", paint.tone(Tone::Strong, all));
     let mut add = |name: &str, value: Option<String>| {
         if let Some(value) = value {
@@ -61,25 +61,26 @@ fn report(denial: &Value, paint: Paint) -> String {
             let _ = writeln!(text, "{}{value}", paint.tone(Tone::Faint, format!("{name:<9}")));
         }
     };
-    add("when", said("time"));
-    let host = said("host").unwrap_or_default();
-    let from = said("client").map(|client| format!(" from {client}")).unwrap_or_default();
-    let request =
-        said("method").zip(said("path")).map(|(method, path)| format!("{method} {host}{path}{from}"));
+    add("when", member_text("time"));
+    let host = member_text("host").unwrap_or_default();
+    let from = member_text("client").map(|client| format!(" from {client}")).unwrap_or_default();
+    let request = member_text("method")
+        .zip(member_text("path"))
+        .map(|(method, path)| format!("{method} {host}{path}{from}"));
     add("request", request);
-    add("rule", said("rule"));
+    add("rule", member_text("rule"));
     let hashed = if denial["key-hashed"] == true { " (a hash)" } else { "" };
-    add("key", said("key").map(|key| format!("{key}{hashed}")));
+    add("key", member_text("key").map(|key| format!("{key}{hashed}")));
     add("cost", denial["cost"].as_u64().filter(|cost| *cost != 1).map(|cost| cost.to_string()));
     let quota = &denial["quota"];
-    let quota = told(&quota["text"]).zip(told(&quota["algorithm"]));
+    let quota = text_of(&quota["text"]).zip(text_of(&quota["algorithm"]));
     add("quota", quota.map(|(text, algorithm)| format!("{text} ({algorithm})")));
     let before = &denial["before"];
     let left = before["remaining"].as_u64().zip(before["limit"].as_u64());
     let reset = before["reset-after"].as_f64().map(|reset| format!(", all of it in {reset:.1} s"));
     add("before", left.map(|(left, of)| format!("{left} of {of} left{}", reset.unwrap_or_default())));
-    let at = said("passes-at").map(|at| format!("{at}, ")).unwrap_or_default();
-    add("passes", said("passes").map(|passes| format!("{at}{passes}")));
+    let at = member_text("passes-at").map(|at| format!("{at}, ")).unwrap_or_default();
+    add("passes", member_text("passes").map(|passes| format!("{at}{passes}")));
     let status = denial["status"].as_u64().map_or_else(|| "none".to_owned(), |status| status.to_string());
     add("answer", Some(status));
     text
@@ -91,7 +92,7 @@ mod tests {
     use serde_json::json;
 
     #[test]
-    fn all_that_is_known_is_told_in_a_few_lines() {
+    fn report_lists_all_denial_fields() {
         let denial = json!({
             "id": "01jqw9zkx4m2c7h5", "time": "2026-11-16T03:20:00.123456Z", "rule": "login", "why": "limited",
             "key": "alice", "key-hashed": false, "client": "192.0.2.7", "method": "POST", "path": "/login",

@@ -18,36 +18,36 @@ use tidegate_policy::{
     model::{ListenerSpec, Upstream, UpstreamServer},
 };
 
-const TEXT: &str = include_str!("example.yaml");
+const EXAMPLE_POLICY: &str = include_str!("example.yaml");
 /// The addresses in it.
-const LISTEN: &str = "127.0.0.1:8080";
-const SERVER: &str = "127.0.0.1:9000";
+const LISTEN_ADDRESS: &str = "127.0.0.1:8080";
+const SERVER_ADDRESS: &str = "127.0.0.1:9000";
 
 /// The example, and the server behind it.
-pub(crate) struct Example {
+pub(crate) struct ExampleGateway {
     policy: Policy,
     server: SocketAddr,
 }
 
-impl Example {
+impl ExampleGateway {
     /// Starts the server.
     pub(crate) fn start() -> Result<Self, Fault> {
-        let server = BoundListener::bind(&loopback(0))?;
+        let server = BoundListener::bind(&loopback_listener(0))?;
         let address = server.address();
         let config = Config { workers: NonZeroUsize::MIN, ..Config::of(&Policy::default()) };
-        let judge = Arc::new(|head: &request::Parts| Action::Respond(told(head)));
+        let filter = Arc::new(|head: &request::Parts| Action::Respond(echo_response(head)));
         tokio::spawn(async move {
-            if let Err(fault) = run(config, vec![server], judge, pending()).await {
+            if let Err(fault) = run(config, vec![server], filter, pending()).await {
                 tracing::error!(%fault, "the built-in server has ended");
             }
         });
-        let mut policy: Policy = TEXT.parse().unwrap_or_default();
+        let mut policy: Policy = EXAMPLE_POLICY.parse().unwrap_or_default();
         let echo = UpstreamServer { url: format!("http://{address}"), weight: 1 };
         policy.upstreams.insert("echo".to_owned(), Upstream::new(vec![echo]));
         // A port that is taken must not spoil the first look.
         let is_free = |listener: &ListenerSpec| BoundListener::bind(listener).is_ok();
         if !policy.listen.iter().all(is_free) {
-            policy.listen = vec![loopback(0)];
+            policy.listen = vec![loopback_listener(0)];
         }
         Ok(Self { policy, server: address })
     }
@@ -58,10 +58,10 @@ impl Example {
 
     /// Where everything is, and what to try.
     pub(crate) fn report(&self, gateway: &Gateway, paint: Paint) -> String {
-        let addresses = report::lines(&report::addresses(gateway), paint);
+        let addresses = report::address_lines(&report::addresses(gateway), paint);
         let mut text = format!("An example, since no policy was named:\n\n{addresses}");
         let url = gateway.addresses().first().map(|address| format!("http://{address}")).unwrap_or_default();
-        let tries = [
+        let commands = [
             (format!("curl -i {url}/hello"), "passes, and tells what is left"),
             (
                 format!(
@@ -79,13 +79,14 @@ impl Example {
         // Writing to a string does not fail.
         let _ = writeln!(text, "server   http://{} (built in: tells what it was asked)\n", self.server);
         let _ = writeln!(text, "Try, in another terminal:\n");
-        for (command, effect) in tries {
+        for (command, effect) in commands {
             let _ = writeln!(text, "  {}\n      {effect}\n", paint.tone(Tone::Strong, command));
         }
         let _ = writeln!(text, "The policy:\n");
         // With the addresses that it has here.
         let listen = gateway.addresses().first().map_or_else(String::new, ToString::to_string);
-        let policy = TEXT.replace(LISTEN, &listen).replace(SERVER, &self.server.to_string());
+        let policy =
+            EXAMPLE_POLICY.replace(LISTEN_ADDRESS, &listen).replace(SERVER_ADDRESS, &self.server.to_string());
         for line in policy.lines().skip(1) {
             let _ = writeln!(text, "  {}", paint.tone(Tone::Faint, line));
         }
@@ -93,12 +94,12 @@ impl Example {
     }
 }
 
-fn loopback(port: u16) -> ListenerSpec {
+fn loopback_listener(port: u16) -> ListenerSpec {
     ListenerSpec { name: None, address: (Ipv4Addr::LOCALHOST, port).into(), tls: None }
 }
 
 /// What was asked.
-fn told(head: &request::Parts) -> Response<Bytes> {
+fn echo_response(head: &request::Parts) -> Response<Bytes> {
     let mut text = format!("{} {}\n", head.method, head.uri);
     for (name, value) in &head.headers {
         // Writing to a string does not fail.
@@ -115,8 +116,8 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_example_is_a_policy_that_nobody_has_to_look_at_twice() {
-        let policy: Policy = TEXT.parse().unwrap();
+    fn example_policy_has_no_warnings() {
+        let policy: Policy = EXAMPLE_POLICY.parse().unwrap();
         assert!(tidegate_policy::compile::check(&policy).is_ok());
         assert_eq!(tidegate_policy::lint(&policy), []);
     }

@@ -22,13 +22,13 @@ pub(crate) fn addresses(gateway: &Gateway) -> Vec<(&'static str, String)> {
 }
 
 /// A line for each.
-pub(crate) fn lines(addresses: &[(&str, String)], paint: Paint) -> String {
+pub(crate) fn address_lines(addresses: &[(&str, String)], paint: Paint) -> String {
     let line = |(name, address): &(&str, String)| format!("{name:8} {}\n", paint.tone(Tone::Strong, address));
     addresses.iter().map(line).collect()
 }
 
 /// All in one line for programs: for each name a list.
-pub(crate) fn json(addresses: &[(&str, String)]) -> String {
+pub(crate) fn address_json(addresses: &[(&str, String)]) -> String {
     let mut all: Map<String, Value> = Map::new();
     for (name, address) in addresses {
         let list = all.entry(*name).or_insert_with(|| Value::Array(Vec::new()));
@@ -44,16 +44,19 @@ mod tests {
     use super::*;
 
     #[test]
-    fn addresses_are_told_to_people_and_to_programs() {
+    fn addresses_are_printed_as_text_and_json() {
         let addresses = [
             ("gateway", "http://a:1".to_owned()),
             ("gateway", "https://a:2".to_owned()),
             ("admin", "http://a:3".to_owned()),
         ];
-        assert_eq!(lines(&addresses[1..], Paint::Plain), "gateway  https://a:2\nadmin    http://a:3\n");
-        let told: Value = serde_json::from_str(&json(&addresses)).unwrap();
         assert_eq!(
-            told,
+            address_lines(&addresses[1..], Paint::Plain),
+            "gateway  https://a:2\nadmin    http://a:3\n"
+        );
+        let parsed: Value = serde_json::from_str(&address_json(&addresses)).unwrap();
+        assert_eq!(
+            parsed,
             serde_json::json!({ "gateway": ["http://a:1", "https://a:2"], "admin": ["http://a:3"] })
         );
     }

@@ -1,8 +1,8 @@
 //! The time axis that all charts share: columns and ticks of round lengths.
 
 use super::{
-    run::{Pace, Passage},
-    time::{DAY, HOUR, MINUTE, SECOND, clock},
+    run::{AdmissionKind, AdmittedRequest},
+    time::{DAY, HOUR, MINUTE, SECOND, axis_label},
 };
 use tidegate_core::Micros;
 use tidegate_simulation::SimulatedRequest;
@@ -28,14 +28,14 @@ pub(crate) struct Tick {
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Columns {
     /// What went at once.
-    pub(crate) at_once: Vec<u64>,
+    pub(crate) allowed: Vec<u64>,
     /// What went after a wait.
-    pub(crate) waited: Vec<u64>,
+    pub(crate) delayed: Vec<u64>,
 }
 
 /// What a length is for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Grain {
+enum StepKind {
     /// Columns: any length without a remainder.
     Column,
     /// Ticks: those that people count in.
@@ -43,16 +43,16 @@ enum Grain {
 }
 
 impl Axis {
-    /// From `start` to `end`, in at most `most` columns and one.
-    pub(crate) fn over(start: Micros, end: Micros, most: usize) -> Self {
-        let bin = round_up(end.since(start).get().div_ceil(most.max(1) as u64), Grain::Column);
+    /// From `start` to `end`, in at most `max_sum` columns and one.
+    pub(crate) fn new(start: Micros, end: Micros, max: usize) -> Self {
+        let bin = round_up(end.since(start).get().div_ceil(max.max(1) as u64), StepKind::Column);
         let first = start.get() / bin;
         let bins = end.get().div_ceil(bin).saturating_sub(first).max(1);
         Self { start: Micros::new(first * bin), bins, bin: Micros::new(bin) }
     }
 
     /// From zero, in so many columns of one length.
-    pub(crate) fn even(bins: usize, bin: Micros) -> Self {
+    pub(crate) fn with_bins(bins: usize, bin: Micros) -> Self {
         Self { start: Micros::ZERO, bins: bins as u64, bin }
     }
 
@@ -93,16 +93,17 @@ impl Axis {
         (at.since(self.start).get() as f64 / length).min(1.0)
     }
 
-    /// Marks at round moments, about `most` of them. They count from the start when that is far from zero.
-    pub(crate) fn ticks(&self, most: usize) -> Vec<Tick> {
+    /// Marks at round moments, about `max_sum` of them. They count from the start when that is far from zero.
+    pub(crate) fn ticks(&self, max: usize) -> Vec<Tick> {
         let length = self.end().since(self.start);
-        let step = round_up(length.get().div_ceil(most.max(1) as u64), Grain::Tick);
+        let step = round_up(length.get().div_ceil(max.max(1) as u64), StepKind::Tick);
         let origin = self.origin();
         let first = self.start.since(origin).get().div_ceil(step) * step;
         let last = self.end().since(origin).get();
         let moments = (first..=last).step_by(usize::try_from(step).unwrap_or(usize::MAX));
         let longest = Micros::new(last);
-        let tick = |at| Tick { at: origin.plus(Micros::new(at)), label: clock(Micros::new(at), longest) };
+        let tick =
+            |at| Tick { at: origin.plus(Micros::new(at)), label: axis_label(Micros::new(at), longest) };
         moments.map(tick).collect()
     }
 
@@ -112,7 +113,7 @@ impl Axis {
     }
 
     /// What is offered in each column.
-    pub(crate) fn offered(&self, arrivals: &[SimulatedRequest]) -> Vec<u64> {
+    pub(crate) fn offered_columns(&self, arrivals: &[SimulatedRequest]) -> Vec<u64> {
         let mut bins = vec![0; self.bins()];
         for arrival in arrivals {
             if let Some(column) = self.column(arrival.at) {
@@ -123,13 +124,13 @@ impl Axis {
     }
 
     /// What goes in each column.
-    pub(crate) fn passed(&self, passages: &[Passage]) -> Columns {
-        let mut columns = Columns { at_once: vec![0; self.bins()], waited: vec![0; self.bins()] };
-        for passage in passages {
+    pub(crate) fn admitted_columns(&self, admitted: &[AdmittedRequest]) -> Columns {
+        let mut columns = Columns { allowed: vec![0; self.bins()], delayed: vec![0; self.bins()] };
+        for passage in admitted {
             if let Some(column) = self.column(passage.at) {
-                let bins = match passage.pace {
-                    Pace::AtOnce => &mut columns.at_once,
-                    Pace::Waited => &mut columns.waited,
+                let bins = match passage.kind {
+                    AdmissionKind::Immediate => &mut columns.allowed,
+                    AdmissionKind::Delayed => &mut columns.delayed,
                 };
                 bins[column] = bins[column].saturating_add(passage.cost);
             }
@@ -141,22 +142,22 @@ impl Axis {
 impl Columns {
     /// Everything that went in a column.
     pub(crate) fn total(&self, column: usize) -> u64 {
-        self.at_once[column].saturating_add(self.waited[column])
+        self.allowed[column].saturating_add(self.delayed[column])
     }
 
     /// The most that went in any column.
-    pub(crate) fn tallest(&self) -> u64 {
-        (0..self.at_once.len()).map(|column| self.total(column)).max().unwrap_or(0)
+    pub(crate) fn max(&self) -> u64 {
+        (0..self.allowed.len()).map(|column| self.total(column)).max().unwrap_or(0)
     }
 }
 
 /// The next round length.
-fn round_up(micros: u64, grain: Grain) -> u64 {
-    let (tens, sixties, hours): (&[u64], &[u64], &[u64]) = match grain {
-        Grain::Column => {
+fn round_up(micros: u64, kind: StepKind) -> u64 {
+    let (tens, sixties, hours): (&[u64], &[u64], &[u64]) = match kind {
+        StepKind::Column => {
             (&[1, 2, 3, 4, 5, 6, 8], &[1, 2, 3, 4, 5, 6, 10, 12, 15, 20, 30], &[1, 2, 3, 4, 6, 8, 12])
         }
-        Grain::Tick => (&[1, 2, 5], &[1, 2, 5, 10, 15, 20, 30], &[1, 2, 3, 6, 12]),
+        StepKind::Tick => (&[1, 2, 5], &[1, 2, 5, 10, 15, 20, 30], &[1, 2, 3, 6, 12]),
     };
     let times = |unit: u64, steps: &[u64]| steps.iter().map(|step| unit * step).collect::<Vec<_>>();
     let powers = |unit: u64| (0..6).flat_map(move |power| times(unit * 10_u64.pow(power), tens));
@@ -171,25 +172,25 @@ mod tests {
     use super::*;
 
     #[test]
-    fn columns_are_round_and_cover_everything() {
-        let axis = Axis::over(Micros::ZERO, Micros::from_secs(120), 76);
+    fn axis_columns_are_round_and_cover_the_range() {
+        let axis = Axis::new(Micros::ZERO, Micros::from_secs(120), 76);
         assert_eq!((axis.bin(), axis.bins()), (Micros::from_secs(2), 60));
         assert_eq!(axis.column(Micros::from_secs(119)), Some(59));
         assert_eq!(axis.column(Micros::from_secs(120)), None);
         for end in [1, 7, 999, 1_000_001, 123_456_789, u64::MAX] {
             let end = Micros::new(end);
-            let axis = Axis::over(Micros::ZERO, end, 60);
+            let axis = Axis::new(Micros::ZERO, end, 60);
             assert!(axis.bins() <= 61 && axis.end() >= end, "{axis:?}");
         }
     }
 
     #[test]
-    fn ticks_count_from_a_start_far_away() {
+    fn ticks_are_relative_to_a_distant_start() {
         let labels =
             |axis: Axis| axis.ticks(6).into_iter().map(|tick| tick.label).collect::<Vec<_>>().join(" ");
         let far = Micros::from_secs(1_700_000_000);
         let minute = Micros::from_secs(60);
-        assert_eq!(labels(Axis::over(Micros::ZERO, minute, 60)), "0:00 0:10 0:20 0:30 0:40 0:50 1:00");
-        assert_eq!(labels(Axis::over(far, far.plus(Micros::from_secs(6)), 60)), "0s 1s 2s 3s 4s 5s 6s");
+        assert_eq!(labels(Axis::new(Micros::ZERO, minute, 60)), "0:00 0:10 0:20 0:30 0:40 0:50 1:00");
+        assert_eq!(labels(Axis::new(far, far.plus(Micros::from_secs(6)), 60)), "0s 1s 2s 3s 4s 5s 6s");
     }
 }

@@ -7,8 +7,8 @@ use tidegate_core::Micros;
 
 const WIDTH: f64 = 900.0;
 /// Where the plots begin and end.
-pub(crate) const LEFT: f64 = 246.0;
-pub(crate) const RIGHT: f64 = 850.0;
+pub(crate) const PLOT_LEFT: f64 = 246.0;
+pub(crate) const PLOT_RIGHT: f64 = 850.0;
 
 const STYLE: &str = "\
 text{font-family:ui-sans-serif,-apple-system,'Segoe UI',Helvetica,Arial,sans-serif;font-size:12px;fill:#59636e}\
@@ -25,22 +25,22 @@ fill:#1f2328}\
 .went{fill:#2a9db5}.sum{stroke:#c9dcf0}.rate{stroke:#9198a1}.excess{fill:#f85149;fill-opacity:.4}}";
 
 /// A picture in the making.
-pub(crate) struct Canvas {
+pub(crate) struct SvgCanvas {
     text: String,
     axis: Axis,
 }
 
-impl Canvas {
+impl SvgCanvas {
     /// An empty card.
     pub(crate) fn new(title: &str, height: f64, axis: Axis) -> Self {
         let mut canvas = Self { text: String::new(), axis };
-        canvas.put(format_args!(
+        canvas.push(format_args!(
             "<svg xmlns=\"http://www.w3.org/2000/svg\" viewBox=\"0 0 {WIDTH} {height}\" width=\"{WIDTH}\" \
              height=\"{height}\" role=\"img\"><title>{}</title><style>{STYLE}</style>",
             escape(title)
         ));
         let (inner_width, inner_height) = (WIDTH - 1.0, height - 1.0);
-        canvas.put(format_args!(
+        canvas.push(format_args!(
             "<rect class=\"card\" x=\".5\" y=\".5\" width=\"{inner_width}\" height=\"{inner_height}\" rx=\"8\"/>"
         ));
         canvas
@@ -53,7 +53,7 @@ impl Canvas {
     }
 
     /// Adds markup.
-    pub(crate) fn put(&mut self, markup: Arguments<'_>) {
+    pub(crate) fn push(&mut self, markup: Arguments<'_>) {
         // Writing to a string cannot fail.
         let _ = writeln!(self.text, "{markup}");
     }
@@ -61,7 +61,7 @@ impl Canvas {
     /// Adds a text.
     pub(crate) fn label(&mut self, class: &str, x: f64, y: f64, anchor: &str, text: &str) {
         let text = escape(text);
-        self.put(format_args!(
+        self.push(format_args!(
             "<text class=\"{class}\" x=\"{x:.1}\" y=\"{y:.1}\" text-anchor=\"{anchor}\">{text}</text>"
         ));
     }
@@ -69,7 +69,7 @@ impl Canvas {
     /// Adds a path, unless it is empty.
     pub(crate) fn path(&mut self, class: &str, path: &str) {
         if !path.is_empty() {
-            self.put(format_args!("<path class=\"{class}\" d=\"{path}\"/>"));
+            self.push(format_args!("<path class=\"{class}\" d=\"{path}\"/>"));
         }
     }
 
@@ -77,7 +77,7 @@ impl Canvas {
     pub(crate) fn legend(&mut self, entries: &[(&str, String)]) {
         let width = |class: &str, text: &str| indent(class) + 6.4 * text.chars().count() as f64 + 18.0;
         let whole: f64 = entries.iter().map(|(class, text)| width(class, text)).sum();
-        let mut x = LEFT.min(RIGHT - whole);
+        let mut x = PLOT_LEFT.min(PLOT_RIGHT - whole);
         for (class, text) in entries {
             match *class {
                 "sum" | "rate" => self.path(class, &format!("M{x:.1} 26h18")),
@@ -88,20 +88,20 @@ impl Canvas {
         }
     }
 
-    /// Adds lines from `top` to below `base` at round times, and their labels.
-    pub(crate) fn times(&mut self, top: f64, base: f64) {
+    /// Adds lines from `top` to below `base_path` at round times, and their labels.
+    pub(crate) fn draw_times(&mut self, top: f64, base: f64) {
         for tick in self.axis.ticks(8) {
             let x = self.x(tick.at);
-            self.put(format_args!("<path class=\"grid\" d=\"M{x:.1} {top}V{:.1}\"/>", base + 5.0));
+            self.push(format_args!("<path class=\"grid\" d=\"M{x:.1} {top}V{:.1}\"/>", base + 5.0));
             self.label("", x, base + 20.0, "middle", &tick.label);
         }
     }
 
-    /// Adds a shaded range of time that is `height` high and ends at `base`.
+    /// Adds a shaded range of time that is `height` high and ends at `base_path`.
     pub(crate) fn shade(&mut self, class: &str, (start, end): (Micros, Micros), base: f64, height: f64) {
         let (x, end, top) = (self.x(start), self.x(end), base - height);
         let width = (end - x).max(1.0);
-        self.put(format_args!(
+        self.push(format_args!(
             "<rect class=\"{class}\" x=\"{x:.1}\" y=\"{top:.1}\" width=\"{width:.1}\" height=\"{height}\"/>"
         ));
     }
@@ -115,7 +115,7 @@ impl Canvas {
         lines: &[(&str, String)],
     ) -> f64 {
         let name = escape(name);
-        self.put(format_args!(
+        self.push(format_args!(
             "<text class=\"quota\" x=\"24\" y=\"{y:.1}\" style=\"font-size:{size:.1}px\">{name}</text>"
         ));
         for (class, line) in lines {
@@ -127,12 +127,12 @@ impl Canvas {
 
     /// Adds a horizontal line across the plots.
     pub(crate) fn level(&mut self, class: &str, y: f64) {
-        self.path(class, &format!("M{LEFT} {y:.1}H{RIGHT}"));
+        self.path(class, &format!("M{PLOT_LEFT} {y:.1}H{PLOT_RIGHT}"));
     }
 
     /// Where a moment is.
     pub(crate) fn x(&self, at: Micros) -> f64 {
-        LEFT + (RIGHT - LEFT) * self.axis.fraction(at)
+        PLOT_LEFT + (PLOT_RIGHT - PLOT_LEFT) * self.axis.fraction(at)
     }
 }
 

@@ -3,15 +3,15 @@
 //! ```text
 //!   100/min fixed-window      admitted 200, denied 40
 //!          █████    █████
-//!          █████░   █████░         ░ offered, but not admitted then
-//!          ├────── worst 1min: 200, bound 200 ───────┤
+//!          █████░   █████░         ░ offered_columns, but not admitted then
+//!          ├────── busiest_window 1min: 200, expected_bound 200 ───────┤
 //! ```
 
 use super::{
-    Scene,
+    Simulation,
     axis::{Axis, Columns},
-    run::{Run, Tally},
-    time::rough,
+    run::{QuotaRun, RequestCount},
+    time::format_rough,
 };
 use crate::terminal::{self, Paint, Tone};
 use tidegate_core::{AlgorithmKind, Micros};
@@ -19,24 +19,24 @@ use tidegate_core::{AlgorithmKind, Micros};
 /// Columns to the left of every row.
 pub(crate) const INDENT: &str = "  ";
 /// Lines of text that a bar is high.
-pub(crate) const HEIGHT: u64 = 2;
+pub(crate) const BAR_HEIGHT: u64 = 2;
 /// Bars in eighths of a line.
 const EIGHTHS: [char; 9] = [' ', '▁', '▂', '▃', '▄', '▅', '▆', '▇', '█'];
 
 /// Draws the scene with bars of at most `width` columns.
-pub(crate) fn draw(scene: &Scene, width: usize, paint: Paint) -> String {
+pub(crate) fn draw(simulation: &Simulation, width: usize, paint: Paint) -> String {
     // A round length may need one column more than asked for.
-    let axis = Axis::over(scene.start, scene.end, width.saturating_sub(INDENT.len() + 1).max(1));
-    let offered = axis.offered(&scene.arrivals);
-    let passed: Vec<_> = scene.runs.iter().map(|run| axis.passed(&run.passages)).collect();
-    let tallest = passed.iter().map(Columns::tallest).chain(offered.iter().copied()).max().unwrap_or(0);
-    let chart = Chart { axis, offered, tallest, width, paint };
+    let axis = Axis::new(simulation.start, simulation.end, width.saturating_sub(INDENT.len() + 1).max(1));
+    let offered = axis.offered_columns(&simulation.arrivals);
+    let passed: Vec<_> = simulation.runs.iter().map(|run| axis.admitted_columns(&run.admitted)).collect();
+    let tallest = passed.iter().map(Columns::max).chain(offered.iter().copied()).max().unwrap_or(0);
+    let chart = SimulationChart { axis, offered, max_cost: tallest, width, paint };
 
-    let mut lines = vec![paint.tone(Tone::Strong, terminal::harmless(&scene.title))];
-    lines.push(legend(scene, &axis, tallest, paint));
+    let mut lines = vec![paint.tone(Tone::Strong, terminal::sanitize(&simulation.title))];
+    lines.push(legend(simulation, &axis, tallest, paint));
     lines.push(String::new());
-    lines.extend(chart.offered_rows(scene));
-    for (run, columns) in scene.runs.iter().zip(&passed) {
+    lines.extend(chart.offered_rows(simulation));
+    for (run, columns) in simulation.runs.iter().zip(&passed) {
         lines.push(String::new());
         lines.extend(chart.run_rows(run, columns));
     }
@@ -45,51 +45,51 @@ pub(crate) fn draw(scene: &Scene, width: usize, paint: Paint) -> String {
     lines.iter().map(|line| format!("{}\n", line.trim_end())).collect()
 }
 
-fn legend(scene: &Scene, axis: &Axis, tallest: u64, paint: Paint) -> String {
+fn legend(simulation: &Simulation, axis: &Axis, tallest: u64, paint: Paint) -> String {
     let mut parts =
         vec![paint.tone(Tone::Faint, format!("a column is {}, the tallest {tallest}", axis.bin()))];
     parts.push(format!("{} admitted", paint.tone(Tone::Passed, '█')));
     // Without colours both look the same.
-    if paint == Paint::Ansi && scene.runs.iter().any(|run| run.delayed.requests > 0) {
+    if paint == Paint::Ansi && simulation.runs.iter().any(|run| run.delayed.requests > 0) {
         parts.push(format!("{} after a wait", paint.tone(Tone::Waited, '█')));
     }
     parts.push(format!("{} offered, but not admitted then", paint.tone(Tone::Faint, '░')));
     parts.join("   ")
 }
 
-struct Chart {
+struct SimulationChart {
     axis: Axis,
     offered: Vec<u64>,
-    tallest: u64,
+    max_cost: u64,
     width: usize,
     paint: Paint,
 }
 
-impl Chart {
-    fn offered_rows(&self, scene: &Scene) -> Vec<String> {
-        let mut offered = Tally::default();
-        scene.arrivals.iter().for_each(|arrival| offered.add(arrival.cost));
-        let mut lines = vec![self.heading("offered", &show(offered), Tone::Normal)];
+impl SimulationChart {
+    fn offered_rows(&self, simulation: &Simulation) -> Vec<String> {
+        let mut offered = RequestCount::default();
+        simulation.arrivals.iter().for_each(|arrival| offered.add(arrival.cost));
+        let mut lines = vec![self.heading("offered", &count_text(offered), Tone::Normal)];
         let nothing = vec![0; self.offered.len()];
-        let columns = Columns { at_once: nothing.clone(), waited: nothing };
-        lines.extend(self.bars(&columns));
+        let columns = Columns { allowed: nothing.clone(), delayed: nothing };
+        lines.extend(self.bar_rows(&columns));
         lines
     }
 
-    fn run_rows(&self, run: &Run, columns: &Columns) -> Vec<String> {
-        let mut lines = vec![self.heading(&name(run), &totals(run), Tone::Strong)];
-        lines.extend(self.bars(columns));
+    fn run_rows(&self, run: &QuotaRun, columns: &Columns) -> Vec<String> {
+        let mut lines = vec![self.heading(&quota_name(run), &totals_text(run), Tone::Strong)];
+        lines.extend(self.bar_rows(columns));
         lines.push(self.bracket(run));
 
         lines.push(self.note(&format!("bound: {}", run.quota.bound())));
-        lines.extend(patience(run).map(|note| self.note(&note)));
-        if run.hopeless.requests > 0 {
-            let (count, limit) = (run.hopeless.requests, run.quota.limit());
+        lines.extend(wait_note(run).map(|note| self.note(&note)));
+        if run.impossible.requests > 0 {
+            let (count, limit) = (run.impossible.requests, run.quota.limit());
             let note = format!("{count} of the denied can never pass: they cost more than {limit}");
             lines.push(format!("{INDENT}{}", self.paint.tone(Tone::Alarm, note)));
         }
         let end = self.axis.end();
-        let late = run.passages.len() - run.passages.partition_point(|passage| passage.at < end);
+        let late = run.admitted.len() - run.admitted.partition_point(|passage| passage.at < end);
         if late > 0 {
             lines.push(self.note(&format!("{late} of the delayed go after the end of the axis")));
         }
@@ -113,24 +113,24 @@ impl Chart {
     }
 
     /// Bars of what went, in front of what was asked for.
-    fn bars(&self, columns: &Columns) -> Vec<String> {
+    fn bar_rows(&self, columns: &Columns) -> Vec<String> {
         let row = |row: u64| {
-            let base = (HEIGHT - 1 - row) * 8;
+            let base = (BAR_HEIGHT - 1 - row) * 8;
             let cell = |column: usize| self.cell(columns, column, base);
-            format!("{INDENT}{}", merge(self.paint, (0..self.axis.bins()).map(cell)))
+            format!("{INDENT}{}", merge_cells(self.paint, (0..self.axis.bins()).map(cell)))
         };
-        (0..HEIGHT).map(row).collect()
+        (0..BAR_HEIGHT).map(row).collect()
     }
 
     fn cell(&self, columns: &Columns, column: usize, base: u64) -> (Tone, char) {
-        let share = |cost: u64| cost as f64 / self.tallest.max(1) as f64;
-        let waited = columns.waited[column] > columns.at_once[column];
+        let share = |cost: u64| cost as f64 / self.max_cost.max(1) as f64;
+        let waited = columns.delayed[column] > columns.allowed[column];
         let tone = if waited { Tone::Waited } else { Tone::Passed };
         cell(share(columns.total(column)), share(self.offered[column]), base, tone)
     }
 
     /// Where the worst window is, and what went in it.
-    fn bracket(&self, run: &Run) -> String {
+    fn bracket(&self, run: &QuotaRun) -> String {
         let Some(worst) = run.worst else { return self.note("nothing was admitted") };
         let bound = run.bound.map_or("no bound".into(), |bound| format!("bound {bound}"));
         let text = match run.quota.kind() {
@@ -143,7 +143,7 @@ impl Chart {
         let first = self.axis.column(worst.start).unwrap_or(last);
         let end = Micros::new(worst.start.plus(run.window).get() - 1);
         let length = self.axis.column(end).unwrap_or(last) - first + 1;
-        let (before, drawn) = place(first, length, &text, self.width.saturating_sub(INDENT.len()));
+        let (before, drawn) = place_label(first, length, &text, self.width.saturating_sub(INDENT.len()));
         format!("{INDENT}{:before$}{}", "", self.paint.tone(tone, drawn))
     }
 }
@@ -160,7 +160,7 @@ pub(crate) fn cell(filled: f64, offered: f64, base: u64, tone: Tone) -> (Tone, c
 
 /// A height in eighths of a line, at least one unless the share is zero.
 fn eighths(share: f64) -> u64 {
-    let full = (HEIGHT * 8) as f64;
+    let full = (BAR_HEIGHT * 8) as f64;
     let rounded = (share * full).round().min(full) as u64;
     if share > 0.0 { rounded.max(1) } else { 0 }
 }
@@ -192,7 +192,7 @@ pub(crate) fn axis_rows(axis: &Axis, indent: &str, width: usize, paint: Paint) -
 }
 
 /// Text inside a bracket where it fits, else behind, before or below it; with the spaces to put before both.
-pub(crate) fn place(first: usize, length: usize, text: &str, width: usize) -> (usize, String) {
+pub(crate) fn place_label(first: usize, length: usize, text: &str, width: usize) -> (usize, String) {
     let size = text.chars().count();
     let room = length.saturating_sub(2);
     if size + 2 <= room {
@@ -214,7 +214,7 @@ pub(crate) fn place(first: usize, length: usize, text: &str, width: usize) -> (u
 }
 
 /// Cells as text, with one colour code for each stretch of the same tone.
-pub(crate) fn merge(paint: Paint, cells: impl Iterator<Item = (Tone, char)>) -> String {
+pub(crate) fn merge_cells(paint: Paint, cells: impl Iterator<Item = (Tone, char)>) -> String {
     let mut text = String::new();
     let mut stretch: Option<(Tone, String)> = None;
     for (tone, cell) in cells {
@@ -231,7 +231,7 @@ pub(crate) fn merge(paint: Paint, cells: impl Iterator<Item = (Tone, char)>) -> 
 }
 
 /// A quota by its text, with the algorithm where the text leaves it out.
-pub(super) fn name(run: &Run) -> String {
+pub(super) fn quota_name(run: &QuotaRun) -> String {
     let (text, algorithm) = (run.quota.to_string(), run.quota.kind().name());
     match run.quota.kind() {
         AlgorithmKind::TokenBucket(_) => format!("{text} ({algorithm})"),
@@ -240,17 +240,21 @@ pub(super) fn name(run: &Run) -> String {
 }
 
 /// What became of the requests.
-fn totals(run: &Run) -> String {
+fn totals_text(run: &QuotaRun) -> String {
     let delayed = match run.delayed.requests {
         0 => String::new(),
         some => format!(" ({some} delayed)"),
     };
-    format!("admitted {}{delayed}, denied {}", show(run.allowed.and(run.delayed)), show(run.denied))
+    format!(
+        "admitted {}{delayed}, denied {}",
+        count_text(run.allowed.plus(run.delayed)),
+        count_text(run.denied)
+    )
 }
 
 /// How long the callers were ready to wait, if at all, and how long they did.
-fn patience(run: &Run) -> Option<String> {
-    let patience = match (run.patience, run.quota.kind()) {
+fn wait_note(run: &QuotaRun) -> Option<String> {
+    let max_wait = match (run.max_wait, run.quota.kind()) {
         (_, AlgorithmKind::Concurrency(_)) => {
             return Some(format!("each holds its place for {}", run.window));
         }
@@ -259,14 +263,14 @@ fn patience(run: &Run) -> Option<String> {
         (patience, _) => format!("for up to {patience}"),
     };
     match run.longest_wait {
-        Micros::ZERO => Some(format!("callers wait {patience}")),
-        longest => Some(format!("callers wait {patience}; the longest wait is {}", rough(longest))),
+        Micros::ZERO => Some(format!("callers wait {max_wait}")),
+        longest => Some(format!("callers wait {max_wait}; the longest wait is {}", format_rough(longest))),
     }
 }
 
 /// A number of requests, and what they cost where that is another number.
-fn show(tally: Tally) -> String {
-    let Tally { requests, cost } = tally;
+fn count_text(count: RequestCount) -> String {
+    let RequestCount { requests, cost } = count;
     if requests == cost { requests.to_string() } else { format!("{requests} (cost {cost})") }
 }
 
@@ -275,13 +279,13 @@ mod tests {
     use super::*;
 
     #[test]
-    fn heights_end_at_capacity_and_show_whatever_there_is() {
+    fn bar_heights_are_capped_and_never_hide_a_value() {
         let heights: Vec<_> = [0.0, 0.000_1, 0.5, 0.7, 1.0, 10.0].into_iter().map(eighths).collect();
         assert_eq!(heights, [0, 1, 8, 11, 16, 16]);
     }
 
     #[test]
-    fn a_bracket_stays_where_it_belongs() {
+    fn label_is_placed_inside_or_beside_its_bracket() {
         for (first, length, drawn) in [
             (0, 12, "├─ worst ──┤"),
             (0, 4, "├──┤ worst"),
@@ -289,7 +293,7 @@ mod tests {
             (9, 4, "   worst ├──┤"),
             (5, 8, "     ├──────┤\n  worst"),
         ] {
-            let (before, text) = place(first, length, "worst", 14);
+            let (before, text) = place_label(first, length, "worst", 14);
             assert_eq!(format!("{:before$}{text}", ""), drawn);
         }
     }

@@ -1,18 +1,18 @@
 //! Loads that are made up: deterministic shapes of arrivals, sized to the quotas that they try.
 
 use super::{rate, time};
-use crate::failure::Failure;
+use crate::error::CliError;
 use clap::ValueEnum;
 use std::{fmt, ops::Range};
 use tidegate_core::{Micros, Quota, Rate, RateUnit};
 use tidegate_simulation::SimulatedRequest;
 
 /// More decisions than this say nothing that fewer do not.
-pub(crate) const MOST_DECISIONS: usize = 10_000_000;
+pub(crate) const MAX_DECISIONS: usize = 10_000_000;
 
 /// How arrivals are spread over time. Lengths are parts of the window, so that a shape fits any quota.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
-pub(crate) enum Shape {
+pub(crate) enum LoadShape {
     /// The same rate all the time
     Steady,
     /// One burst, a quarter of a window long
@@ -25,9 +25,9 @@ pub(crate) enum Shape {
     OnOff,
 }
 
-impl Shape {
+impl LoadShape {
     /// The rate that shows what a quota does, in tenths of the quota's own.
-    fn tenths(self) -> u64 {
+    fn rate_tenths(self) -> u64 {
         match self {
             Self::Steady => 15,
             // In a quarter of a window, a fifth more than fits in the whole.
@@ -39,9 +39,9 @@ impl Shape {
 
 /// A shape with its numbers.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct Load {
+pub(crate) struct SyntheticLoad {
     /// How arrivals are spread.
-    pub(crate) shape: Shape,
+    pub(crate) shape: LoadShape,
     /// How many arrive while they do; for a ramp, at its end.
     pub(crate) rate: Rate,
     /// What each of them asks for.
@@ -53,11 +53,11 @@ pub(crate) struct Load {
 }
 
 /// Reads a rate such as `200/min`, with the core's own grammar and errors.
-pub(crate) fn parse_rate(text: &str) -> Result<Rate, Failure> {
-    let quota: Quota = text.parse().map_err(|error| Failure::input(format!("--rate: {error}")))?;
+pub(crate) fn parse_rate(text: &str) -> Result<Rate, CliError> {
+    let quota: Quota = text.parse().map_err(|error| CliError::input(format!("--rate: {error}")))?;
     match quota.rate() {
         Some(rate) if rate.quota() == Ok(quota) => Ok(rate.with_unit(RateUnit::Requests)),
-        _ => Err(Failure::input(format!("--rate: `{text}` is not a rate\nwrite `200/min` or `5 per 10s`"))),
+        _ => Err(CliError::input(format!("--rate: `{text}` is not a rate\nwrite `200/min` or `5 per 10s`"))),
     }
 }
 
@@ -70,19 +70,25 @@ pub(crate) fn default_cost(quotas: &[Quota], window: Micros, hold: Micros) -> u6
     }
     let smallest = quotas.iter().map(Quota::limit).min().unwrap_or(1);
     // No shape offers four times the quota in the two windows that a load is long.
-    let least = (largest(quotas, window, hold) * 4).div_ceil((MOST_DECISIONS / quotas.len()) as u128);
+    let least = (max_nominal(quotas, window, hold) * 4).div_ceil((MAX_DECISIONS / quotas.len()) as u128);
     (nominal / 1_000).min(smallest / 10).max(u64::try_from(least).unwrap_or(u64::MAX))
 }
 
 /// The rate that shows what the largest of the quotas does.
-pub(crate) fn default_rate(shape: Shape, quotas: &[Quota], window: Micros, hold: Micros, cost: u64) -> Rate {
-    let tenths = largest(quotas, window, hold) * u128::from(shape.tenths());
+pub(crate) fn default_rate(
+    shape: LoadShape,
+    quotas: &[Quota],
+    window: Micros,
+    hold: Micros,
+    cost: u64,
+) -> Rate {
+    let tenths = max_nominal(quotas, window, hold) * u128::from(shape.rate_tenths());
     let requests = tenths.div_ceil(10 * u128::from(cost.max(1)));
     Rate::new(u64::try_from(requests).unwrap_or(u64::MAX).max(1), window)
 }
 
-/// What the largest of the quotas lets through in a window. `hold` makes a rate of a number in flight.
-fn largest(quotas: &[Quota], window: Micros, hold: Micros) -> u128 {
+/// What the largest of the quotas lets through in a window. `hold_time` makes a rate of a number in flight.
+fn max_nominal(quotas: &[Quota], window: Micros, hold: Micros) -> u128 {
     let nominal = quotas.iter().map(|quota| {
         let amount = u128::from(rate::nominal(quota, window));
         match rate::period(quota) {
@@ -93,32 +99,32 @@ fn largest(quotas: &[Quota], window: Micros, hold: Micros) -> u128 {
     nominal.max().unwrap_or(0)
 }
 
-impl Load {
-    /// All arrivals in order; refuses more than `most`.
-    pub(crate) fn arrivals(&self, most: usize) -> Result<Vec<SimulatedRequest>, Failure> {
+impl SyntheticLoad {
+    /// All arrivals in order; refuses more than `max_sum`.
+    pub(crate) fn arrivals(&self, max: usize) -> Result<Vec<SimulatedRequest>, CliError> {
         let length = self.length.get();
         let moments: Box<dyn Iterator<Item = u64>> = match self.shape {
-            Shape::Steady => Box::new(self.evenly(0..length)),
-            Shape::Burst | Shape::Boundary => {
-                Box::new(self.bursts().into_iter().flat_map(|burst| self.evenly(burst)))
+            LoadShape::Steady => Box::new(self.even_arrivals(0..length)),
+            LoadShape::Burst | LoadShape::Boundary => {
+                Box::new(self.bursts().into_iter().flat_map(|burst| self.even_arrivals(burst)))
             }
-            Shape::Ramp => Box::new(self.ramp()),
-            Shape::OnOff => Box::new(self.on_off()),
+            LoadShape::Ramp => Box::new(self.ramp_arrivals()),
+            LoadShape::OnOff => Box::new(self.on_off_arrivals()),
         };
         let arrival = |at| SimulatedRequest { at: Micros::new(at), cost: self.cost };
-        let moments = moments.take_while(|at| *at < length).take(most + 1);
+        let moments = moments.take_while(|at| *at < length).take(max + 1);
         let arrivals: Vec<_> = moments.map(arrival).collect();
         match arrivals.len() {
             0 => {
                 let fix = match self.shape {
-                    Shape::Ramp => "give a higher --rate or a longer --for",
+                    LoadShape::Ramp => "give a higher --rate or a longer --for",
                     _ => "give a longer --for",
                 };
-                Err(Failure::input(format!("nothing arrives: {self}\n{fix}")))
+                Err(CliError::input(format!("nothing arrives: {self}\n{fix}")))
             }
-            many if many > most => {
+            many if many > max => {
                 let fix = "give a lower --rate, a shorter --for or fewer quotas";
-                Err(Failure::input(format!("more than {most} requests for each quota: {self}\n{fix}")))
+                Err(CliError::input(format!("more than {max} requests for each quota: {self}\n{fix}")))
             }
             _ => Ok(arrivals),
         }
@@ -126,20 +132,20 @@ impl Load {
 
     /// The bursts of a shape that has one or two, whether or not the load goes on for so long.
     fn bursts(&self) -> Vec<Range<u64>> {
-        let (window, each) = (self.window.get(), self.burst());
+        let (window, each) = (self.window.get(), self.burst_length());
         let starts = match self.shape {
-            Shape::Burst => vec![window / 2],
-            Shape::Boundary => {
+            LoadShape::Burst => vec![window / 2],
+            LoadShape::Boundary => {
                 let (boundary, gap) = (self.boundary(), window / 30);
                 vec![boundary - gap - each, boundary + gap]
             }
-            Shape::Steady | Shape::Ramp | Shape::OnOff => Vec::new(),
+            LoadShape::Steady | LoadShape::Ramp | LoadShape::OnOff => Vec::new(),
         };
         starts.into_iter().map(|start| start..start + each).collect()
     }
 
     /// How long requests arrive without a pause.
-    fn burst(&self) -> u64 {
+    fn burst_length(&self) -> u64 {
         (self.window.get() / 4).max(1)
     }
 
@@ -150,7 +156,7 @@ impl Load {
     }
 
     /// Moments at the rate; each is exact, so none drifts.
-    fn evenly(&self, phase: Range<u64>) -> impl Iterator<Item = u64> + use<> {
+    fn even_arrivals(&self, phase: Range<u64>) -> impl Iterator<Item = u64> + use<> {
         let (amount, period) = (u128::from(self.rate.amount().max(1)), u128::from(self.rate.period().get()));
         (0_u128..)
             .map(move |index| u128::from(phase.start) + index * period / amount)
@@ -159,35 +165,35 @@ impl Load {
     }
 
     /// Moments at the rate, which stands still while nothing arrives.
-    fn on_off(&self) -> impl Iterator<Item = u64> + use<> {
-        let burst = self.burst();
-        self.evenly(0..self.length.get()).map(move |on| on / burst * 2 * burst + on % burst)
+    fn on_off_arrivals(&self) -> impl Iterator<Item = u64> + use<> {
+        let burst = self.burst_length();
+        self.even_arrivals(0..self.length.get()).map(move |on| on / burst * 2 * burst + on % burst)
     }
 
     /// Moments that get denser: the area under a rising line is a square.
-    fn ramp(&self) -> impl Iterator<Item = u64> + use<> {
+    fn ramp_arrivals(&self) -> impl Iterator<Item = u64> + use<> {
         let length = self.length.get() as f64;
         let count = self.rate.amount() as f64 * length / self.rate.period().get() as f64 / 2.0;
-        let whole = count as u64;
-        (0..whole).map(move |index| (length * ((index as f64 + 0.5) / count).sqrt()) as u64)
+        let total = count as u64;
+        (0..total).map(move |index| (length * ((index as f64 + 0.5) / count).sqrt()) as u64)
     }
 }
 
 /// What the load is, in one line.
-impl fmt::Display for Load {
+impl fmt::Display for SyntheticLoad {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let burst = time::rough(Micros::new(self.burst()));
-        let each = u128::from(self.rate.amount()) * u128::from(self.burst());
-        let each = requests(each.div_ceil(u128::from(self.rate.period().get().max(1))));
+        let burst = time::format_rough(Micros::new(self.burst_length()));
+        let each = u128::from(self.rate.amount()) * u128::from(self.burst_length());
+        let each = requests_text(each.div_ceil(u128::from(self.rate.period().get().max(1))));
         match self.shape {
-            Shape::Steady => write!(f, "steady: {} for {}", self.rate, self.length)?,
-            Shape::Burst => write!(f, "burst: {each} within {burst}")?,
-            Shape::Boundary => {
+            LoadShape::Steady => write!(f, "steady: {} for {}", self.rate, self.length)?,
+            LoadShape::Burst => write!(f, "burst: {each} within {burst}")?,
+            LoadShape::Boundary => {
                 let boundary = Micros::new(self.boundary());
                 write!(f, "boundary: two bursts of {each} around {boundary}, where a window ends")?;
             }
-            Shape::Ramp => write!(f, "ramp: from nothing to {} in {}", self.rate, self.length)?,
-            Shape::OnOff => {
+            LoadShape::Ramp => write!(f, "ramp: from nothing to {} in {}", self.rate, self.length)?,
+            LoadShape::OnOff => {
                 write!(f, "on-off: {} for {burst}, then nothing for {burst}, in turn", self.rate)?;
             }
         }
@@ -199,6 +205,6 @@ impl fmt::Display for Load {
 }
 
 /// A number of requests in words.
-pub(crate) fn requests(count: u128) -> String {
+pub(crate) fn requests_text(count: u128) -> String {
     if count == 1 { "1 request".into() } else { format!("{count} requests") }
 }

@@ -16,19 +16,19 @@ pub(crate) mod time;
 pub(crate) mod trace;
 pub(crate) mod window;
 
-use run::Run;
+use run::QuotaRun;
 use tidegate_core::Micros;
 use tidegate_simulation::SimulatedRequest;
 
 /// Everything that there is to show.
 #[derive(Debug)]
-pub(crate) struct Scene {
+pub(crate) struct Simulation {
     /// What was offered, in words.
     pub(crate) title: String,
     /// What was offered, in order of time.
     pub(crate) arrivals: Vec<SimulatedRequest>,
     /// What became of it, for each quota.
-    pub(crate) runs: Vec<Run>,
+    pub(crate) runs: Vec<QuotaRun>,
     /// The length of time over which admissions are added up.
     pub(crate) window: Micros,
     /// The first moment to show.

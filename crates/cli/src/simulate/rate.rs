@@ -20,7 +20,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn every_algorithm_tells_its_period_and_rate() {
+    fn period_and_rate_of_every_algorithm() {
         for (text, seconds) in [
             ("100/min", 60),
             ("100/min burst 20", 60),
@@ -40,7 +40,7 @@ mod tests {
         }
         let fast: Quota = "1MB/s smooth".parse().unwrap();
         assert_eq!(nominal(&fast, Micros::from_secs(60)), 60_000_000);
-        let held: Quota = "3 at once".parse().unwrap();
-        assert_eq!((period(&held), nominal(&held, Micros::from_secs(1))), (None, 3));
+        let concurrency: Quota = "3 at once".parse().unwrap();
+        assert_eq!((period(&concurrency), nominal(&concurrency, Micros::from_secs(1))), (None, 3));
     }
 }

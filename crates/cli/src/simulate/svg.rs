@@ -3,91 +3,94 @@
 //! ```text
 //!   100/min fixed-window     ┆▒▒▒▒▒▒▒┆┄┄┄ what the rate lets through ┄┄┄
 //!   200 admitted, 40 denied  ┆▉▉▉ ▉▉▉┆    bars: what went; pale: what was asked for
-//!   worst 1min: 200          ┆▉▉▉ ▉▉▉┆    line: what went in the last window
+//!   busiest_window 1min: 200          ┆▉▉▉ ▉▉▉┆    line: what went in the last_id window
 //! ```
 //!
 //! The worst window is shaded. The picture brings its own background and a second set of colours for dark screens,
 //! so that it reads anywhere.
 
 use super::{
-    Scene,
+    Simulation,
     axis::{Axis, Columns},
-    canvas::{Canvas, LEFT, RIGHT},
-    chart::name,
-    run::Run,
-    time::rough,
+    canvas::{PLOT_LEFT, PLOT_RIGHT, SvgCanvas},
+    chart::quota_name,
+    run::QuotaRun,
+    time::format_rough,
     window,
 };
 use std::fmt::Write;
 use tidegate_core::{AlgorithmKind, Micros};
 
 /// Space above the first panel, for the legend.
-const TOP: f64 = 56.0;
+const MARGIN_TOP: f64 = 56.0;
 /// From one panel to the next, and how much of that is plot.
-const PITCH: f64 = 108.0;
-const PLOT: f64 = 90.0;
+const PANEL_PITCH: f64 = 108.0;
+const PLOT_HEIGHT: f64 = 90.0;
 /// Space below the last panel, for the times.
-const BOTTOM: f64 = 26.0;
+const MARGIN_BOTTOM: f64 = 26.0;
 /// The height of the tallest bar, and of the highest sum: bars stay below the rate where it is exceeded twice.
-const BAR: f64 = 34.0;
-const SUM: f64 = 72.0;
+const MAX_BAR_HEIGHT: f64 = 34.0;
+const MAX_SUM_HEIGHT: f64 = 72.0;
 /// Bars, and steps of the line, at most.
-const BARS: usize = 120;
-const STEPS: usize = 600;
+const MAX_BARS: usize = 120;
+const MAX_STEPS: usize = 600;
 
 /// Draws the scene.
-pub(crate) fn draw(scene: &Scene) -> String {
-    let bars = Axis::over(scene.start, scene.end, BARS);
-    let offered = bars.offered(&scene.arrivals);
-    let passed: Vec<_> = scene.runs.iter().map(|run| bars.passed(&run.passages)).collect();
-    let tallest = passed.iter().map(Columns::tallest).chain(offered.iter().copied()).max().unwrap_or(0);
-    let bottom = TOP + PITCH * scene.runs.len() as f64;
-    let height = bottom + BOTTOM;
+pub(crate) fn draw(simulation: &Simulation) -> String {
+    let bars = Axis::new(simulation.start, simulation.end, MAX_BARS);
+    let offered = bars.offered_columns(&simulation.arrivals);
+    let passed: Vec<_> = simulation.runs.iter().map(|run| bars.admitted_columns(&run.admitted)).collect();
+    let tallest = passed.iter().map(Columns::max).chain(offered.iter().copied()).max().unwrap_or(0);
+    let bottom = MARGIN_TOP + PANEL_PITCH * simulation.runs.len() as f64;
+    let height = bottom + MARGIN_BOTTOM;
 
-    let canvas = Canvas::new(&scene.title, height, bars);
-    let mut svg = Svg { canvas, axis: bars, tallest: tallest.max(1) };
-    svg.legend(scene);
-    svg.times(bottom, scene.window);
-    for (index, (run, columns)) in scene.runs.iter().zip(&passed).enumerate() {
-        let top = TOP + PITCH * index as f64;
+    let canvas = SvgCanvas::new(&simulation.title, height, bars);
+    let mut svg = SimulationSvg { canvas, axis: bars, max_cost: tallest.max(1) };
+    svg.draw_legend(simulation);
+    svg.draw_times(bottom, simulation.window);
+    for (index, (run, columns)) in simulation.runs.iter().zip(&passed).enumerate() {
+        let top = MARGIN_TOP + PANEL_PITCH * index as f64;
         // Only sums over the same length are compared by eye.
-        let alike = scene.runs.iter().filter(|other| other.window == run.window);
+        let alike = simulation.runs.iter().filter(|other| other.window == run.window);
         let most = alike.map(|run| run.nominal.max(run.worst.map_or(0, |worst| worst.cost))).max();
-        svg.caption(run, top);
-        svg.panel(&Panel {
+        svg.draw_caption(run, top);
+        svg.draw_panel(&QuotaPanel {
             run,
             columns,
             offered: &offered,
-            base: top + PLOT,
-            most: most.unwrap_or(1).max(1),
+            base: top + PLOT_HEIGHT,
+            max_sum: most.unwrap_or(1).max(1),
         });
     }
     svg.canvas.finish()
 }
 
 /// One quota's plot.
-struct Panel<'a> {
-    run: &'a Run,
+struct QuotaPanel<'a> {
+    run: &'a QuotaRun,
     columns: &'a Columns,
     offered: &'a [u64],
     base: f64,
-    most: u64,
+    max_sum: u64,
 }
 
-struct Svg {
-    canvas: Canvas,
+struct SimulationSvg {
+    canvas: SvgCanvas,
     axis: Axis,
-    tallest: u64,
+    max_cost: u64,
 }
 
-impl Svg {
-    fn legend(&mut self, scene: &Scene) {
+impl SimulationSvg {
+    fn draw_legend(&mut self, simulation: &Simulation) {
         let bin = self.axis.bin();
-        let waits = scene.runs.iter().any(|run| run.delayed.requests > 0);
+        let waits = simulation.runs.iter().any(|run| run.delayed.requests > 0);
         let in_flight =
-            scene.runs.iter().all(|run| matches!(run.quota.kind(), AlgorithmKind::Concurrency(_)));
-        let sum =
-            if in_flight { "in flight".into() } else { format!("admitted in the last {}", scene.window) };
+            simulation.runs.iter().all(|run| matches!(run.quota.kind(), AlgorithmKind::Concurrency(_)));
+        let sum = if in_flight {
+            "in flight".into()
+        } else {
+            format!("admitted in the last {}", simulation.window)
+        };
         let rate = if in_flight { "limit" } else { "its rate" };
         let mut entries = vec![("asked", format!("offered, per {bin}")), ("went", "admitted".into())];
         if waits {
@@ -99,9 +102,9 @@ impl Svg {
     }
 
     /// Times below the last panel, and lines from there to the top; stronger ones where windows end.
-    fn times(&mut self, bottom: f64, window: Micros) {
-        let base = bottom - PITCH + PLOT;
-        self.canvas.times(TOP, base);
+    fn draw_times(&mut self, bottom: f64, window: Micros) {
+        let base = bottom - PANEL_PITCH + PLOT_HEIGHT;
+        self.canvas.draw_times(MARGIN_TOP, base);
         // Windows of the calendar, as long as they can be told apart.
         let (start, end) = (self.axis.start().get(), self.axis.end().get());
         let first = start / window.get() + 1;
@@ -109,7 +112,7 @@ impl Svg {
         let edges: Vec<_> = edges.take_while(|edge| *edge < end).collect();
         for edge in edges.iter().filter(|_| edges.len() < 12) {
             let x = self.canvas.x(Micros::new(*edge));
-            self.canvas.put(format_args!("<path class=\"edge\" d=\"M{x:.1} {TOP}V{base:.1}\"/>"));
+            self.canvas.push(format_args!("<path class=\"edge\" d=\"M{x:.1} {MARGIN_TOP}V{base:.1}\"/>"));
         }
         let origin = self.axis.origin();
         if origin != Micros::ZERO {
@@ -118,38 +121,41 @@ impl Svg {
     }
 
     /// The quota and its numbers, to the left of its plot.
-    fn caption(&mut self, run: &Run, top: f64) {
-        let name = name(run);
+    fn draw_caption(&mut self, run: &QuotaRun, top: f64) {
+        let name = quota_name(run);
         // A monospaced letter is six tenths as wide as high.
-        let size = ((LEFT - 48.0) / 0.61 / name.chars().count() as f64).clamp(7.0, 13.0);
+        let size = ((PLOT_LEFT - 48.0) / 0.61 / name.chars().count() as f64).clamp(7.0, 13.0);
         let lines = if run.delayed.requests > 0 { 4.0 } else { 3.0 };
-        let y = top + PLOT / 2.0 - 10.5 * lines + 13.5;
-        let went = run.allowed.and(run.delayed).requests;
-        let mut lines = vec![("", format!("{went} admitted, {} denied", run.denied.requests))];
+        let y = top + PLOT_HEIGHT / 2.0 - 10.5 * lines + 13.5;
+        let admitted_count = run.allowed.plus(run.delayed).requests;
+        let mut lines = vec![("", format!("{admitted_count} admitted, {} denied", run.denied.requests))];
         if run.delayed.requests > 0 {
-            lines.push(("", format!("{} waited, up to {}", run.delayed.requests, rough(run.longest_wait))));
+            lines.push((
+                "",
+                format!("{} waited, up to {}", run.delayed.requests, format_rough(run.longest_wait)),
+            ));
         }
         let y = self.canvas.caption(&name, size, (y, 21.0), &lines) + 21.0;
         let class = if run.exceeds_nominal() { "over" } else { "strong" };
-        let worst = short(run.worst.map_or(0, |worst| worst.cost));
+        let worst = format_short(run.worst.map_or(0, |worst| worst.cost));
         let what = match run.quota.kind() {
             AlgorithmKind::Concurrency(_) => "most in flight".into(),
             _ => format!("worst {}", run.window),
         };
         let bound =
-            run.bound.map_or("without a bound".into(), |bound| format!("of at most {}", short(bound)));
-        self.canvas.put(format_args!(
+            run.bound.map_or("without a bound".into(), |bound| format!("of at most {}", format_short(bound)));
+        self.canvas.push(format_args!(
             "<text x=\"24\" y=\"{y:.1}\"><tspan class=\"{class}\">{what}: {worst}</tspan> \
              <tspan>{bound}</tspan></text>"
         ));
     }
 
-    fn panel(&mut self, panel: &Panel<'_>) {
-        let Panel { run, columns, offered, base, .. } = *panel;
+    fn draw_panel(&mut self, panel: &QuotaPanel<'_>) {
+        let QuotaPanel { run, columns, offered, base, .. } = *panel;
         // The worst window, behind everything.
         if let Some(worst) = run.worst {
             let class = if run.exceeds_nominal() { "worst bad" } else { "worst" };
-            self.canvas.shade(class, (worst.start, worst.start.plus(run.window)), base, PLOT);
+            self.canvas.shade(class, (worst.start, worst.start.plus(run.window)), base, PLOT_HEIGHT);
         }
 
         // Bars: what was asked for, then what went in front of it, and on top what had waited.
@@ -157,24 +163,24 @@ impl Svg {
         let totals: Vec<_> = (0..offered.len()).map(|column| columns.total(column)).collect();
         for (class, from, to) in [
             ("asked", &nothing, offered),
-            ("went", &nothing, columns.at_once.as_slice()),
-            ("waited", &columns.at_once, totals.as_slice()),
+            ("went", &nothing, columns.allowed.as_slice()),
+            ("waited", &columns.allowed, totals.as_slice()),
         ] {
-            let path = self.bars(from, to, base);
+            let path = self.bars_path(from, to, base);
             self.canvas.path(class, &path);
         }
 
-        self.sums(panel);
+        self.draw_sums(panel);
     }
 
     /// What went in the last window, against what the rate lets through.
-    fn sums(&mut self, panel: &Panel<'_>) {
-        let Panel { run, base, most, .. } = *panel;
-        let steps = Axis::over(self.axis.start(), self.axis.end(), STEPS);
-        let sums = window::trailing(&run.passages, run.window, &steps);
-        let y = |sum: u64| base - SUM * sum as f64 / most as f64;
+    fn draw_sums(&mut self, panel: &QuotaPanel<'_>) {
+        let QuotaPanel { run, base, max_sum: most, .. } = *panel;
+        let steps = Axis::new(self.axis.start(), self.axis.end(), MAX_STEPS);
+        let sums = window::trailing_sums(&run.admitted, run.window, &steps);
+        let y = |sum: u64| base - MAX_SUM_HEIGHT * sum as f64 / most as f64;
         let limit = y(run.nominal);
-        let (mut line, mut excess) = (format!("M{LEFT} {base:.1}"), format!("M{LEFT} {limit:.1}"));
+        let (mut line, mut excess) = (format!("M{PLOT_LEFT} {base:.1}"), format!("M{PLOT_LEFT} {limit:.1}"));
         let mut last = 0;
         for (index, &sum) in sums.iter().enumerate() {
             if sum == last {
@@ -185,8 +191,8 @@ impl Svg {
             let _ = write!(excess, "H{x:.1}V{:.1}", y(sum.max(run.nominal)));
             last = sum;
         }
-        let _ = write!(line, "H{RIGHT}");
-        let _ = write!(excess, "H{RIGHT}V{limit:.1}z");
+        let _ = write!(line, "H{PLOT_RIGHT}");
+        let _ = write!(excess, "H{PLOT_RIGHT}V{limit:.1}z");
         self.canvas.path("excess", &excess);
         self.canvas.level("rate", limit);
         self.canvas.level("base", base);
@@ -194,14 +200,14 @@ impl Svg {
         if let Some(worst) = run.worst {
             let x = self.canvas.x(worst.start.plus(run.window)) - 6.0;
             let class = if run.exceeds_nominal() { "over" } else { "strong" };
-            self.canvas.label(class, x, y(worst.cost) - 6.0, "end", &short(worst.cost));
+            self.canvas.label(class, x, y(worst.cost) - 6.0, "end", &format_short(worst.cost));
         }
-        self.canvas.label("", RIGHT + 6.0, limit + 4.0, "start", &short(run.nominal));
+        self.canvas.label("", PLOT_RIGHT + 6.0, limit + 4.0, "start", &format_short(run.nominal));
     }
 
     /// One bar for each column that is not empty, from one height to another.
-    fn bars(&self, from: &[u64], to: &[u64], base: f64) -> String {
-        let y = |cost: u64| base - BAR * cost as f64 / self.tallest as f64;
+    fn bars_path(&self, from: &[u64], to: &[u64], base: f64) -> String {
+        let y = |cost: u64| base - MAX_BAR_HEIGHT * cost as f64 / self.max_cost as f64;
         let mut path = String::new();
         for (column, (&from, &to)) in from.iter().zip(to).enumerate().filter(|(_, (from, to))| to > from) {
             let (x, end) = (self.canvas.x(self.axis.edge(column)), self.canvas.x(self.axis.edge(column + 1)));
@@ -213,7 +219,7 @@ impl Svg {
 }
 
 /// A number that fits beside a plot.
-fn short(number: u64) -> String {
+fn format_short(number: u64) -> String {
     let (value, prefix) = match number as f64 {
         n if n >= 1e12 => return format!("{n:.1e}"),
         n if n >= 1e9 => (n / 1e9, 'G'),

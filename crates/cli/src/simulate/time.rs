@@ -5,66 +5,66 @@ use tidegate_core::{Micros, QuotaError};
 
 /// Why a text is no time, and what to write instead.
 #[derive(Debug, PartialEq, Eq)]
-pub(crate) struct NotATime {
+pub(crate) struct TimeError {
     /// What is wrong.
     pub(crate) problem: String,
     /// What to do about it.
     pub(crate) fix: String,
 }
 
-impl From<QuotaError> for NotATime {
+impl From<QuotaError> for TimeError {
     fn from(error: QuotaError) -> Self {
         Self { problem: error.problem().into(), fix: error.fix().into() }
     }
 }
 
-impl fmt::Display for NotATime {
+impl fmt::Display for TimeError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "{}; {}", self.problem, self.fix)
     }
 }
 
-impl error::Error for NotATime {}
+impl error::Error for TimeError {}
 
 /// Microseconds of the units that are also needed by name.
-const MILLI: u64 = 1_000;
-pub(crate) const SECOND: u64 = 1_000 * MILLI;
+const MILLISECOND: u64 = 1_000;
+pub(crate) const SECOND: u64 = 1_000 * MILLISECOND;
 pub(crate) const MINUTE: u64 = 60 * SECOND;
 pub(crate) const HOUR: u64 = 60 * MINUTE;
 pub(crate) const DAY: u64 = 24 * HOUR;
 
 /// Digits of a fraction of a second that a microsecond has.
-const DIGITS: usize = 6;
+const MICROSECOND_DIGITS: usize = 6;
 
 /// Reads a time. A bare number is in seconds, as in most logs; what it has below a microsecond is cut off.
-pub(crate) fn parse(text: &str) -> Result<Micros, NotATime> {
+pub(crate) fn parse(text: &str) -> Result<Micros, TimeError> {
     if !text.ends_with(|last: char| last.is_ascii_digit()) {
         return Ok(text.parse()?);
     }
     let (whole, fraction) = text.split_once('.').unwrap_or((text, "0"));
     let is_number = fraction.bytes().all(|byte| byte.is_ascii_digit());
-    let kept = if is_number { &fraction[..fraction.len().min(DIGITS)] } else { fraction };
-    Ok(format!("{whole}.{kept}s").parse()?)
+    let truncated = if is_number { &fraction[..fraction.len().min(MICROSECOND_DIGITS)] } else { fraction };
+    Ok(format!("{whole}.{truncated}s").parse()?)
 }
 
 /// Reads a length of time, which is never zero.
-pub(crate) fn parse_length(text: &str) -> Result<Micros, NotATime> {
+pub(crate) fn parse_length(text: &str) -> Result<Micros, TimeError> {
     match parse(text)? {
         Micros::ZERO => {
-            Err(NotATime { problem: "a length of zero".into(), fix: "give a time above zero".into() })
+            Err(TimeError { problem: "a length of zero".into(), fix: "give a time above zero".into() })
         }
         length => Ok(length),
     }
 }
 
 /// A moment on an axis that is `longest` long: `250ms`, `1.5s`, `0:20`, `1:05:00`, `3d 06:00`.
-pub(crate) fn clock(at: Micros, longest: Micros) -> String {
+pub(crate) fn axis_label(at: Micros, longest: Micros) -> String {
     let micros = at.get();
     let seconds = micros / SECOND;
     let (day, hours, minutes) = (seconds / 86_400, seconds / 3_600, seconds / 60);
     let (hour, minute, second) = (hours % 24, minutes % 60, seconds % 60);
     match longest.get() {
-        longest if longest < MILLI => format!("{micros}us"),
+        longest if longest < MILLISECOND => format!("{micros}us"),
         longest if longest < SECOND => format!("{}ms", micros as f64 / 1e3),
         longest if longest < MINUTE => format!("{}s", micros as f64 / 1e6),
         longest if longest < HOUR => format!("{minutes}:{second:02}"),
@@ -74,13 +74,13 @@ pub(crate) fn clock(at: Micros, longest: Micros) -> String {
 }
 
 /// A length to read in passing: exact where that is short, else to three digits.
-pub(crate) fn rough(length: Micros) -> String {
+pub(crate) fn format_rough(length: Micros) -> String {
     let exact = length.to_string();
     if exact.len() <= 5 {
         return exact;
     }
     let (unit, name) = match length.get() {
-        micros if micros < 999_500 => (MILLI, "ms"),
+        micros if micros < 999_500 => (MILLISECOND, "ms"),
         micros if micros < 99_950_000 => (SECOND, "s"),
         micros if micros < 5_997_000_000 => (MINUTE, "min"),
         _ => (HOUR, "h"),
@@ -101,7 +101,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn times_read_as_written() {
+    fn times_are_parsed_in_all_units() {
         for (text, micros) in [
             ("12.5ms", 12_500),
             ("1s", 1_000_000),
@@ -115,7 +115,7 @@ mod tests {
     }
 
     #[test]
-    fn rough_lengths_are_short() {
+    fn format_rough_is_short() {
         for (micros, text) in [
             (1_000, "1ms"),
             (998_123, "998ms"),
@@ -126,12 +126,12 @@ mod tests {
             (100_000_001, "1.67min"),
             (86_400_000_001, "24h"),
         ] {
-            assert_eq!(rough(Micros::new(micros)), text);
+            assert_eq!(format_rough(Micros::new(micros)), text);
         }
     }
 
     #[test]
-    fn nonsense_is_refused() {
+    fn invalid_times_are_rejected() {
         let endless = "1".repeat(40);
         for text in ["", "s", "-1s", "_", "_s", "1.", "1.2.3", "5x", "400000h0", "9999999d", endless.as_str()]
         {

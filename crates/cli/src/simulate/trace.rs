@@ -1,7 +1,7 @@
 //! Loads that were seen: one line for each request.
 //!
 //! ```text
-//!   # from an access log           quota 10/s burst 3
+//!   # from an access log           quota 10/s burst_length 3
 //!   0.25                           at 0ms    cost 2   allow  remaining 1
 //!   1s cost 3                      at 0ms    cost 2   deny   retry 100ms
 //! ```
@@ -10,7 +10,7 @@
 //! others are given. The requests of several stories in one file are one load.
 
 use super::time;
-use crate::failure::Failure;
+use crate::error::CliError;
 use std::{
     fs::File,
     io::{self, BufRead, BufReader, Read},
@@ -23,7 +23,7 @@ use tidegate_simulation::SimulatedRequest;
 
 /// What a trace holds.
 #[derive(Debug)]
-pub(crate) struct Trace {
+pub(crate) struct LoadTrace {
     /// Where it was read from, in words.
     pub(crate) name: String,
     /// Its requests, in order of time.
@@ -36,18 +36,18 @@ pub(crate) struct Trace {
 const EXPECTATIONS: [&str; 6] = ["allow", "delay", "deny", "remaining", "reset", "limit"];
 
 /// Longer lines, in bytes, come from something that is no trace.
-const LONGEST_LINE: u64 = 4_096;
+const MAX_LINE_LEN: u64 = 4_096;
 
-impl Trace {
-    /// Reads the file at `path`, or standard input when it is `-`; refuses more than `most` requests and quotas.
-    pub(crate) fn read(path: &Path, most: usize) -> Result<Self, Failure> {
+impl LoadTrace {
+    /// Reads the file at `path`, or standard input when it is `-`; refuses more than `max_sum` requests and quotas.
+    pub(crate) fn read(path: &Path, max: usize) -> Result<Self, CliError> {
         let (name, source): (_, io::Result<Box<dyn BufRead>>) = match path.to_str() {
             Some("-") => ("standard input".into(), Ok(Box::new(io::stdin().lock()))),
             _ => {
                 (path.display().to_string(), File::open(path).map(|file| Box::new(BufReader::new(file)) as _))
             }
         };
-        let unreadable = |error: io::Error| Failure::input(format!("cannot read {name}: {error}"));
+        let unreadable = |error: io::Error| CliError::input(format!("cannot read {name}: {error}"));
         let mut source = source.map_err(unreadable)?;
 
         let mut trace = Self { name: name.clone(), arrivals: Vec::new(), quotas: Vec::new() };
@@ -55,56 +55,56 @@ impl Trace {
         for number in 1.. {
             bytes.clear();
             let read =
-                source.by_ref().take(LONGEST_LINE).read_until(b'\n', &mut bytes).map_err(unreadable)?;
+                source.by_ref().take(MAX_LINE_LEN).read_until(b'\n', &mut bytes).map_err(unreadable)?;
             if read == 0 {
                 break;
             }
-            let line = text(&bytes).map_err(|problem| {
-                Failure::input(format!(
+            let line = line_text(&bytes).map_err(|problem| {
+                CliError::input(format!(
                     "{name}:{number}: {problem}\ngive a text file with one request in each line"
                 ))
             })?;
-            trace.line(line).map_err(|fault| fault.at(&name, number, line))?;
-            if trace.arrivals.len() + trace.quotas.len() > most {
-                let problem = format!("{name} holds more than {most} requests and quotas");
-                return Err(Failure::input(format!("{problem}\ntry a part of it")));
+            trace.parse_line(line).map_err(|fault| fault.to_cli_error(&name, number, line))?;
+            if trace.arrivals.len() + trace.quotas.len() > max {
+                let problem = format!("{name} holds more than {max} requests and quotas");
+                return Err(CliError::input(format!("{problem}\ntry a part of it")));
             }
         }
         if trace.arrivals.is_empty() {
             let fix = "write one time in each line, such as `12.5ms` or `at 1s cost 2`";
-            return Err(Failure::input(format!("{name} holds no requests\n{fix}")));
+            return Err(CliError::input(format!("{name} holds no requests\n{fix}")));
         }
         // Servers log requests when they end; here they count from when they began.
         trace.arrivals.sort_by_key(|arrival| arrival.at);
         Ok(trace)
     }
 
-    fn line(&mut self, line: &str) -> Result<(), Fault> {
+    fn parse_line(&mut self, line: &str) -> Result<(), LoadTraceError> {
         let content = line.split('#').next().unwrap_or("");
-        let mut words = Words { line: content, position: 0 };
+        let mut words = TraceWords { line: content, position: 0 };
         let Some(first) = words.next() else { return Ok(()) };
         if first.text == "quota" {
-            self.quotas.push(words.quota()?);
+            self.quotas.push(words.parse_quota()?);
             return Ok(());
         }
 
         let when = if first.text == "at" { words.next() } else { Some(first) };
-        let when = when.ok_or_else(|| words.missing("a time after `at`", "write `at 12.5ms`"))?;
-        let at = time::parse(when.text).map_err(|error| when.fault(error.problem, &error.fix))?;
+        let when = when.ok_or_else(|| words.missing_error("a time after `at`", "write `at 12.5ms`"))?;
+        let at = time::parse(when.text).map_err(|error| when.error(error.problem, &error.fix))?;
 
         let mut cost = 1;
         let mut next = words.next();
         if next.is_some_and(|word| word.text == "cost") {
             let fix = "write `cost 2`";
-            let word = words.next().ok_or_else(|| words.missing("a number after `cost`", fix))?;
-            let fault = |_| word.fault(format!("`{}` is not a whole number below 2^64", word.text), fix);
+            let word = words.next().ok_or_else(|| words.missing_error("a number after `cost`", fix))?;
+            let fault = |_| word.error(format!("`{}` is not a whole number below 2^64", word.text), fix);
             cost = word.text.parse().map_err(fault)?;
             next = words.next();
         }
 
         if let Some(word) = next.filter(|word| !EXPECTATIONS.contains(&word.text)) {
             let fix = "write a time, then `cost` and a number if it is not 1";
-            return Err(word.fault(format!("`{}` does not belong here", word.text), fix));
+            return Err(word.error(format!("`{}` does not belong here", word.text), fix));
         }
         self.arrivals.push(SimulatedRequest { at, cost });
         Ok(())
@@ -112,74 +112,74 @@ impl Trace {
 }
 
 /// A line without its end and, for files of some editors, without the mark that a file begins with.
-fn text(bytes: &[u8]) -> Result<&str, String> {
-    if bytes.len() as u64 == LONGEST_LINE && !bytes.ends_with(b"\n") {
-        return Err(format!("a line of {LONGEST_LINE} bytes or more"));
+fn line_text(bytes: &[u8]) -> Result<&str, String> {
+    if bytes.len() as u64 == MAX_LINE_LEN && !bytes.ends_with(b"\n") {
+        return Err(format!("a line of {MAX_LINE_LEN} bytes or more"));
     }
     let line = str::from_utf8(bytes).map_err(|_| "not UTF-8".to_string())?;
     Ok(line.trim_start_matches('\u{feff}').trim_end())
 }
 
 /// The words of a line, and where they are.
-struct Words<'a> {
+struct TraceWords<'a> {
     line: &'a str,
     position: usize,
 }
 
 #[derive(Clone, Copy)]
-struct Word<'a> {
+struct TraceWord<'a> {
     text: &'a str,
     start: usize,
 }
 
-impl<'a> Words<'a> {
-    fn next(&mut self) -> Option<Word<'a>> {
+impl<'a> TraceWords<'a> {
+    fn next(&mut self) -> Option<TraceWord<'a>> {
         let rest = &self.line[self.position..];
         let start = self.line.len() - rest.trim_start().len();
         let text = rest.split_whitespace().next()?;
         self.position = start + text.len();
-        Some(Word { text, start })
+        Some(TraceWord { text, start })
     }
 
     /// The rest of the line as a quota.
-    fn quota(&self) -> Result<Quota, Fault> {
+    fn parse_quota(&self) -> Result<Quota, LoadTraceError> {
         let rest = &self.line[self.position..];
         let start = self.line.len() - rest.trim_start().len();
         rest.trim().parse().map_err(|error: QuotaError| {
             let span = error.span().unwrap_or(0..rest.trim().len());
             let span = start + span.start..start + span.end;
-            Fault { span, problem: error.problem().into(), fix: error.fix().into() }
+            LoadTraceError { span, problem: error.problem().into(), fix: error.fix().into() }
         })
     }
 
-    fn missing(&self, what: &str, fix: &str) -> Fault {
+    fn missing_error(&self, what: &str, fix: &str) -> LoadTraceError {
         let end = self.line.trim_end().len();
-        Fault { span: end..end, problem: format!("missing: {what}"), fix: fix.into() }
+        LoadTraceError { span: end..end, problem: format!("missing: {what}"), fix: fix.into() }
     }
 }
 
-impl Word<'_> {
-    fn fault(&self, problem: String, fix: &str) -> Fault {
-        Fault { span: self.start..self.start + self.text.len(), problem, fix: fix.into() }
+impl TraceWord<'_> {
+    fn error(&self, problem: String, fix: &str) -> LoadTraceError {
+        LoadTraceError { span: self.start..self.start + self.text.len(), problem, fix: fix.into() }
     }
 }
 
 /// What is wrong with a line, and the bytes to blame.
-struct Fault {
+struct LoadTraceError {
     span: Range<usize>,
     problem: String,
     fix: String,
 }
 
-impl Fault {
+impl LoadTraceError {
     /// The whole message: the place and the problem, the line, a caret under what is to blame, and the fix.
-    fn at(self, name: &str, number: usize, line: &str) -> Failure {
+    fn to_cli_error(self, name: &str, number: usize, line: &str) -> CliError {
         let Self { span, problem, fix } = self;
         // Columns and carets count characters, not bytes.
         let before = line[..span.start].chars().count();
         let caret = "^".repeat(line[span].chars().count().max(1));
         let column = before + 1;
-        Failure::input(format!(
+        CliError::input(format!(
             "{name}:{number}:{column}: {problem}\n  {line}\n  {:before$}{caret}\n{fix}",
             ""
         ))

@@ -1,6 +1,6 @@
 //! Snapshots as a gateway tells them, second after second, and again when it comes back.
 
-use crate::{admin::Operator, failure::Failure};
+use crate::{admin::AdminClient, error::CliError};
 use bytes::Bytes;
 use http::Method;
 use http_body_util::{BodyExt as _, Collected};
@@ -14,70 +14,70 @@ use tokio::{
 
 /// What is heard of a gateway.
 #[derive(Debug)]
-pub(crate) enum Told {
+pub(crate) enum FeedEvent {
     /// What it does now; and the keys that were denied most, where they were asked for anew.
     Snapshot(Box<Value>, Option<Value>),
     /// It does not answer, and why. It is asked again.
-    Away(String),
+    Unavailable(String),
 }
 
 /// Which keys go along with snapshots.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Keys {
+pub(crate) enum KeySelection {
     /// Those that were denied most.
     Denied,
     /// None.
-    Without,
+    None,
 }
 
 /// What a gateway tells, for as long as somebody listens.
 pub(crate) struct Feed {
-    told: Receiver<Told>,
+    events: Receiver<FeedEvent>,
 }
 
 /// How long a gateway may be silent; it tells something each second.
-const PATIENCE: Duration = Duration::from_secs(10);
+const READ_TIMEOUT: Duration = Duration::from_secs(10);
 /// How long until it is asked again.
-const AGAIN: Duration = Duration::from_secs(1);
+const RETRY_INTERVAL: Duration = Duration::from_secs(1);
 /// The longest line that is read.
-const LONGEST: usize = 64 << 20;
+const MAX_PENDING_SIZE: usize = 64 << 20;
 /// Keys are asked for with each of so many snapshots.
-const KEYS_EVERY: u64 = 3;
-const KEYS: &str = "/api/v1/top?by=denied&limit=10";
+const KEYS_INTERVAL: u64 = 3;
+const KEYS_PATH: &str = "/api/v1/top?by=denied&limit=10";
 
 impl Feed {
     /// Begins to listen. That nobody answers at all is an error; later it is waited for.
-    pub(crate) async fn start(operator: Operator, keys: Keys) -> Result<Self, Failure> {
-        let first = Live::open(&operator).await?;
-        let (tell, told) = channel(1);
-        tokio::spawn(follow(operator, first, keys, tell));
-        Ok(Self { told })
+    pub(crate) async fn start(client: AdminClient, keys: KeySelection) -> Result<Self, CliError> {
+        let first = EventStream::open(&client).await?;
+        let (sender, events) = channel(1);
+        tokio::spawn(run_feed(client, first, keys, sender));
+        Ok(Self { events })
     }
 
     /// What is told next.
-    pub(crate) async fn next(&mut self) -> Option<Told> {
-        self.told.recv().await
+    pub(crate) async fn next(&mut self) -> Option<FeedEvent> {
+        self.events.recv().await
     }
 }
 
-async fn follow(operator: Operator, first: Live, keys: Keys, tell: Sender<Told>) {
+async fn run_feed(client: AdminClient, first: EventStream, keys: KeySelection, sender: Sender<FeedEvent>) {
     let mut live = Some(first);
     loop {
-        let why = match &mut live {
-            Some(live) => listen(&operator, live, keys, &tell).await,
+        let result = match &mut live {
+            Some(live) => forward_events(&client, live, keys, &sender).await,
             None => Ok(()),
         };
-        let opened = match why {
+        let opened = match result {
             Err(why) => Err(why),
-            Ok(()) => Live::open(&operator).await.map_err(|failure| failure.to_string()),
+            Ok(()) => EventStream::open(&client).await.map_err(|failure| failure.to_string()),
         };
         live = match opened {
             Ok(live) => Some(live),
             Err(why) => {
-                if tell.send(Told::Away(why)).await.is_err() {
+                if sender.send(FeedEvent::Unavailable(why)).await.is_err() {
                     return;
                 }
-                sleep(AGAIN).await;
+                sleep(RETRY_INTERVAL).await;
                 None
             }
         };
@@ -85,13 +85,19 @@ async fn follow(operator: Operator, first: Live, keys: Keys, tell: Sender<Told>)
 }
 
 /// Passes on what is told until it ends; why it did.
-async fn listen(operator: &Operator, live: &mut Live, keys: Keys, tell: &Sender<Told>) -> Result<(), String> {
+async fn forward_events(
+    client: &AdminClient,
+    live: &mut EventStream,
+    keys: KeySelection,
+    sender: &Sender<FeedEvent>,
+) -> Result<(), String> {
     for count in 0_u64.. {
         let snapshot = live.next().await?;
-        let wants =
-            keys == Keys::Denied && !snapshot["observe"].is_null() && count.is_multiple_of(KEYS_EVERY);
-        let most = if wants { operator.get(KEYS).await.ok() } else { None };
-        if tell.send(Told::Snapshot(Box::new(snapshot), most)).await.is_err() {
+        let wants_keys = keys == KeySelection::Denied
+            && !snapshot["observe"].is_null()
+            && count.is_multiple_of(KEYS_INTERVAL);
+        let denied_keys = if wants_keys { client.get(KEYS_PATH).await.ok() } else { None };
+        if sender.send(FeedEvent::Snapshot(Box::new(snapshot), denied_keys)).await.is_err() {
             return Err("nobody listens".to_owned());
         }
     }
@@ -99,21 +105,21 @@ async fn listen(operator: &Operator, live: &mut Live, keys: Keys, tell: &Sender<
 }
 
 /// A stream of server-sent events.
-struct Live {
+struct EventStream {
     body: Incoming,
-    pending: Vec<u8>,
+    buffer: Vec<u8>,
 }
 
-impl Live {
-    async fn open(operator: &Operator) -> Result<Self, Failure> {
-        let opened = timeout(PATIENCE, operator.open(Method::GET, "/api/v1/live", None)).await;
-        let answer = opened.map_err(|_| operator.silent(&"it takes too long"))??;
+impl EventStream {
+    async fn open(client: &AdminClient) -> Result<Self, CliError> {
+        let opened = timeout(READ_TIMEOUT, client.open(Method::GET, "/api/v1/live", None)).await;
+        let answer = opened.map_err(|_| client.unavailable(&"it takes too long"))??;
         match answer.status() {
-            status if status.is_success() => Ok(Self { body: answer.into_body(), pending: Vec::new() }),
+            status if status.is_success() => Ok(Self { body: answer.into_body(), buffer: Vec::new() }),
             status => {
-                let body = timeout(PATIENCE, answer.into_body().collect()).await;
+                let body = timeout(READ_TIMEOUT, answer.into_body().collect()).await;
                 let body = body.ok().and_then(Result::ok).map(Collected::to_bytes).unwrap_or_default();
-                Err(operator.refused(status, serde_json::from_slice(&body).ok().as_ref()))
+                Err(client.status_error(status, serde_json::from_slice(&body).ok().as_ref()))
             }
         }
     }
@@ -121,18 +127,18 @@ impl Live {
     /// The next snapshot, or why there is none.
     async fn next(&mut self) -> Result<Value, String> {
         loop {
-            if let Some(snapshot) = snapshot_in(&mut self.pending) {
+            if let Some(snapshot) = take_snapshot(&mut self.buffer) {
                 return Ok(snapshot);
             }
-            let bytes = timeout(PATIENCE, self.more()).await;
-            self.pending.extend_from_slice(&bytes.map_err(|_| "it tells nothing any more".to_owned())??);
-            if self.pending.len() > LONGEST {
+            let bytes = timeout(READ_TIMEOUT, self.read_chunk()).await;
+            self.buffer.extend_from_slice(&bytes.map_err(|_| "it tells nothing any more".to_owned())??);
+            if self.buffer.len() > MAX_PENDING_SIZE {
                 return Err("what it tells has no end".to_owned());
             }
         }
     }
 
-    async fn more(&mut self) -> Result<Bytes, String> {
+    async fn read_chunk(&mut self) -> Result<Bytes, String> {
         loop {
             match self.body.frame().await {
                 None => return Err("it has ended".to_owned()),
@@ -148,7 +154,7 @@ impl Live {
 }
 
 /// Takes lines up to the first that is a snapshot; what is not whole yet stays.
-fn snapshot_in(pending: &mut Vec<u8>) -> Option<Value> {
+fn take_snapshot(pending: &mut Vec<u8>) -> Option<Value> {
     while let Some(end) = pending.iter().position(|byte| *byte == b'\n') {
         let line: Vec<u8> = pending.drain(..=end).collect();
         let snapshot = line.strip_prefix(b"data:").and_then(|text| serde_json::from_slice(text).ok());
@@ -164,16 +170,16 @@ mod tests {
     use super::*;
 
     #[test]
-    fn events_are_read_however_they_are_cut() {
+    fn events_are_parsed_across_chunks() {
         let text = b"retry: 2000\n\nevent: snapshot\nid: 1\ndata: {\"uptime\":1.5}\n\nevent: snapshot\ndata: {\"uptime\":2}\n\n";
         let (mut pending, mut found) = (Vec::new(), Vec::new());
         for byte in text {
             pending.push(*byte);
-            found.extend(snapshot_in(&mut pending));
+            found.extend(take_snapshot(&mut pending));
         }
         assert_eq!(found, [serde_json::json!({ "uptime": 1.5 }), serde_json::json!({ "uptime": 2 })]);
         assert!(pending.is_empty());
         pending.extend_from_slice(b": a word in passing\ndata: no JSON\n");
-        assert_eq!(snapshot_in(&mut pending), None);
+        assert_eq!(take_snapshot(&mut pending), None);
     }
 }

@@ -1,7 +1,7 @@
 //! Live numbers of a gateway in a terminal.
 //!
 //! ```text
-//!   gateway ──snapshots──▶ feed ──▶ view (two snapshots, an order) ──▶ table ──text──▶ screen
+//!   start_gateway ──snapshots──▶ feed ──▶ view (two snapshots, an order) ──▶ table ──text──▶ screen
 //! ```
 //!
 //! Only `screen` knows of terminals; `table` is a function from what was told to text.
@@ -12,7 +12,7 @@ mod screen;
 mod table;
 mod view;
 
-pub(crate) use feed::{Feed, Keys, Told};
-pub(crate) use screen::{Screen, keys};
+pub(crate) use feed::{Feed, FeedEvent, KeySelection};
+pub(crate) use screen::{Screen, read_keys};
 pub(crate) use table::{Frame, draw};
 pub(crate) use view::{Order, View};

@@ -1,25 +1,25 @@
 //! Numbers in few columns.
 
 /// A count: `9999`, `12.3k`, `4.56M`.
-pub(super) fn count(number: u64) -> String {
+pub(super) fn format_count(number: u64) -> String {
     match number {
         0..10_000 => number.to_string(),
-        _ => short(number as f64),
+        _ => format_short(number as f64),
     }
 }
 
 /// So many each second: `0.5`, `12`, `12.3k`.
-pub(super) fn rate(each: f64) -> String {
+pub(super) fn format_rate(each: f64) -> String {
     match each {
         each if each < 0.05 => "0".to_owned(),
         each if each < 9.95 => format!("{each:.1}"),
         each if each < 9_999.5 => format!("{each:.0}"),
-        each => short(each),
+        each => format_short(each),
     }
 }
 
 /// A length of seconds: `85 µs`, `1.2 ms`, `3 s`.
-pub(super) fn length(seconds: f64) -> String {
+pub(super) fn format_seconds(seconds: f64) -> String {
     match seconds {
         seconds if seconds < 0.000_999_5 => format!("{:.0} µs", seconds * 1e6),
         seconds if seconds < 0.009_995 => format!("{:.1} ms", seconds * 1e3),
@@ -29,7 +29,7 @@ pub(super) fn length(seconds: f64) -> String {
 }
 
 /// How long something has been there: `12 s`, `3 min`, `5 h`, `2 d`.
-pub(super) fn age(seconds: f64) -> String {
+pub(super) fn format_age(seconds: f64) -> String {
     match seconds as u64 {
         seconds @ 0..120 => format!("{seconds} s"),
         seconds @ 120..7_200 => format!("{} min", seconds / 60),
@@ -39,7 +39,7 @@ pub(super) fn age(seconds: f64) -> String {
 }
 
 /// Three digits and a letter.
-fn short(number: f64) -> String {
+fn format_short(number: f64) -> String {
     let units = [(1e9, "G"), (1e6, "M"), (1e3, "k")];
     // What would be rounded up to a thousand is one of the next unit.
     let (unit, name) = units.into_iter().find(|(unit, _)| number >= unit * 0.999_5).unwrap_or((1e3, "k"));
@@ -65,16 +65,16 @@ mod tests {
             (4_560_000, "4.56M"),
             (123_456_789_012, "123G"),
         ] {
-            assert_eq!(count(number), text);
+            assert_eq!(format_count(number), text);
         }
         for (each, text) in [(0.0, "0"), (0.5, "0.5"), (9.96, "10"), (1_234.4, "1234"), (12_345.0, "12.3k")] {
-            assert_eq!(rate(each), text);
+            assert_eq!(format_rate(each), text);
         }
         for (seconds, text) in [(0.000_002, "2 µs"), (0.001_2, "1.2 ms"), (0.25, "250 ms"), (2.0, "2.0 s")] {
-            assert_eq!(length(seconds), text);
+            assert_eq!(format_seconds(seconds), text);
         }
         assert_eq!(
-            (age(119.9), age(7_199.0), age(86_400.0)),
+            (format_age(119.9), format_age(7_199.0), format_age(86_400.0)),
             ("119 s".into(), "119 min".into(), "24 h".into())
         );
     }

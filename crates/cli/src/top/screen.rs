@@ -11,18 +11,18 @@ use tokio::sync::mpsc::{Receiver, channel};
 
 /// A screen beside the one that was there. Dropping it brings that back, whatever has happened.
 pub(crate) struct Screen {
-    before: Termios,
+    saved: Termios,
     out: Stdout,
 }
 
 /// The other screen, no cursor, long lines cut off.
-const ENTER: &str = "\x1b[?1049h\x1b[?25l\x1b[?7l";
-const LEAVE: &str = "\x1b[?7h\x1b[?25h\x1b[?1049l";
+const ENTER_SEQUENCE: &str = "\x1b[?1049h\x1b[?25l\x1b[?7l";
+const LEAVE_SEQUENCE: &str = "\x1b[?7h\x1b[?25h\x1b[?1049l";
 
 impl Screen {
     /// Takes the terminal. Keys are read one by one and not shown; Ctrl-C is a signal as ever, and nothing stops the process
     /// while the screen is its own.
-    pub(crate) fn take() -> io::Result<Self> {
+    pub(crate) fn open() -> io::Result<Self> {
         let before = tcgetattr(io::stdin())?;
         let mut now = before.clone();
         now.local_modes.remove(LocalModes::ICANON | LocalModes::ECHO);
@@ -30,8 +30,8 @@ impl Screen {
         now.special_codes[SpecialCodeIndex::VTIME] = 0;
         now.special_codes[SpecialCodeIndex::VSUSP] = 0;
         tcsetattr(io::stdin(), OptionalActions::Now, &now)?;
-        let screen = Self { before, out: io::stdout() };
-        screen.write(ENTER)?;
+        let screen = Self { saved: before, out: io::stdout() };
+        screen.write(ENTER_SEQUENCE)?;
         Ok(screen)
     }
 
@@ -59,20 +59,20 @@ impl Screen {
 impl Drop for Screen {
     fn drop(&mut self) {
         // Nobody is left to tell when the terminal is gone.
-        let _ = self.write(LEAVE);
-        let _ = tcsetattr(io::stdin(), OptionalActions::Now, &self.before);
+        let _ = self.write(LEAVE_SEQUENCE);
+        let _ = tcsetattr(io::stdin(), OptionalActions::Now, &self.saved);
     }
 }
 
 /// What is typed. The thread that waits for it ends with the process.
-pub(crate) fn keys() -> io::Result<Receiver<u8>> {
-    let (tell, typed) = channel(16);
+pub(crate) fn read_keys() -> io::Result<Receiver<u8>> {
+    let (sender, receiver) = channel(16);
     thread::Builder::new().name("keys".to_owned()).spawn(move || {
         for key in io::stdin().lock().bytes().map_while(Result::ok) {
-            if tell.blocking_send(key).is_err() {
+            if sender.blocking_send(key).is_err() {
                 return;
             }
         }
     })?;
-    Ok(typed)
+    Ok(receiver)
 }

@@ -2,9 +2,9 @@
 
 use super::{
     View, number,
-    view::{Row, list},
+    view::{RuleRow, array_items},
 };
-use crate::terminal::{Paint, Tone, harmless};
+use crate::terminal::{Paint, Tone, sanitize};
 use serde_json::Value;
 
 /// How it is to be drawn.
@@ -18,37 +18,37 @@ pub(crate) struct Frame<'a> {
     /// Where the gateway is.
     pub(crate) url: &'a str,
     /// The last line.
-    pub(crate) foot: Option<&'a str>,
+    pub(crate) footer: Option<&'a str>,
     /// Why nothing new is told.
-    pub(crate) trouble: Option<&'a str>,
+    pub(crate) last_error: Option<&'a str>,
 }
 
 /// Columns of numbers, and of what is before them.
-const NUMBER: usize = 7;
-const MODE: usize = 8;
-const NAME: usize = 12;
+const NUMBER_WIDTH: usize = 7;
+const MODE_WIDTH: usize = 8;
+const MIN_NAME_WIDTH: usize = 12;
 /// Rules that are shown however few lines there are.
-const FEWEST: usize = 3;
+const MIN_RULES: usize = 3;
 
 /// All of it, in lines.
 pub(crate) fn draw(view: &View, frame: &Frame<'_>) -> String {
-    let mut above = about(view, frame);
+    let mut above = summary_lines(view, frame);
     above.push(String::new());
     let mut below = Vec::new();
-    for part in [upstreams(view, frame), stores(view, frame), keys(view, frame)] {
+    for part in [upstream_lines(view, frame), store_lines(view, frame), key_lines(view, frame)] {
         if !part.is_empty() {
             below.push(String::new());
             below.extend(part);
         }
     }
-    let foot = frame.foot.map(|foot| frame.paint.tone(Tone::Faint, cut(foot, frame.width)));
+    let foot = frame.footer.map(|foot| frame.paint.tone(Tone::Faint, truncate(foot, frame.width)));
     below.extend(foot.iter().map(|_| String::new()));
     let foot: Vec<String> = foot.into_iter().collect();
     let room = frame
         .height
-        .map(|height| height.saturating_sub(above.len() + below.len() + foot.len()).max(FEWEST + 2));
+        .map(|height| height.saturating_sub(above.len() + below.len() + foot.len()).max(MIN_RULES + 2));
     let mut lines = above;
-    lines.extend(rules(view, frame, room.unwrap_or(usize::MAX)));
+    lines.extend(rule_table(view, frame, room.unwrap_or(usize::MAX)));
     lines.extend(below);
     if let Some(height) = frame.height {
         lines.truncate(height.saturating_sub(foot.len()));
@@ -58,31 +58,34 @@ pub(crate) fn draw(view: &View, frame: &Frame<'_>) -> String {
 }
 
 /// Who it is, and all requests together.
-fn about(view: &View, frame: &Frame<'_>) -> Vec<String> {
+fn summary_lines(view: &View, frame: &Frame<'_>) -> Vec<String> {
     let Frame { width, paint, url, .. } = *frame;
-    let now = &view.now;
+    let now = &view.current;
     let policy = &now["policy"];
-    let file = policy["file"].as_str().map(|file| format!(" of {}", cell(file))).unwrap_or_default();
-    let version = |value: &Value| cell(value.as_str().unwrap_or("?"));
+    let file = policy["file"].as_str().map(|file| format!(" of {}", sanitize_cell(file))).unwrap_or_default();
+    let version = |value: &Value| sanitize_cell(value.as_str().unwrap_or("?"));
     let name = format!("tidegate {}", version(&now["version"]));
     let rest = format!(
         " at {url}, up {}, policy {}{file}",
-        number::age(now["uptime"].as_f64().unwrap_or(0.0)),
+        number::format_age(now["uptime"].as_f64().unwrap_or(0.0)),
         version(&policy["version"]),
     );
-    let mut lines =
-        vec![format!("{}{}", paint.tone(Tone::Strong, &name), cut(&rest, width.saturating_sub(name.len())))];
+    let mut lines = vec![format!(
+        "{}{}",
+        paint.tone(Tone::Strong, &name),
+        truncate(&rest, width.saturating_sub(name.len()))
+    )];
     let requests = |member: &'static str| match view.rate(|told| &told["requests"][member]) {
-        Some(each) => format!("{}/s", number::rate(each)),
-        None => number::count(now["requests"][member].as_u64().unwrap_or(0)),
+        Some(each) => format!("{}/s", number::format_rate(each)),
+        None => number::format_count(now["requests"][member].as_u64().unwrap_or(0)),
     };
     let slowest = now["latency"]["decision"]["p99"].as_f64();
     let slowest = match (slowest, now["latency"]["decision"]["over"].as_u64()) {
-        (Some(seconds), _) => Some(format!(", decisions within {}", number::length(seconds))),
+        (Some(seconds), _) => Some(format!(", decisions within {}", number::format_seconds(seconds))),
         (None, Some(1..)) => Some(", decisions beyond 60 s".to_owned()),
         _ => None,
     };
-    lines.push(cut(
+    lines.push(truncate(
         &format!(
             "requests {}, admitted {}, refused {}, in flight {}{}",
             requests("total"),
@@ -95,30 +98,41 @@ fn about(view: &View, frame: &Frame<'_>) -> Vec<String> {
     ));
     let refused = policy["error"]
         .as_str()
-        .map(|error| format!("the policy in the file is not in force: {}", cell(error)));
-    let trouble = frame.trouble.map(cell);
-    lines.extend(trouble.into_iter().chain(refused).map(|text| paint.tone(Tone::Alarm, cut(&text, width))));
+        .map(|error| format!("the policy in the file is not in force: {}", sanitize_cell(error)));
+    let trouble = frame.last_error.map(sanitize_cell);
+    lines.extend(
+        trouble.into_iter().chain(refused).map(|text| paint.tone(Tone::Alarm, truncate(&text, width))),
+    );
     lines
 }
 
 /// A line for each rule, and another one where there is more to say; at most so many.
-fn rules(view: &View, frame: &Frame<'_>, room: usize) -> Vec<String> {
+fn rule_table(view: &View, frame: &Frame<'_>, room: usize) -> Vec<String> {
     let Frame { width, paint, .. } = *frame;
     let rows = view.rows();
-    let longest = rows.iter().map(|row| cell(row.name).chars().count()).max().unwrap_or(0);
-    let name = longest.clamp(NAME, width.saturating_sub(MODE + 8 * NUMBER + 4).max(NAME));
-    let group = 4 * NUMBER;
-    let head =
-        format!("{:<before$}{:>group$}   {:>group$}", "", "per second", "in all", before = name + MODE + 1);
+    let longest = rows.iter().map(|row| sanitize_cell(row.name).chars().count()).max().unwrap_or(0);
+    let name = longest
+        .clamp(MIN_NAME_WIDTH, width.saturating_sub(MODE_WIDTH + 8 * NUMBER_WIDTH + 4).max(MIN_NAME_WIDTH));
+    let group = 4 * NUMBER_WIDTH;
+    let head = format!(
+        "{:<before$}{:>group$}   {:>group$}",
+        "",
+        "per second",
+        "in all",
+        before = name + MODE_WIDTH + 1
+    );
     let words: String =
-        ["admit", "delay", "deny", "shadow"].iter().map(|word| format!("{word:>NUMBER$}")).collect();
+        ["admit", "delay", "deny", "shadow"].iter().map(|word| format!("{word:>NUMBER_WIDTH$}")).collect();
     let mut lines = vec![
-        paint.tone(Tone::Faint, cut(&head, width)),
-        paint.tone(Tone::Faint, cut(&format!("{:<name$} {:<MODE$}{words}   {words}", "rule", "mode"), width)),
+        paint.tone(Tone::Faint, truncate(&head, width)),
+        paint.tone(
+            Tone::Faint,
+            truncate(&format!("{:<name$} {:<MODE_WIDTH$}{words}   {words}", "rule", "mode"), width),
+        ),
     ];
     let mut shown = 0;
     for row in &rows {
-        let of_row = rule(row, name, frame);
+        let of_row = rule_lines(row, name, frame);
         // The last line may have to say how many are left.
         let left = usize::from(shown + 1 < rows.len());
         if lines.len() + of_row.len() + left > room {
@@ -135,95 +149,107 @@ fn rules(view: &View, frame: &Frame<'_>, room: usize) -> Vec<String> {
     lines
 }
 
-fn rule(row: &Row<'_>, name: usize, frame: &Frame<'_>) -> Vec<String> {
+fn rule_lines(row: &RuleRow<'_>, name: usize, frame: &Frame<'_>) -> Vec<String> {
     let Frame { width, paint, .. } = *frame;
-    let mode = row.told["mode"].as_str().unwrap_or("?");
-    let mut line = format!("{:<name$} {:<MODE$}", cut(&cell(row.name), name), cut(&cell(mode), MODE - 1));
+    let mode = row.rule["mode"].as_str().unwrap_or("?");
+    let mut line = format!(
+        "{:<name$} {:<MODE_WIDTH$}",
+        truncate(&sanitize_cell(row.name), name),
+        truncate(&sanitize_cell(mode), MODE_WIDTH - 1)
+    );
     let tones = [Tone::Passed, Tone::Waited, Tone::Alarm, Tone::Waited];
-    let rates = row.rates.map(|rates| rates.map(number::rate));
+    let rates = row.rates.map(|rates| rates.map(number::format_rate));
     let rates = rates.unwrap_or_else(|| ["-"; 4].map(str::to_owned));
-    let counts = row.counts.map(number::count);
+    let counts = row.counts.map(number::format_count);
     for (between, cells) in [("", rates), ("   ", counts)] {
         line.push_str(between);
         for (text, tone) in cells.iter().zip(tones) {
             let tone = if matches!(text.as_str(), "0" | "-") { Tone::Faint } else { tone };
-            line.push_str(&paint.tone(tone, format!("{text:>NUMBER$}")));
+            line.push_str(&paint.tone(tone, format!("{text:>NUMBER_WIDTH$}")));
         }
     }
-    let state = state(row);
+    let state = rule_state(row);
     match state.is_empty() {
         true => vec![line],
         false => {
-            vec![line, paint.tone(Tone::Waited, cut(&format!("  {}", state.join(", ")), width))]
+            vec![line, paint.tone(Tone::Waited, truncate(&format!("  {}", state.join(", ")), width))]
         }
     }
 }
 
 /// What there is to say of a rule beside its counts.
-fn state(row: &Row<'_>) -> Vec<String> {
-    let told = row.told;
+fn rule_state(row: &RuleRow<'_>) -> Vec<String> {
+    let rule = row.rule;
     let positive = |value: &Value| value.as_u64().filter(|number| *number > 0);
     let mut state = Vec::new();
-    state.extend(told["percent"].as_f64().map(|percent| format!("for {percent} % of keys")));
-    state.extend(positive(&told["queue"]["waiting"]).map(|waiting| format!("{waiting} waiting")));
-    let breaker = told["breaker"]["state"].as_str().filter(|state| *state != "closed");
-    state.extend(breaker.map(|state| format!("breaker {}", cell(state))));
-    let adaptive = &told["adaptive"];
+    state.extend(rule["percent"].as_f64().map(|percent| format!("for {percent} % of keys")));
+    state.extend(positive(&rule["queue"]["waiting"]).map(|waiting| format!("{waiting} waiting")));
+    let breaker = rule["breaker"]["state"].as_str().filter(|state| *state != "closed");
+    state.extend(breaker.map(|state| format!("breaker {}", sanitize_cell(state))));
+    let adaptive = &rule["adaptive"];
     let adaptive = adaptive["in-flight"].as_u64().zip(adaptive["limit"].as_u64());
     state.extend(adaptive.map(|(flight, limit)| format!("{flight} of {limit} in flight")));
     state.extend(
-        (row.degraded >= 0.05).then(|| format!("{}/s without the store", number::rate(row.degraded))),
+        (row.degraded >= 0.05).then(|| format!("{}/s without the store", number::format_rate(row.degraded))),
     );
-    let overflowed = positive(&told["table"]["overflowed"]);
-    state.extend(overflowed.map(|keys| format!("{} keys found no room", number::count(keys))));
-    state.extend(positive(&told["bans"]).map(|bans| format!("{bans} banned")));
+    let overflowed = positive(&rule["table"]["overflowed"]);
+    state.extend(overflowed.map(|keys| format!("{} keys found no room", number::format_count(keys))));
+    state.extend(positive(&rule["bans"]).map(|bans| format!("{bans} banned")));
     state
 }
 
-fn upstreams(view: &View, frame: &Frame<'_>) -> Vec<String> {
+fn upstream_lines(view: &View, frame: &Frame<'_>) -> Vec<String> {
     let mut lines = Vec::new();
-    for upstream in list(&view.now["upstreams"]) {
-        for server in list(&upstream["servers"]) {
+    for upstream in array_items(&view.current["upstreams"]) {
+        for server in array_items(&upstream["servers"]) {
             let health = server["health"].as_str().unwrap_or("?");
             let breaker = &server["breaker"];
             let breaker = breaker["state"].as_str().or(breaker.as_str()).filter(|state| *state != "closed");
-            let breaker = breaker.map(|state| format!(", breaker {}", cell(state))).unwrap_or_default();
+            let breaker =
+                breaker.map(|state| format!(", breaker {}", sanitize_cell(state))).unwrap_or_default();
             let flight = server["in-flight"].as_u64().unwrap_or(0);
-            let (name, address) = (text(&upstream["name"]), text(&server["address"]));
-            let is_well = health == "good" && breaker.is_empty();
-            let line = format!("upstream {name} {address}: {}, {flight} in flight{breaker}", cell(health));
-            lines.push(toned(frame, is_well, &line));
+            let (name, address) = (value_text(&upstream["name"]), value_text(&server["address"]));
+            let is_healthy = health == "good" && breaker.is_empty();
+            let line =
+                format!("upstream {name} {address}: {}, {flight} in flight{breaker}", sanitize_cell(health));
+            lines.push(health_line(frame, is_healthy, &line));
         }
     }
     lines
 }
 
-fn stores(view: &View, frame: &Frame<'_>) -> Vec<String> {
+fn store_lines(view: &View, frame: &Frame<'_>) -> Vec<String> {
     let store = |store: &Value| {
         let health = store["health"].as_str().unwrap_or("?");
-        let trouble =
-            store["trouble"].as_str().map(|trouble| format!(" ({})", cell(trouble))).unwrap_or_default();
+        let trouble = store["trouble"]
+            .as_str()
+            .map(|trouble| format!(" ({})", sanitize_cell(trouble)))
+            .unwrap_or_default();
         let slow = store["latency"]["p99"].as_f64();
-        let slow = slow.map(|seconds| format!(", answers within {}", number::length(seconds)));
+        let slow = slow.map(|seconds| format!(", answers within {}", number::format_seconds(seconds)));
         let line = format!(
             "store {}: {}{trouble}, {} calls, {} failed{}",
-            text(&store["name"]),
-            cell(health),
-            number::count(store["calls"].as_u64().unwrap_or(0)),
-            number::count(store["failures"].as_u64().unwrap_or(0)),
+            value_text(&store["name"]),
+            sanitize_cell(health),
+            number::format_count(store["calls"].as_u64().unwrap_or(0)),
+            number::format_count(store["failures"].as_u64().unwrap_or(0)),
             slow.unwrap_or_default()
         );
-        toned(frame, health == "well", &line)
+        health_line(frame, health == "well", &line)
     };
-    list(&view.now["stores"]).map(store).collect()
+    array_items(&view.current["stores"]).map(store).collect()
 }
 
-fn keys(view: &View, frame: &Frame<'_>) -> Vec<String> {
-    let most = list(&view.keys["keys"]).map(|key| {
+fn key_lines(view: &View, frame: &Frame<'_>) -> Vec<String> {
+    let most = array_items(&view.keys["keys"]).map(|key| {
         let share = key["share"].as_f64().unwrap_or(0.0) * 100.0;
-        let count = number::count(key["count"].as_u64().unwrap_or(0));
-        cut(
-            &format!("{count:>NUMBER$} {share:>4.0} %  {}  {}", text(&key["rule"]), text(&key["key"])),
+        let count = number::format_count(key["count"].as_u64().unwrap_or(0));
+        truncate(
+            &format!(
+                "{count:>NUMBER_WIDTH$} {share:>4.0} %  {}  {}",
+                value_text(&key["rule"]),
+                value_text(&key["key"])
+            ),
             frame.width,
         )
     });
@@ -234,22 +260,22 @@ fn keys(view: &View, frame: &Frame<'_>) -> Vec<String> {
     lines
 }
 
-fn toned(frame: &Frame<'_>, is_well: bool, line: &str) -> String {
-    let tone = if is_well { Tone::Normal } else { Tone::Alarm };
-    frame.paint.tone(tone, cut(line, frame.width))
+fn health_line(frame: &Frame<'_>, is_healthy: bool, line: &str) -> String {
+    let tone = if is_healthy { Tone::Normal } else { Tone::Alarm };
+    frame.paint.tone(tone, truncate(line, frame.width))
 }
 
-fn text(value: &Value) -> String {
-    cell(value.as_str().unwrap_or("?"))
+fn value_text(value: &Value) -> String {
+    sanitize_cell(value.as_str().unwrap_or("?"))
 }
 
 /// What others have named, in one line.
-fn cell(text: &str) -> String {
-    harmless(text).replace('\n', "\u{fffd}")
+fn sanitize_cell(text: &str) -> String {
+    sanitize(text).replace('\n', "\u{fffd}")
 }
 
 /// As much of it as there is room for.
-fn cut(text: &str, width: usize) -> String {
+fn truncate(text: &str, width: usize) -> String {
     match text.chars().count() > width {
         true => text.chars().take(width.saturating_sub(1)).chain(['…']).collect(),
         false => text.to_owned(),
@@ -296,12 +322,12 @@ mod tests {
         height: None,
         paint: Paint::Plain,
         url: "http://127.0.0.1:9091",
-        foot: Some("q ends"),
-        trouble: None,
+        footer: Some("q ends"),
+        last_error: None,
     };
 
     #[test]
-    fn a_table_tells_all_of_it_and_nothing_steers_the_terminal() {
+    fn table_shows_everything_without_control_characters() {
         let drawn = draw(&view(), &FRAME);
         assert_eq!(
             drawn,
@@ -332,7 +358,7 @@ q ends
     }
 
     #[test]
-    fn it_fits_into_what_there_is() {
+    fn table_fits_the_terminal() {
         let mut view = view();
         let mut many = snapshot(13.0, 3);
         let rule = many["rules"][0].clone();
@@ -345,7 +371,7 @@ q ends
         }
         let tiny = draw(&view, &Frame { width: 10, height: Some(4), ..FRAME });
         assert_eq!(tiny.lines().count(), 4);
-        let trouble = draw(&view, &Frame { trouble: Some("no gateway answers"), ..FRAME });
+        let trouble = draw(&view, &Frame { last_error: Some("no gateway answers"), ..FRAME });
         assert!(trouble.contains("\nno gateway answers\n"), "{trouble}");
     }
 }

@@ -30,7 +30,7 @@ impl Order {
     }
 
     /// It in a few words.
-    pub(crate) fn words(self) -> &'static str {
+    pub(crate) fn label(self) -> &'static str {
         match self {
             Self::Policy => "as in the policy",
             Self::Denied => "by denied",
@@ -43,16 +43,16 @@ impl Order {
 /// What is looked at.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct View {
-    pub(crate) now: Value,
-    before: Value,
+    pub(crate) current: Value,
+    previous: Value,
     pub(crate) keys: Value,
     pub(crate) order: Order,
 }
 
 /// One rule, with what it did in the last second. Of each four: admitted, delayed, denied, denied in shadow.
 #[derive(Clone, Debug, PartialEq)]
-pub(crate) struct Row<'a> {
-    pub(crate) told: &'a Value,
+pub(crate) struct RuleRow<'a> {
+    pub(crate) rule: &'a Value,
     pub(crate) name: &'a str,
     pub(crate) counts: [u64; 4],
     /// `None` until there are two snapshots.
@@ -60,7 +60,7 @@ pub(crate) struct Row<'a> {
     pub(crate) degraded: f64,
 }
 
-const COUNTS: [&str; 4] = ["admitted", "delayed", "denied", "shadow-denied"];
+const COUNT_NAMES: [&str; 4] = ["admitted", "delayed", "denied", "shadow-denied"];
 
 impl View {
     /// Nothing yet, in this order.
@@ -70,7 +70,7 @@ impl View {
 
     /// Takes another snapshot in.
     pub(crate) fn add(&mut self, snapshot: Value, keys: Option<Value>) {
-        self.before = std::mem::replace(&mut self.now, snapshot);
+        self.previous = std::mem::replace(&mut self.current, snapshot);
         if let Some(keys) = keys {
             self.keys = keys;
         }
@@ -83,13 +83,14 @@ impl View {
 
     /// How often something was counted each second, found in a snapshot.
     pub(crate) fn rate(&self, find: impl Fn(&Value) -> &Value) -> Option<f64> {
-        Some(difference(find(&self.now), find(&self.before)) / self.seconds()?)
+        Some(difference(find(&self.current), find(&self.previous)) / self.seconds()?)
     }
 
     /// The rules, in order.
-    pub(crate) fn rows(&self) -> Vec<Row<'_>> {
-        let mut rows: Vec<Row<'_>> = list(&self.now["rules"]).map(|rule| self.row(rule)).collect();
-        let each = |row: &Row<'_>, all: &[usize]| {
+    pub(crate) fn rows(&self) -> Vec<RuleRow<'_>> {
+        let mut rows: Vec<RuleRow<'_>> =
+            array_items(&self.current["rules"]).map(|rule| self.row(rule)).collect();
+        let each = |row: &RuleRow<'_>, all: &[usize]| {
             let rates = row.rates.unwrap_or_default();
             // In thousandths, which can be ordered.
             let rate: f64 = all.iter().map(|at| rates[*at]).sum();
@@ -105,29 +106,30 @@ impl View {
         rows
     }
 
-    fn row<'a>(&self, told: &'a Value) -> Row<'a> {
-        let name = told["name"].as_str().unwrap_or_default();
-        let before = list(&self.before["rules"]).find(|rule| rule["name"] == name).unwrap_or(&Value::Null);
-        let difference = |member: &str| difference(&told["counts"][member], &before["counts"][member]);
+    fn row<'a>(&self, rule: &'a Value) -> RuleRow<'a> {
+        let name = rule["name"].as_str().unwrap_or_default();
+        let before =
+            array_items(&self.previous["rules"]).find(|rule| rule["name"] == name).unwrap_or(&Value::Null);
+        let difference = |member: &str| difference(&rule["counts"][member], &before["counts"][member]);
         let seconds = self.seconds();
-        Row {
-            told,
+        RuleRow {
+            rule,
             name,
-            counts: COUNTS.map(|member| told["counts"][member].as_u64().unwrap_or(0)),
-            rates: seconds.map(|seconds| COUNTS.map(|member| difference(member) / seconds)),
+            counts: COUNT_NAMES.map(|member| rule["counts"][member].as_u64().unwrap_or(0)),
+            rates: seconds.map(|seconds| COUNT_NAMES.map(|member| difference(member) / seconds)),
             degraded: seconds.map_or(0.0, |seconds| difference("degraded") / seconds),
         }
     }
 
     /// The time between both snapshots; `None` if there are not two, or the process has begun anew.
     fn seconds(&self) -> Option<f64> {
-        let (now, before) = (self.now["uptime"].as_f64()?, self.before["uptime"].as_f64()?);
+        let (now, before) = (self.current["uptime"].as_f64()?, self.previous["uptime"].as_f64()?);
         Some(now - before).filter(|seconds| *seconds > 0.0)
     }
 }
 
 /// What there is in a list; nothing where there is none.
-pub(super) fn list(value: &Value) -> impl Iterator<Item = &Value> {
+pub(super) fn array_items(value: &Value) -> impl Iterator<Item = &Value> {
     value.as_array().into_iter().flatten()
 }
 
@@ -159,7 +161,7 @@ mod tests {
     }
 
     #[test]
-    fn rules_are_ordered_as_asked_for() {
+    fn rules_are_sorted_by_order() {
         let mut view = View::default();
         view.add(snapshot(1.0, [0, 100]), None);
         view.add(snapshot(2.0, [1, 100]), None);

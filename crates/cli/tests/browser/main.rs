@@ -8,37 +8,37 @@ use std::{
 /// Where scripts/install puts what the stories need.
 const MODULES: &str = "target/servers/browser";
 
-fn has(program: &str) -> bool {
+fn is_installed(program: &str) -> bool {
     Command::new(program).arg("--version").output().is_ok_and(|output| output.status.success())
 }
 
 /// What is missing, if anything is.
-fn missing(root: &Path) -> Option<&'static str> {
+fn missing_tool(root: &Path) -> Option<&'static str> {
     match () {
-        () if !has("node") => Some("node"),
-        () if !has("chromium") => Some("chromium"),
+        () if !is_installed("node") => Some("node"),
+        () if !is_installed("chromium") => Some("chromium"),
         () if !root.join(MODULES).join("node_modules/playwright-core").is_dir() => Some("playwright-core"),
         () => None,
     }
 }
 
 #[test]
-fn the_dashboard_works_in_a_browser() {
+fn dashboard_works_in_a_browser() {
     let root: PathBuf = Path::new(env!("CARGO_MANIFEST_DIR")).join("../..");
-    if let Some(missing) = missing(&root) {
+    if let Some(missing) = missing_tool(&root) {
         tidegate_testkit::servers::skip_without(missing);
         return;
     }
-    let stories = root.join("tests/browser");
+    let tests = root.join("tests/browser");
     let run = Command::new("node")
         .args(["--test", "--test-concurrency=2", "--test-reporter=spec"])
         .args(["dashboard.test.js", "changes.test.js", "promotion.test.js", "life.test.js", "report.test.js"])
-        .current_dir(stories)
+        .current_dir(tests)
         .env("TIDEGATE", env!("CARGO_BIN_EXE_tidegate"))
         .env("TIDEGATE_BROWSER", root.join(MODULES))
         .output()
         .unwrap();
-    let told = String::from_utf8_lossy(&run.stdout);
-    assert!(run.status.success(), "{told}\n{}", String::from_utf8_lossy(&run.stderr));
-    println!("{told}");
+    let output = String::from_utf8_lossy(&run.stdout);
+    assert!(run.status.success(), "{output}\n{}", String::from_utf8_lossy(&run.stderr));
+    println!("{output}");
 }

@@ -1,6 +1,6 @@
 //! `tidegate bench`, in front of a gateway that runs. Quotas are for a day, so that it does not matter how fast anybody is.
 
-use crate::stage::{Gateway, Server};
+use crate::common::{GatewayProcess, TestUpstream};
 use serde_json::{Value, json};
 use std::{
     fs,
@@ -8,50 +8,50 @@ use std::{
 };
 use tidegate_testkit::servers::Certificates;
 
-async fn bench(args: &[&str]) -> Output {
+async fn run_bench(args: &[&str]) -> Output {
     let mut command = Command::new(env!("CARGO_BIN_EXE_tidegate"));
     command.arg("bench").args(args);
     tokio::task::spawn_blocking(move || command.output()).await.unwrap().unwrap()
 }
 
 /// A rule that counts users, and one that charges nothing in the end; while answers are on the way it holds one for each connection.
-fn policy(server: &Server, quota: &str) -> String {
+fn policy(server: &TestUpstream, quota: &str) -> String {
     format!(
         "listen: 127.0.0.1:0\n{}rules:\n\
          - {{ name: users, key: header x-user, quota: {quota} sliding-log }}\n\
          - {{ name: failures, key: ip, quota: 100/d, charge: {{ if-status: [401] }} }}\n",
-        server.upstream()
+        server.upstream_config()
     )
 }
 
 const LOAD: [&str; 8] = ["--rate", "200/s", "--duration", "200ms", "--keys", "4", "--connections", "4"];
 
 #[tokio::test]
-async fn what_is_admitted_is_what_the_policy_says() {
-    let server = Server::ok().await;
-    let gateway = Gateway::serve(&policy(&server, "5/d")).await;
-    let (url, file) = (gateway.url("/a?b"), gateway.policy());
+async fn bench_matches_the_policy() {
+    let server = TestUpstream::start_ok().await;
+    let gateway = GatewayProcess::start(&policy(&server, "5/d")).await;
+    let (url, file) = (gateway.url("/a?b"), gateway.policy_path());
     let compared = ["--policy", file.to_str().unwrap(), "--expect", "0%", "--json"];
-    let output = bench(&[&[url.as_str()], &LOAD[..], &compared].concat()).await;
+    let output = run_bench(&[&[url.as_str()], &LOAD[..], &compared].concat()).await;
     let text = String::from_utf8_lossy(&output.stdout).into_owned();
     assert!(output.status.success(), "{text}{}", String::from_utf8_lossy(&output.stderr));
-    let told: Value = serde_json::from_str(&text).unwrap();
-    assert_eq!(told["statuses"], json!({ "200": 20, "429": 20 }), "{told:#}");
-    assert_eq!((&told["due"], &told["sent"], &told["unsent"]), (&json!(40), &json!(40), &json!(0)));
-    assert_eq!((&told["admitted"], &told["denied"]), (&json!(20), &json!(20)));
-    assert_eq!((&told["failures"], &told["latency"]["count"]), (&json!({}), &json!(40)));
+    let report: Value = serde_json::from_str(&text).unwrap();
+    assert_eq!(report["statuses"], json!({ "200": 20, "429": 20 }), "{report:#}");
+    assert_eq!((&report["due"], &report["sent"], &report["unsent"]), (&json!(40), &json!(40), &json!(0)));
+    assert_eq!((&report["admitted"], &report["denied"]), (&json!(20), &json!(20)));
+    assert_eq!((&report["failures"], &report["latency"]["count"]), (&json!({}), &json!(40)));
     let rules = json!([
         { "name": "users", "denied": 20, "expected": 20 },
         { "name": "failures", "denied": 0, "expected": 0 },
     ]);
-    let expected = &told["expected"];
+    let expected = &report["expected"];
     assert_eq!((&expected["admitted"], &expected["difference"]), (&json!(20), &json!(0)));
     assert_eq!((&expected["rules"], &expected["keys"]), (&rules, &json!([])));
 }
 
 /// Somebody takes connections and says nothing to anybody.
 #[tokio::test]
-async fn a_load_that_nobody_answers_has_failed() {
+async fn bench_fails_when_nothing_answers() {
     let silent = tokio::net::TcpListener::bind("127.0.0.1:0").await.unwrap();
     let url = format!("http://{}/", silent.local_addr().unwrap());
     tokio::spawn(async move {
@@ -59,24 +59,24 @@ async fn a_load_that_nobody_answers_has_failed() {
             drop(stream);
         }
     });
-    let output = bench(&[&url, "--rate", "20/s", "--duration", "100ms", "--json"]).await;
+    let output = run_bench(&[&url, "--rate", "20/s", "--duration", "100ms", "--json"]).await;
     assert_eq!(output.status.code(), Some(2));
     assert!(String::from_utf8_lossy(&output.stderr).contains("not one request was answered"));
-    let told: Value = serde_json::from_slice(&output.stdout).unwrap();
-    assert_eq!((&told["sent"], &told["admitted"]), (&json!(2), &json!(0)));
-    assert!(told["seconds"].as_f64().unwrap() >= 0.1, "a schedule lasts to its end: {told}");
+    let report: Value = serde_json::from_slice(&output.stdout).unwrap();
+    assert_eq!((&report["sent"], &report["admitted"]), (&json!(2), &json!(0)));
+    assert!(report["seconds"].as_f64().unwrap() >= 0.1, "a schedule lasts to its end: {report}");
 }
 
 /// What is decided does not depend on how it is asked, and it is asked as was said.
 #[tokio::test]
-async fn tls_and_the_next_version_are_spoken() {
-    let (server, directory) = (Server::ok().await, tempfile::tempdir().unwrap());
+async fn bench_supports_tls_and_http2() {
+    let (server, directory) = (TestUpstream::start_ok().await, tempfile::tempdir().unwrap());
     let authority = Certificates::create(directory.path()).unwrap().authority;
     let secure = "{ address: '127.0.0.1:0', tls: { certificate: server.crt, key: server.key } }";
     let rules =
         policy(&server, "5/d").replace("listen: 127.0.0.1:0", &format!("log: json\nlisten: {secure}"));
-    let gateway = Gateway::serve_in(directory, &rules).await;
-    let (port, file) = (gateway.address.port(), gateway.policy());
+    let gateway = GatewayProcess::start_in(directory, &rules).await;
+    let (port, file) = (gateway.address.port(), gateway.policy_path());
     let compared = ["--policy", file.to_str().unwrap(), "--json"];
     let authority = ["--cacert", authority.to_str().unwrap()];
     let https = format!("https://127.0.0.1:{port}/a?b");
@@ -85,16 +85,16 @@ async fn tls_and_the_next_version_are_spoken() {
         (&["--http2"], "HTTP/2.0", json!({ "429": 40 })),
     ];
     for (how, version, statuses) in cases {
-        let output = bench(&[&[https.as_str()], &LOAD[..], &compared, &authority, how].concat()).await;
+        let output = run_bench(&[&[https.as_str()], &LOAD[..], &compared, &authority, how].concat()).await;
         let text = String::from_utf8_lossy(&output.stdout).into_owned();
         assert!(output.status.success(), "{text}{}", String::from_utf8_lossy(&output.stderr));
         let told: Value = serde_json::from_str(&text).unwrap();
         assert_eq!((&told["statuses"], &told["failures"]), (&statuses, &json!({})), "{version}");
         assert_eq!(told["expected"]["admitted"], 20, "{version}: {told:#}");
-        gateway.until_told(&format!("\"version\":\"{version}\""), 40).await;
+        gateway.wait_for_output(&format!("\"version\":\"{version}\""), 40).await;
     }
     let refused = async |args: &[&str]| {
-        let output = bench(args).await;
+        let output = run_bench(args).await;
         assert_eq!(output.status.code(), Some(2), "{args:?}");
         String::from_utf8_lossy(&output.stderr).into_owned()
     };
@@ -109,21 +109,21 @@ async fn tls_and_the_next_version_are_spoken() {
     assert!(told.contains("nowhere.pem: "), "{told}");
 
     // Without TLS it is known beforehand; who does not know it is not asked.
-    let gateway = Gateway::serve(&format!("log: json\n{}", policy(&server, "5/d"))).await;
-    let output = bench(&[&[gateway.url("/").as_str(), "--http2", "--json"], &LOAD[..]].concat()).await;
+    let gateway = GatewayProcess::start(&format!("log: json\n{}", policy(&server, "5/d"))).await;
+    let output = run_bench(&[&[gateway.url("/").as_str(), "--http2", "--json"], &LOAD[..]].concat()).await;
     let told: Value = serde_json::from_slice(&output.stdout).unwrap();
     assert_eq!(told["statuses"], json!({ "200": 20, "429": 20 }), "{told:#}");
-    gateway.until_told("\"version\":\"HTTP/2.0\"", 40).await;
+    gateway.wait_for_output("\"version\":\"HTTP/2.0\"", 40).await;
 }
 
 #[tokio::test]
-async fn a_gateway_that_does_something_else_is_found_out() {
-    let server = Server::ok().await;
-    let gateway = Gateway::serve(&policy(&server, "3/d")).await;
+async fn bench_detects_a_different_policy() {
+    let server = TestUpstream::start_ok().await;
+    let gateway = GatewayProcess::start(&policy(&server, "3/d")).await;
     let (url, file) = (gateway.url("/"), gateway.directory.path().join("meant.yaml"));
     fs::write(&file, policy(&server, "5/d")).unwrap();
     let compared = ["--policy", file.to_str().unwrap(), "--expect"];
-    let output = bench(&[&[url.as_str()], &LOAD[..], &compared].concat()).await;
+    let output = run_bench(&[&[url.as_str()], &LOAD[..], &compared].concat()).await;
     let text = String::from_utf8_lossy(&output.stdout).into_owned();
     assert_eq!(output.status.code(), Some(3), "{text}");
     for part in [
@@ -134,15 +134,15 @@ async fn a_gateway_that_does_something_else_is_found_out() {
     ] {
         assert!(text.contains(part), "{part} is not in {text}");
     }
-    let said = String::from_utf8_lossy(&output.stderr).into_owned();
+    let stderr = String::from_utf8_lossy(&output.stderr).into_owned();
     assert!(
-        said.contains("8 of 40 requests were admitted or denied against the policy, more than 1%"),
-        "{said}"
+        stderr.contains("8 of 40 requests were admitted or denied against the policy, more than 1%"),
+        "{stderr}"
     );
 }
 
 #[tokio::test]
-async fn what_cannot_be_sent_is_said() {
+async fn bench_rejects_invalid_arguments() {
     let here = "http://127.0.0.1:9/";
     for (args, part) in [
         (vec![here], "nobody answers at http://127.0.0.1:9/"),
@@ -155,7 +155,7 @@ async fn what_cannot_be_sent_is_said() {
         (vec![here, "--body", "@nowhere.json"], "--body: cannot read nowhere.json"),
         (vec![here, "--policy", "nowhere.yaml"], "nowhere.yaml"),
     ] {
-        let output = bench(&args).await;
+        let output = run_bench(&args).await;
         let text = String::from_utf8_lossy(&output.stderr).into_owned();
         assert_eq!(output.status.code(), Some(2), "{args:?}: {text}");
         assert!(text.contains(part), "{part} is not in {text}");

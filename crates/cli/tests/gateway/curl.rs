@@ -1,14 +1,14 @@
 //! What curl sees.
 
-use crate::stage::{Gateway, Server, curl, head_of};
+use crate::common::{GatewayProcess, TestUpstream, read_head, run_curl};
 use std::fs;
 use tidegate_testkit::servers::Certificates;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 
 /// Answers with how many bytes it was sent, whether their number was announced or not.
-async fn counting() -> Server {
-    Server::start(|mut stream| async move {
-        while let Some(head) = head_of(&mut stream).await? {
+async fn start_counting_server() -> TestUpstream {
+    TestUpstream::start(|mut stream| async move {
+        while let Some(head) = read_head(&mut stream).await? {
             let length = head.iter().find_map(|line| line.strip_prefix("content-length: ")?.parse().ok());
             let mut body = vec![0; length.unwrap_or(0)];
             stream.read_exact(&mut body).await?;
@@ -22,9 +22,9 @@ async fn counting() -> Server {
 }
 
 #[tokio::test]
-async fn each_version_of_http_is_spoken() {
-    let server = counting().await;
-    let gateway = Gateway::serve(&format!("listen: 127.0.0.1:0\n{}", server.upstream())).await;
+async fn curl_works_over_each_http_version() {
+    let server = start_counting_server().await;
+    let gateway = GatewayProcess::start(&format!("listen: 127.0.0.1:0\n{}", server.upstream_config())).await;
     let url = gateway.url("/a?b");
     for (how, version) in [
         ("--http1.0", "1"),
@@ -33,7 +33,8 @@ async fn each_version_of_http_is_spoken() {
         // It asks to upgrade, is not heard, and goes on as it began.
         ("--http2", "1.1"),
     ] {
-        let (code, text) = curl(&[how, "--data", "hello", "-w", " %{http_version} %{http_code}", &url]).await;
+        let (code, text) =
+            run_curl(&[how, "--data", "hello", "-w", " %{http_version} %{http_code}", &url]).await;
         assert_eq!(
             (code, text.as_str()),
             (0, format!("post /a?b http/1.1 5 {version} 200").as_str()),
@@ -43,40 +44,49 @@ async fn each_version_of_http_is_spoken() {
 }
 
 #[tokio::test]
-async fn tls_agrees_on_a_version() {
-    let server = counting().await;
+async fn tls_negotiates_http_version() {
+    let server = start_counting_server().await;
     let directory = tempfile::tempdir().unwrap();
     let certificates = Certificates::create(directory.path()).unwrap();
     let policy = format!(
         "listen: {{ address: '127.0.0.1:0', tls: {{ certificate: server.crt, key: server.key }} }}\n{}",
-        server.upstream()
+        server.upstream_config()
     );
-    let gateway = Gateway::serve_in(directory, &policy).await;
+    let gateway = GatewayProcess::start_in(directory, &policy).await;
     let url = format!("https://localhost:{}/", gateway.address.port());
     let authority = certificates.authority.to_str().unwrap();
     for (how, version) in [("--http1.1", "1.1"), ("--http2", "2")] {
         let (code, text) =
-            curl(&[how, "--ipv4", "--cacert", authority, "-w", " %{http_version} %{http_code}", &url]).await;
+            run_curl(&[how, "--ipv4", "--cacert", authority, "-w", " %{http_version} %{http_code}", &url])
+                .await;
         assert_eq!((code, text.as_str()), (0, format!("get / http/1.1 0 {version} 200").as_str()), "{how}");
     }
 }
 
 #[tokio::test]
-async fn a_limit_is_told_in_each_version() {
-    let server = Server::ok().await;
+async fn limit_headers_are_sent_over_each_http_version() {
+    let server = TestUpstream::start_ok().await;
     let policy = format!(
         "listen: 127.0.0.1:0\n{}rules: [{{ name: few, key: header x-user, quota: 2/h }}]\n",
-        server.upstream()
+        server.upstream_config()
     );
-    let gateway = Gateway::serve(&policy).await;
+    let gateway = GatewayProcess::start(&policy).await;
     let url = gateway.url("/");
     for how in ["--http1.1", "--http2-prior-knowledge"] {
         let user = format!("x-user: {how}");
         let mut statuses = Vec::new();
         for _ in 0..3 {
-            let (code, text) =
-                curl(&[how, "-H", &user, "-o", "/dev/null", "-w", "%{http_code} %header{retry-after}", &url])
-                    .await;
+            let (code, text) = run_curl(&[
+                how,
+                "-H",
+                &user,
+                "-o",
+                "/dev/null",
+                "-w",
+                "%{http_code} %header{retry-after}",
+                &url,
+            ])
+            .await;
             assert_eq!(code, 0);
             statuses.push(text);
         }
@@ -87,21 +97,22 @@ async fn a_limit_is_told_in_each_version() {
 }
 
 #[tokio::test]
-async fn a_head_that_is_too_large_is_refused_and_others_are_not() {
-    let server = Server::ok().await;
-    let policy = format!("listen: 127.0.0.1:0\nconnections: {{ header-size: 16KiB }}\n{}", server.upstream());
-    let gateway = Gateway::serve(&policy).await;
+async fn oversized_request_head_is_rejected() {
+    let server = TestUpstream::start_ok().await;
+    let policy =
+        format!("listen: 127.0.0.1:0\nconnections: {{ header-size: 16KiB }}\n{}", server.upstream_config());
+    let gateway = GatewayProcess::start(&policy).await;
     let url = gateway.url("/");
     for (bytes, status) in [(8_000, "200"), (64_000, "431"), (1_000_000, "431")] {
         let head = gateway.directory.path().join("head");
         fs::write(&head, format!("x-large: {}", "a".repeat(bytes))).unwrap();
         let head = format!("@{}", head.display());
-        let (code, text) = curl(&["-H", &head, "-o", "/dev/null", "-w", "%{http_code}", &url]).await;
+        let (code, text) = run_curl(&["-H", &head, "-o", "/dev/null", "-w", "%{http_code}", &url]).await;
         assert_eq!((code, text.as_str()), (0, status), "{bytes} bytes");
     }
     // HTTP/2 has no status for it before the head is whole; the request fails, its connection need not.
     let large = format!("x-large: {}", "a".repeat(64_000));
     let args = ["--http2-prior-knowledge", "-H", &large, "-o", "/dev/null", "-w", "%{http_code}", &url];
-    let (code, text) = curl(&args).await;
+    let (code, text) = run_curl(&args).await;
     assert!(code != 0 || text == "431", "{code} {text}");
 }

@@ -1,6 +1,6 @@
 //! The access log of the binary: what it holds, and what a replay makes of it.
 
-use crate::stage::{Gateway, LONG, Server, curl};
+use crate::common::{GatewayProcess, TEST_TIMEOUT, TestUpstream, run_curl};
 use serde_json::Value;
 use std::{
     collections::BTreeMap,
@@ -18,27 +18,28 @@ const RULES: &str = "rules:
 ";
 
 /// How often each client was denied, by the rule that denied it.
-type Denied = BTreeMap<String, u64>;
+type DenialCounts = BTreeMap<String, u64>;
 
 #[tokio::test]
-async fn own_log_replays_to_the_decisions_of_the_gateway() {
-    let server = Server::ok().await;
+async fn replayed_access_log_matches_gateway_decisions() {
+    let server = TestUpstream::start_ok().await;
     for format in ["json", "combined"] {
         let folder = tempfile::tempdir().unwrap();
         let (log, file) = (folder.path().join("access.log"), folder.path().join("policy.yaml"));
         let policy = format!(
             "listen: 127.0.0.1:0\ntrusted-proxies: 127.0.0.0/8\nlog: {{ format: {format}, file: {} }}\n{}{RULES}",
             log.display(),
-            server.upstream()
+            server.upstream_config()
         );
         fs::write(&file, &policy).unwrap();
-        let gateway = Gateway::serve(&policy).await;
-        let mut denied = Denied::new();
+        let gateway = GatewayProcess::start(&policy).await;
+        let mut denied = DenialCounts::new();
         let mut ask = async |client: &str, path: &str| {
             // What stands left of the client is its own claim, which nobody believes.
             let forwarded = format!("x-forwarded-for: 192.0.2.99, {client}");
             let (code, status) =
-                curl(&["-o", "/dev/null", "-w", "%{http_code}", "-H", &forwarded, &gateway.url(path)]).await;
+                run_curl(&["-o", "/dev/null", "-w", "%{http_code}", "-H", &forwarded, &gateway.url(path)])
+                    .await;
             assert_eq!(code, 0, "{status}");
             if status == "429" {
                 *denied.entry(client.to_owned()).or_default() += 1;
@@ -52,8 +53,8 @@ async fn own_log_replays_to_the_decisions_of_the_gateway() {
             }
             ask("2001:db8::1", "/login").await;
         }
-        gateway.signal("TERM");
-        assert!(gateway.ended().await.success());
+        gateway.send_signal("TERM");
+        assert!(gateway.wait().await.success());
 
         let text = fs::read_to_string(&log).unwrap();
         assert_eq!(text.lines().count(), 23);
@@ -66,7 +67,7 @@ async fn own_log_replays_to_the_decisions_of_the_gateway() {
 
         let all: u64 = denied.values().sum();
         assert_eq!((&replayed["total"]["requests"], &replayed["total"]["denied"]), (&23.into(), &all.into()));
-        let mut keys = Denied::new();
+        let mut keys = DenialCounts::new();
         for rule in replayed["rules"].as_array().unwrap().iter().filter(|rule| rule["denied"] != 0) {
             for key in rule["keys"].as_array().unwrap() {
                 let client = key["key"].as_str().unwrap().to_owned();
@@ -75,16 +76,16 @@ async fn own_log_replays_to_the_decisions_of_the_gateway() {
         }
         let client =
             |name: &String| if name.starts_with("2001:") { "2001:db8::".to_owned() } else { name.clone() };
-        let denied: Denied = denied.iter().map(|(name, count)| (client(name), *count)).collect();
+        let denied: DenialCounts = denied.iter().map(|(name, count)| (client(name), *count)).collect();
         assert_eq!(keys, denied);
         if format == "json" {
-            decisions_agree(&text, replayed);
+            check_decisions(&text, replayed);
         }
     }
 }
 
 /// What each line of the log says was decided is what the replay has decided.
-fn decisions_agree(text: &str, replayed: &Value) {
+fn check_decisions(text: &str, replayed: &Value) {
     let lines: Vec<Value> = text.lines().map(|line| serde_json::from_str(line).unwrap()).collect();
     assert!(lines.iter().all(|line| line["peer"] == "127.0.0.1"), "{text}");
     let logged = |rule: &Value, decision: &str| {
@@ -100,11 +101,11 @@ fn decisions_agree(text: &str, replayed: &Value) {
 }
 
 #[tokio::test]
-async fn with_log_json_every_line_of_standard_output_is_json() {
-    let server = Server::ok().await;
+async fn json_log_writes_only_json_to_stdout() {
+    let server = TestUpstream::start_ok().await;
     let folder = tempfile::tempdir().unwrap();
     let file = folder.path().join("policy.yaml");
-    fs::write(&file, format!("listen: 127.0.0.1:0\nlog: json\n{}", server.upstream())).unwrap();
+    fs::write(&file, format!("listen: 127.0.0.1:0\nlog: json\n{}", server.upstream_config())).unwrap();
     let mut child = Command::new(env!("CARGO_BIN_EXE_tidegate"))
         .arg("serve")
         .arg(&file)
@@ -127,14 +128,14 @@ async fn with_log_json_every_line_of_standard_output_is_json() {
     drop(tell);
     let mut all = Vec::new();
     let url = loop {
-        let (name, line) = told.recv_timeout(LONG).expect("it tells where it listens");
+        let (name, line) = told.recv_timeout(TEST_TIMEOUT).expect("it tells where it listens");
         all.push((name, line.clone()));
         if let Some(url) = line.strip_prefix("gateway").map(str::trim) {
             break url.to_owned();
         }
     };
     for _ in 0..3 {
-        assert_eq!(curl(&[&url]).await.0, 0);
+        assert_eq!(run_curl(&[&url]).await.0, 0);
     }
     let ended = Command::new("kill").arg(child.id().to_string()).status().unwrap();
     assert!(ended.success() && child.wait().unwrap().success());

@@ -9,19 +9,19 @@
 )]
 
 mod bench;
+mod common;
+mod crash_recovery;
 mod curl;
-mod full;
-mod killed;
-mod large;
+mod key_capacity;
+mod large_bodies;
 mod log;
 mod outage;
-mod promote;
-mod refusal;
+mod promotion;
 mod reload;
-mod slow;
-mod stage;
+mod slow_clients;
+mod startup_errors;
 mod suggest;
 mod top;
-mod truncated;
+mod truncated_bodies;
 mod websocket;
 mod why;

@@ -1,13 +1,13 @@
 //! A store that goes away and comes back, under load: each rule does what it declared.
 
-use crate::stage::{Gateway, LONG, Load, Server, get};
+use crate::common::{BackgroundLoad, GatewayProcess, TEST_TIMEOUT, TestUpstream, get};
 use http::StatusCode;
 use std::net::SocketAddr;
 use tidegate_testkit::servers::RedisServer;
 use tokio::time::timeout;
 
 /// The deadline is long, so that a busy machine is no outage. A store that is gone is noticed at once all the same.
-fn policy(server: &Server, redis: &RedisServer) -> String {
+fn policy(server: &TestUpstream, redis: &RedisServer) -> String {
     format!(
         "listen: 127.0.0.1:0
 {}store: {}
@@ -19,13 +19,13 @@ rules:
   - {{ name: closed, match: {{ path: /closed }}, key: ip, quota: 5/day sliding-log, on-outage: closed }}
   - {{ name: local, match: {{ path: /local }}, key: ip, quota: 5/day sliding-log, on-outage: local 1 }}
 ",
-        server.upstream(),
+        server.upstream_config(),
         redis.url(),
     )
 }
 
 /// How many of ten requests are granted, and what is said to the last one.
-async fn ten(address: SocketAddr, path: &str) -> (usize, StatusCode) {
+async fn send_ten_requests(address: SocketAddr, path: &str) -> (usize, StatusCode) {
     let (mut granted, mut last) = (0, StatusCode::OK);
     for _ in 0..10 {
         last = get(address, path).await.0;
@@ -34,73 +34,73 @@ async fn ten(address: SocketAddr, path: &str) -> (usize, StatusCode) {
     (granted, last)
 }
 
-async fn until_answered(address: SocketAddr, path: &str, status: StatusCode) {
+async fn wait_for_status(address: SocketAddr, path: &str, status: StatusCode) {
     let answered = async { while get(address, path).await.0 != status {} };
-    timeout(LONG, answered).await.unwrap_or_else(|_| panic!("{path} is never answered {status}"));
+    timeout(TEST_TIMEOUT, answered).await.unwrap_or_else(|_| panic!("{path} is never answered {status}"));
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn each_rule_does_what_it_declared() {
+async fn store_outage_follows_each_rules_setting() {
     const GRANTED: StatusCode = StatusCode::OK;
     const LIMITED: StatusCode = StatusCode::TOO_MANY_REQUESTS;
-    const AWAY: StatusCode = StatusCode::SERVICE_UNAVAILABLE;
+    const UNAVAILABLE: StatusCode = StatusCode::SERVICE_UNAVAILABLE;
 
-    let (server, redis) = (Server::ok().await, RedisServer::start().unwrap());
-    let gateway = Gateway::serve(&policy(&server, &redis)).await;
+    let (server, redis) = (TestUpstream::start_ok().await, RedisServer::start().unwrap());
+    let gateway = GatewayProcess::start(&policy(&server, &redis)).await;
     let address = gateway.address;
     // It serves before its store is there, and then its rules do what they declared, too.
-    until_answered(address, "/ready", GRANTED).await;
-    let load = Load::start(address, "/load", 4);
+    wait_for_status(address, "/ready", GRANTED).await;
+    let load = BackgroundLoad::start(address, "/load", 4);
     for path in ["/open", "/closed", "/local"] {
-        assert_eq!(ten(address, path).await, (5, LIMITED), "{path}");
+        assert_eq!(send_ten_requests(address, path).await, (5, LIMITED), "{path}");
     }
 
     for _ in 0..2 {
-        let before = load.asked();
+        let before = load.sent_count();
         redis.kill();
-        until_answered(address, "/closed", AWAY).await;
-        assert_eq!(ten(address, "/open").await, (10, GRANTED));
-        assert_eq!(ten(address, "/closed").await, (0, AWAY));
+        wait_for_status(address, "/closed", UNAVAILABLE).await;
+        assert_eq!(send_ten_requests(address, "/open").await, (10, GRANTED));
+        assert_eq!(send_ten_requests(address, "/closed").await, (0, UNAVAILABLE));
         // What this process grants alone is the quota once, whatever was granted together.
-        let (granted, last) = ten(address, "/local").await;
+        let (granted, last) = send_ten_requests(address, "/local").await;
         assert!(granted <= 5 && last == LIMITED, "{granted} granted, then {last}");
 
         redis.restart().unwrap();
         // It has forgotten everything, so there is something to be granted again, and then there is not.
-        until_answered(address, "/closed", GRANTED).await;
+        wait_for_status(address, "/closed", GRANTED).await;
         for path in ["/open", "/closed", "/local"] {
-            until_answered(address, path, LIMITED).await;
-            assert_eq!(ten(address, path).await, (0, LIMITED), "{path}");
+            wait_for_status(address, path, LIMITED).await;
+            assert_eq!(send_ten_requests(address, path).await, (0, LIMITED), "{path}");
         }
-        assert!(load.asked() > before);
+        assert!(load.sent_count() > before);
     }
-    assert_eq!(load.lost().await, [""; 0]);
+    assert_eq!(load.stop().await, [""; 0]);
 }
 
 /// What this process has granted a client counts in an outage, whatever was reloaded before it or is during it.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn reload_keeps_what_this_process_has_granted() {
-    let (server, redis) = (Server::ok().await, RedisServer::start().unwrap());
+async fn reload_keeps_local_counters_in_an_outage() {
+    let (server, redis) = (TestUpstream::start_ok().await, RedisServer::start().unwrap());
     let policy = |quota: &str| {
         format!(
             "listen: 127.0.0.1:0\n{}store: {}\ndeadline: 20s\nrules:\n  - {{ name: all, key: ip, quota: {quota} }}\n",
-            server.upstream(),
+            server.upstream_config(),
             redis.url(),
         )
     };
-    let gateway = Gateway::serve(&policy("5/day")).await;
-    until_answered(gateway.address, "/", StatusCode::TOO_MANY_REQUESTS).await;
+    let gateway = GatewayProcess::start(&policy("5/day")).await;
+    wait_for_status(gateway.address, "/", StatusCode::TOO_MANY_REQUESTS).await;
     for (reloads, (quota, more)) in
         [("6/day", 1), ("7/day sliding-log", 7), ("8/day", 2)].into_iter().enumerate()
     {
-        gateway.replace(&policy(quota));
-        gateway.until_told("the policy was read again", reloads + 1).await;
-        assert_eq!(ten(gateway.address, "/").await.0, more, "{quota}");
+        gateway.replace_policy(&policy(quota));
+        gateway.wait_for_output("the policy was read again", reloads + 1).await;
+        assert_eq!(send_ten_requests(gateway.address, "/").await.0, more, "{quota}");
     }
     redis.kill();
-    gateway.until_told("store unavailable", 1).await;
-    assert_eq!(ten(gateway.address, "/").await.0, 0, "all eight are granted");
-    gateway.replace(&policy("10/day"));
-    gateway.until_told("the policy was read again", 4).await;
-    assert_eq!(ten(gateway.address, "/").await.0, 2);
+    gateway.wait_for_output("store unavailable", 1).await;
+    assert_eq!(send_ten_requests(gateway.address, "/").await.0, 0, "all eight are granted");
+    gateway.replace_policy(&policy("10/day"));
+    gateway.wait_for_output("the policy was read again", 4).await;
+    assert_eq!(send_ten_requests(gateway.address, "/").await.0, 2);
 }

@@ -1,13 +1,13 @@
 //! New policies while requests come.
 
-use crate::stage::{Client, Gateway, LONG, Load, Server, get};
+use crate::common::{BackgroundLoad, GatewayProcess, HttpClient, TEST_TIMEOUT, TestUpstream, get};
 use http::StatusCode;
 use tidegate_testkit::servers::RedisServer;
 use tokio::time::timeout;
 
-/// The policy of this number: `counted` never changes, `other` always does, and every third time so does what there is to
+/// The policy of this number: `pluralize` never changes, `other` always does, and every third time so does what there is to
 /// connect to.
-fn policy(number: usize, server: &Server) -> String {
+fn policy(number: usize, server: &TestUpstream) -> String {
     format!(
         "listen: 127.0.0.1:0
 connections: {{ idle-timeout: {}s }}
@@ -17,12 +17,12 @@ connections: {{ idle-timeout: {}s }}
   - {{ name: version, match: {{ path: /version }}, deny: all, on-limit: {{ status: 418, body: 'policy {number}' }} }}
 ",
         60 + number / 3,
-        server.upstream(),
+        server.upstream_config(),
         100_000 + number,
     )
 }
 
-async fn is_in_force(gateway: &Gateway, number: usize) {
+async fn wait_until_active(gateway: &GatewayProcess, number: usize) {
     let in_force = async {
         loop {
             let (status, version) = get(gateway.address, "/version").await;
@@ -32,43 +32,43 @@ async fn is_in_force(gateway: &Gateway, number: usize) {
             }
         }
     };
-    timeout(LONG, in_force).await.unwrap_or_else(|_| panic!("policy {number} is not in force"));
+    timeout(TEST_TIMEOUT, in_force).await.unwrap_or_else(|_| panic!("policy {number} is not in force"));
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_hundred_policies_follow_each_other_and_no_request_is_lost() {
-    let server = Server::ok().await;
-    let gateway = Gateway::serve(&policy(0, &server)).await;
-    let load = Load::start(gateway.address, "/other", 4);
+async fn hundred_reloads_lose_no_request() {
+    let server = TestUpstream::start_ok().await;
+    let gateway = GatewayProcess::start(&policy(0, &server)).await;
+    let load = BackgroundLoad::start(gateway.address, "/other", 4);
     let mut granted = 0;
     for number in 1..=100 {
-        let before = load.asked();
-        gateway.replace(&policy(number, &server));
+        let before = load.sent_count();
+        gateway.replace_policy(&policy(number, &server));
         // Most are told of; for some the file has to speak for itself.
         if number % 10 != 0 {
-            gateway.signal("HUP");
+            gateway.send_signal("HUP");
         }
-        is_in_force(&gateway, number).await;
+        wait_until_active(&gateway, number).await;
         let (status, _) = get(gateway.address, "/counted").await;
         let is_granted = status == StatusCode::OK;
         assert!(is_granted || status == StatusCode::TOO_MANY_REQUESTS, "{status}");
         granted += usize::from(is_granted);
         assert_eq!(is_granted, number <= 50, "request {number}, of which {granted} were granted");
         let served = async {
-            while load.asked() == before {
+            while load.sent_count() == before {
                 tokio::task::yield_now().await;
             }
         };
-        timeout(LONG, served).await.expect("requests are served meanwhile");
+        timeout(TEST_TIMEOUT, served).await.expect("requests are served meanwhile");
     }
-    assert_eq!(load.lost().await, [""; 0]);
+    assert_eq!(load.stop().await, [""; 0]);
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_policy_that_is_wrong_changes_nothing() {
-    let server = Server::ok().await;
-    let gateway = Gateway::serve(&policy(0, &server)).await;
-    let load = Load::start(gateway.address, "/other", 2);
+async fn invalid_policy_is_rejected_on_reload() {
+    let server = TestUpstream::start_ok().await;
+    let gateway = GatewayProcess::start(&policy(0, &server)).await;
+    let load = BackgroundLoad::start(gateway.address, "/other", 2);
     let stays = "the policy stays as it was";
     let wrong = [
         "rules: [".to_owned(),
@@ -78,40 +78,40 @@ async fn a_policy_that_is_wrong_changes_nothing() {
         policy(1, &server).replace("127.0.0.1:0", "192.0.2.1:80"),
     ];
     for (number, wrong) in wrong.iter().enumerate() {
-        gateway.replace(wrong);
-        gateway.signal("HUP");
-        gateway.until_told(stays, number + 1).await;
+        gateway.replace_policy(wrong);
+        gateway.send_signal("HUP");
+        gateway.wait_for_output(stays, number + 1).await;
         assert_eq!(get(gateway.address, "/version").await.1, "policy 0");
     }
-    gateway.replace(&policy(2, &server));
-    is_in_force(&gateway, 2).await;
-    assert_eq!(load.lost().await, [""; 0]);
+    gateway.replace_policy(&policy(2, &server));
+    wait_until_active(&gateway, 2).await;
+    assert_eq!(load.stop().await, [""; 0]);
 }
 
 #[tokio::test]
-async fn a_connection_outlives_a_new_policy_of_the_same_servers() {
-    let server = Server::ok().await;
-    let gateway = Gateway::serve(&policy(0, &server)).await;
-    let mut client = Client::to(gateway.address).await;
+async fn reload_keeps_upstream_connections() {
+    let server = TestUpstream::start_ok().await;
+    let gateway = GatewayProcess::start(&policy(0, &server)).await;
+    let mut client = HttpClient::connect(gateway.address).await;
     assert_eq!(client.get("/").await.unwrap().0, 200);
-    gateway.replace(&policy(1, &server));
-    gateway.signal("HUP");
-    is_in_force(&gateway, 1).await;
+    gateway.replace_policy(&policy(1, &server));
+    gateway.send_signal("HUP");
+    wait_until_active(&gateway, 1).await;
     assert!(client.is_open().await);
     assert_eq!(client.get("/version").await.unwrap().1, "policy 1");
 }
 
 #[tokio::test]
-async fn it_ends_in_order_when_it_is_told_to() {
-    let server = Server::ok().await;
-    let gateway = Gateway::serve(&policy(0, &server)).await;
+async fn sigterm_shuts_down_gracefully() {
+    let server = TestUpstream::start_ok().await;
+    let gateway = GatewayProcess::start(&policy(0, &server)).await;
     assert_eq!(get(gateway.address, "/").await.0, 200);
-    gateway.signal("TERM");
-    assert_eq!(gateway.ended().await.code(), Some(0));
+    gateway.send_signal("TERM");
+    assert_eq!(gateway.wait().await.code(), Some(0));
 }
 
 /// A policy of this version, whose rules count in this store and refuse everything without it.
-fn stored(version: usize, server: &Server, store: &str) -> String {
+fn policy_with_store(version: usize, server: &TestUpstream, store: &str) -> String {
     format!(
         "listen: 127.0.0.1:0
 {}store: {store}
@@ -120,44 +120,44 @@ rules:
   - {{ name: load, match: {{ path: /load }}, key: ip, quota: 1000000/s }}
   - {{ name: version, match: {{ path: /version }}, deny: all, on-limit: {{ status: 418, body: 'policy {version}' }} }}
 ",
-        server.upstream(),
+        server.upstream_config(),
     )
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn reload_connects_to_the_new_store_before_it_takes_over() {
-    let server = Server::ok().await;
+    let server = TestUpstream::start_ok().await;
     let stores = [RedisServer::start().unwrap(), RedisServer::start().unwrap()];
-    let gateway = Gateway::serve(&stored(0, &server, &stores[0].url())).await;
+    let gateway = GatewayProcess::start(&policy_with_store(0, &server, &stores[0].url())).await;
     // The first requests wait for the first connection.
     assert_eq!(get(gateway.address, "/load").await.0, StatusCode::OK);
-    let load = Load::start(gateway.address, "/load", 4);
+    let load = BackgroundLoad::start(gateway.address, "/load", 4);
     for version in 1..=6 {
-        gateway.replace(&stored(version, &server, &stores[version % 2].url()));
-        gateway.signal("HUP");
-        is_in_force(&gateway, version).await;
-        let before = load.asked();
+        gateway.replace_policy(&policy_with_store(version, &server, &stores[version % 2].url()));
+        gateway.send_signal("HUP");
+        wait_until_active(&gateway, version).await;
+        let before = load.sent_count();
         let served = async {
-            while load.asked() < before + 50 {
+            while load.sent_count() < before + 50 {
                 tokio::task::yield_now().await;
             }
         };
-        timeout(LONG, served).await.expect("requests are served");
+        timeout(TEST_TIMEOUT, served).await.expect("requests are served");
     }
-    assert_eq!(load.lost().await, [""; 0]);
-    assert_eq!(gateway.count_told("store unavailable"), 0);
+    assert_eq!(load.stop().await, [""; 0]);
+    assert_eq!(gateway.count_output("store unavailable"), 0);
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn reload_to_an_unreachable_store_keeps_the_policy_in_force() {
-    let (server, redis) = (Server::ok().await, RedisServer::start().unwrap());
+    let (server, redis) = (TestUpstream::start_ok().await, RedisServer::start().unwrap());
     let gone = RedisServer::start().unwrap();
     gone.kill();
-    let gateway = Gateway::serve(&stored(0, &server, &redis.url())).await;
+    let gateway = GatewayProcess::start(&policy_with_store(0, &server, &redis.url())).await;
     assert_eq!(get(gateway.address, "/load").await.0, StatusCode::OK);
-    gateway.replace(&stored(1, &server, &gone.url()));
-    gateway.signal("HUP");
-    gateway.until_told("is a server running there", 1).await;
-    is_in_force(&gateway, 0).await;
+    gateway.replace_policy(&policy_with_store(1, &server, &gone.url()));
+    gateway.send_signal("HUP");
+    gateway.wait_for_output("is a server running there", 1).await;
+    wait_until_active(&gateway, 0).await;
     assert_eq!(get(gateway.address, "/load").await.0, StatusCode::OK);
 }

@@ -1,9 +1,9 @@
 //! `tidegate suggest --from`, asked of a gateway that runs.
 
-use crate::stage::{Client, Gateway, Server};
+use crate::common::{GatewayProcess, HttpClient, TestUpstream};
 use std::process::{Command, Output};
 
-async fn suggest(args: &[&str], admin: Option<&str>) -> Output {
+async fn run_suggest(args: &[&str], admin: Option<&str>) -> Output {
     let mut command = Command::new(env!("CARGO_BIN_EXE_tidegate"));
     command.arg("suggest").args(args).env_remove("TIDEGATE_ADMIN").env_remove("TIDEGATE_ADMIN_TOKEN");
     if let Some(admin) = admin {
@@ -12,26 +12,26 @@ async fn suggest(args: &[&str], admin: Option<&str>) -> Output {
     tokio::task::spawn_blocking(move || command.output()).await.unwrap().unwrap()
 }
 
-async fn gateway(server: &Server, observe: &str) -> (Gateway, String) {
-    let policy = format!("listen: 127.0.0.1:0\nadmin: 127.0.0.1:0\n{observe}{}", server.upstream());
-    let gateway = Gateway::serve(&policy).await;
-    let admin = gateway.told_behind("admin").await;
+async fn start_gateway(server: &TestUpstream, observe: &str) -> (GatewayProcess, String) {
+    let policy = format!("listen: 127.0.0.1:0\nadmin: 127.0.0.1:0\n{observe}{}", server.upstream_config());
+    let gateway = GatewayProcess::start(&policy).await;
+    let admin = gateway.wait_for_line("admin").await;
     (gateway, admin)
 }
 
 #[tokio::test]
-async fn recent_history_becomes_a_policy() {
-    let server = Server::ok().await;
+async fn suggest_reads_gateway_history() {
+    let server = TestUpstream::start_ok().await;
     for keys in ["plain", "hashed"] {
         let observe = format!("observe: {{ history: 1000, keys: {keys} }}\n");
-        let (gateway, admin) = gateway(&server, &observe).await;
-        let mut client = Client::to(gateway.address).await;
+        let (gateway, admin) = start_gateway(&server, &observe).await;
+        let mut client = HttpClient::connect(gateway.address).await;
         for _ in 0..120 {
             client.get("/shop/list").await.unwrap();
         }
         let out = gateway.directory.path().join("suggested.yaml");
         let args = ["--from", &admin, "--out", out.to_str().unwrap(), "--json"];
-        let told = suggest(&args, None).await;
+        let told = run_suggest(&args, None).await;
         assert!(told.status.success(), "{}", String::from_utf8_lossy(&told.stderr));
         let json: serde_json::Value = serde_json::from_slice(&told.stdout).unwrap();
         assert_eq!((&json["requests"], &json["broken"]), (&120.into(), &0.into()), "{json:#}");
@@ -42,18 +42,18 @@ async fn recent_history_becomes_a_policy() {
         );
         assert!(std::fs::read_to_string(&out).unwrap().contains("mode: shadow"));
 
-        let told = suggest(&["--from", "--key", "path"], Some(&admin)).await;
+        let told = run_suggest(&["--from", "--key", "path"], Some(&admin)).await;
         let text = String::from_utf8(told.stdout).unwrap();
         assert!(text.contains("120 requests") && text.contains("key: path"), "{text}");
     }
 }
 
 #[tokio::test]
-async fn what_is_missing_is_said() {
-    let server = Server::ok().await;
-    let (_quiet, silent) = gateway(&server, "").await;
-    let (busy, partial) = gateway(&server, "observe: { history: 10, share: 99.9999% }\n").await;
-    Client::to(busy.address).await.get("/").await.unwrap();
+async fn suggest_reports_missing_history() {
+    let server = TestUpstream::start_ok().await;
+    let (_quiet, silent) = start_gateway(&server, "").await;
+    let (busy, partial) = start_gateway(&server, "observe: { history: 10, share: 99.9999% }\n").await;
+    HttpClient::connect(busy.address).await.get("/").await.unwrap();
     for (args, part) in [
         (vec!["--from", silent.as_str()], "have its policy say `observe: { history: 100000 }`"),
         (vec!["--from", partial.as_str(), "--key", "all"], "count by ip, or leave out `share`"),
@@ -64,7 +64,7 @@ async fn what_is_missing_is_said() {
         (vec!["--from", "http://127.0.0.1:9"], "say where with --from"),
         (vec!["--from", silent.as_str(), "access.log"], "cannot be used with"),
     ] {
-        let failed = suggest(&args, None).await;
+        let failed = run_suggest(&args, None).await;
         let text = String::from_utf8_lossy(&failed.stderr).into_owned();
         assert_eq!(failed.status.code(), Some(2), "{args:?}: {text}");
         assert!(text.contains(part), "{part} is not in {text}");

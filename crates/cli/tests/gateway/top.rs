@@ -1,6 +1,6 @@
 //! `tidegate top`, in front of a gateway that runs and of one that comes back, on a pipe and on a terminal.
 
-use crate::stage::{Client, Gateway, LONG, Server};
+use crate::common::{GatewayProcess, HttpClient, TEST_TIMEOUT, TestUpstream};
 use serde_json::Value;
 use std::{
     io::{BufRead as _, BufReader, Read as _, Write as _},
@@ -8,39 +8,39 @@ use std::{
 };
 use tokio::time::timeout;
 
-fn top(args: &[&str]) -> Command {
+fn top_command(args: &[&str]) -> Command {
     let mut command = Command::new(env!("CARGO_BIN_EXE_tidegate"));
     command.arg("top").args(args).env_remove("TIDEGATE_ADMIN").env("COLUMNS", "120").stdin(Stdio::null());
     command
 }
 
-async fn told(mut command: Command) -> Output {
+async fn run_command(mut command: Command) -> Output {
     tokio::task::spawn_blocking(move || command.output()).await.unwrap().unwrap()
 }
 
-fn policy(server: &Server, admin: &str) -> String {
+fn policy(server: &TestUpstream, admin: &str) -> String {
     format!(
         "listen: 127.0.0.1:0\nadmin: {admin}\nobserve: {{ denials: 10 }}\n{}rules: [{{ name: few, key: ip, quota: 2/h }}]\n",
-        server.upstream()
+        server.upstream_config()
     )
 }
 
 /// A gateway that has admitted two and denied one, and where its operators come in.
-async fn gateway(server: &Server) -> (Gateway, String) {
-    let gateway = Gateway::serve(&policy(server, "127.0.0.1:0")).await;
-    let mut client = Client::to(gateway.address).await;
+async fn start_gateway(server: &TestUpstream) -> (GatewayProcess, String) {
+    let gateway = GatewayProcess::start(&policy(server, "127.0.0.1:0")).await;
+    let mut client = HttpClient::connect(gateway.address).await;
     for _ in 0..3 {
         client.get("/").await.unwrap();
     }
-    let admin = gateway.told_behind("admin").await;
+    let admin = gateway.wait_for_line("admin").await;
     (gateway, admin)
 }
 
 #[tokio::test]
-async fn one_table_is_printed_where_there_is_no_terminal() {
-    let server = Server::ok().await;
-    let (_gateway, admin) = gateway(&server).await;
-    let output = told(top(&["--admin", &admin])).await;
+async fn top_prints_one_table_without_terminal() {
+    let server = TestUpstream::start_ok().await;
+    let (_gateway, admin) = start_gateway(&server).await;
+    let output = run_command(top_command(&["--admin", &admin])).await;
     assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
     let text = String::from_utf8(output.stdout).unwrap();
     let row =
@@ -56,22 +56,22 @@ async fn one_table_is_printed_where_there_is_no_terminal() {
     }
     assert!(!text.contains('\x1b'), "{text}");
 
-    let output = told(top(&["--json", "--count", "2", "--admin", &admin])).await;
+    let output = run_command(top_command(&["--json", "--count", "2", "--admin", &admin])).await;
     let text = String::from_utf8(output.stdout).unwrap();
     let snapshots: Vec<Value> = text.lines().map(|line| serde_json::from_str(line).unwrap()).collect();
     assert_eq!(snapshots.len(), 2);
     assert_eq!(snapshots[0]["rules"][0]["counts"]["denied"], 1);
     assert!(snapshots[0]["uptime"].as_f64() < snapshots[1]["uptime"].as_f64());
 
-    let failed = told(top(&["--once", "--admin", "http://127.0.0.1:9"])).await;
+    let failed = run_command(top_command(&["--once", "--admin", "http://127.0.0.1:9"])).await;
     assert_eq!(failed.status.code(), Some(2));
     assert!(String::from_utf8_lossy(&failed.stderr).contains("no gateway answers at http://127.0.0.1:9"));
 }
 
-type Lines = std::io::Lines<BufReader<std::process::ChildStdout>>;
+type OutputLines = std::io::Lines<BufReader<std::process::ChildStdout>>;
 
 /// Reads snapshots until the rule has denied so many.
-async fn until_denied(mut lines: Lines, denied: u64) -> Lines {
+async fn wait_until_denied(mut lines: OutputLines, denied: u64) -> OutputLines {
     let read = tokio::task::spawn_blocking(move || {
         let found = lines.by_ref().map_while(Result::ok).any(|line| {
             let told: Value = serde_json::from_str(&line).unwrap();
@@ -80,27 +80,27 @@ async fn until_denied(mut lines: Lines, denied: u64) -> Lines {
         assert!(found, "it has ended");
         lines
     });
-    timeout(LONG, read).await.expect("it is told").unwrap()
+    timeout(TEST_TIMEOUT, read).await.expect("it is told").unwrap()
 }
 
 #[tokio::test]
-async fn a_gateway_that_comes_back_is_heard_again() {
-    let server = Server::ok().await;
-    let (first, admin) = gateway(&server).await;
-    let mut child = top(&["--json", "--admin", &admin]).stdout(Stdio::piped()).spawn().unwrap();
+async fn top_reconnects_to_restarted_gateway() {
+    let server = TestUpstream::start_ok().await;
+    let (first, admin) = start_gateway(&server).await;
+    let mut child = top_command(&["--json", "--admin", &admin]).stdout(Stdio::piped()).spawn().unwrap();
     let lines = BufReader::new(child.stdout.take().unwrap()).lines();
-    let lines = until_denied(lines, 1).await;
-    first.signal("TERM");
-    assert!(first.ended().await.success());
+    let lines = wait_until_denied(lines, 1).await;
+    first.send_signal("TERM");
+    assert!(first.wait().await.success());
     let place = admin.trim_start_matches("http://");
-    let _second = Gateway::serve(&policy(&server, place)).await;
-    until_denied(lines, 0).await;
+    let _second = GatewayProcess::start(&policy(&server, place)).await;
+    wait_until_denied(lines, 0).await;
     child.kill().unwrap();
     child.wait().unwrap();
 }
 
 /// `tidegate top` on a terminal that util-linux makes; what it has written so far.
-fn on_terminal(admin: &str) -> Child {
+fn start_on_terminal(admin: &str) -> Child {
     // In the place of the shell, which would hear Ctrl-C, too.
     let command = format!("exec {} top --admin {admin}", env!("CARGO_BIN_EXE_tidegate"));
     let mut script = Command::new("script");
@@ -110,10 +110,10 @@ fn on_terminal(admin: &str) -> Child {
 }
 
 /// Types each of these as soon as it has drawn what is beside it; all that it wrote, and how it ended.
-fn typed(mut child: Child, story: &[(&str, &[u8])]) -> (String, bool) {
+fn type_keys(mut child: Child, steps: &[(&str, &[u8])]) -> (String, bool) {
     let (mut keyboard, mut screen) = (child.stdin.take().unwrap(), child.stdout.take().unwrap());
     let (mut written, mut from) = (String::new(), 0);
-    let mut story = story.iter();
+    let mut story = steps.iter();
     let mut next = story.next();
     let mut bytes = [0; 4_096];
     while let Ok(count @ 1..) = screen.read(&mut bytes) {
@@ -130,9 +130,9 @@ fn typed(mut child: Child, story: &[(&str, &[u8])]) -> (String, bool) {
 }
 
 #[tokio::test]
-async fn a_terminal_is_as_it_was_however_it_ends() {
-    let server = Server::ok().await;
-    let (_gateway, admin) = gateway(&server).await;
+async fn top_restores_the_terminal() {
+    let server = TestUpstream::start_ok().await;
+    let (_gateway, admin) = start_gateway(&server).await;
     let stories: [&[(&str, &[u8])]; 3] = [
         &[("as in the policy", b"s"), ("by denied", b"p"), ("(paused)", b"q")],
         // Ctrl-C and Ctrl-D.
@@ -140,9 +140,9 @@ async fn a_terminal_is_as_it_was_however_it_ends() {
         &[("q ends", b"\x04")],
     ];
     for story in stories {
-        let child = on_terminal(&admin);
-        let run = tokio::task::spawn_blocking(move || typed(child, story));
-        let (written, is_success) = timeout(LONG, run).await.expect("it ends").unwrap();
+        let child = start_on_terminal(&admin);
+        let run = tokio::task::spawn_blocking(move || type_keys(child, story));
+        let (written, is_success) = timeout(TEST_TIMEOUT, run).await.expect("it ends").unwrap();
         assert!(is_success, "{written}");
         assert!(written.contains("\x1b[?1049h") && written.contains("few"), "{written:?}");
         assert!(written.trim_end().ends_with("\x1b[?7h\x1b[?25h\x1b[?1049l"), "{written:?}");

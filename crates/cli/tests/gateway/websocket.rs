@@ -1,6 +1,6 @@
 //! WebSocket, with a library on either side that knows nothing of a gateway.
 
-use crate::stage::{Gateway, LONG, Server};
+use crate::common::{GatewayProcess, TEST_TIMEOUT, TestUpstream};
 use futures_util::{SinkExt, StreamExt};
 use std::io;
 use tokio::time::timeout;
@@ -12,8 +12,8 @@ use tokio_tungstenite::{
     },
 };
 
-async fn echo() -> Server {
-    Server::start(|stream| async move {
+async fn start_echo_server() -> TestUpstream {
+    TestUpstream::start(|stream| async move {
         let mut socket = accept_async(stream).await.map_err(io::Error::other)?;
         while let Some(Ok(message)) = socket.next().await {
             if (message.is_text() || message.is_binary()) && socket.send(message).await.is_err() {
@@ -26,9 +26,9 @@ async fn echo() -> Server {
 }
 
 #[tokio::test]
-async fn messages_pass_both_ways_until_either_side_says_goodbye() {
-    let server = echo().await;
-    let gateway = Gateway::serve(&format!("listen: 127.0.0.1:0\n{}", server.upstream())).await;
+async fn messages_pass_both_ways_until_close() {
+    let server = start_echo_server().await;
+    let gateway = GatewayProcess::start(&format!("listen: 127.0.0.1:0\n{}", server.upstream_config())).await;
     let (mut socket, answer) = connect_async(format!("ws://{}/chat", gateway.address)).await.unwrap();
     assert_eq!(answer.status(), 101);
     for message in [
@@ -38,26 +38,28 @@ async fn messages_pass_both_ways_until_either_side_says_goodbye() {
         Message::binary(Vec::new()),
     ] {
         socket.send(message.clone()).await.unwrap();
-        let came = timeout(LONG, socket.next()).await.unwrap().unwrap().unwrap();
+        let came = timeout(TEST_TIMEOUT, socket.next()).await.unwrap().unwrap().unwrap();
         assert!(came == message, "{} bytes came for {}", came.len(), message.len());
     }
     socket.send(Message::Ping("are you there?".into())).await.unwrap();
-    let came = timeout(LONG, socket.next()).await.unwrap().unwrap().unwrap();
+    let came = timeout(TEST_TIMEOUT, socket.next()).await.unwrap().unwrap().unwrap();
     assert_eq!(came, Message::Pong("are you there?".into()));
 
     let goodbye = CloseFrame { code: CloseCode::Away, reason: "enough".into() };
     socket.close(Some(goodbye.clone())).await.unwrap();
-    let came = timeout(LONG, socket.next()).await.unwrap().unwrap().unwrap();
+    let came = timeout(TEST_TIMEOUT, socket.next()).await.unwrap().unwrap().unwrap();
     assert_eq!(came, Message::Close(Some(goodbye)));
-    assert!(timeout(LONG, socket.next()).await.unwrap().is_none());
+    assert!(timeout(TEST_TIMEOUT, socket.next()).await.unwrap().is_none());
 }
 
 #[tokio::test]
-async fn a_handshake_is_a_request_like_any_other() {
-    let server = echo().await;
-    let policy =
-        format!("listen: 127.0.0.1:0\n{}rules: [{{ name: few, key: ip, quota: 1/h }}]\n", server.upstream());
-    let gateway = Gateway::serve(&policy).await;
+async fn websocket_handshake_is_rate_limited() {
+    let server = start_echo_server().await;
+    let policy = format!(
+        "listen: 127.0.0.1:0\n{}rules: [{{ name: few, key: ip, quota: 1/h }}]\n",
+        server.upstream_config()
+    );
+    let gateway = GatewayProcess::start(&policy).await;
     let url = format!("ws://{}/", gateway.address);
     let (mut socket, _) = connect_async(&url).await.unwrap();
     match connect_async(&url).await {
@@ -66,16 +68,18 @@ async fn a_handshake_is_a_request_like_any_other() {
     }
     // The one that was let in goes on.
     socket.send(Message::text("hello")).await.unwrap();
-    assert_eq!(timeout(LONG, socket.next()).await.unwrap().unwrap().unwrap(), Message::text("hello"));
+    assert_eq!(timeout(TEST_TIMEOUT, socket.next()).await.unwrap().unwrap().unwrap(), Message::text("hello"));
 }
 
 #[tokio::test]
-async fn a_silent_one_is_closed_in_the_end() {
-    let server = echo().await;
-    let policy =
-        format!("listen: 127.0.0.1:0\nconnections: {{ tunnel-timeout: 200ms }}\n{}", server.upstream());
-    let gateway = Gateway::serve(&policy).await;
+async fn idle_websocket_is_closed() {
+    let server = start_echo_server().await;
+    let policy = format!(
+        "listen: 127.0.0.1:0\nconnections: {{ tunnel-timeout: 200ms }}\n{}",
+        server.upstream_config()
+    );
+    let gateway = GatewayProcess::start(&policy).await;
     let (mut socket, _) = connect_async(format!("ws://{}/", gateway.address)).await.unwrap();
-    let end = timeout(LONG, socket.next()).await.expect("it ends");
+    let end = timeout(TEST_TIMEOUT, socket.next()).await.expect("it ends");
     assert!(matches!(end, None | Some(Err(_))), "{end:?}");
 }

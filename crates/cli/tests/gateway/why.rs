@@ -1,31 +1,31 @@
 //! `tidegate why`, asked of a gateway that runs.
 
-use crate::stage::{Gateway, Server, curl};
+use crate::common::{GatewayProcess, TestUpstream, run_curl};
 use std::process::{Command, Output};
 
-async fn why(args: &[&str]) -> Output {
+async fn run_why(args: &[&str]) -> Output {
     let mut command = Command::new(env!("CARGO_BIN_EXE_tidegate"));
     command.arg("why").args(args).env_remove("TIDEGATE_ADMIN").env_remove("TIDEGATE_ADMIN_TOKEN");
     tokio::task::spawn_blocking(move || command.output()).await.unwrap().unwrap()
 }
 
 #[tokio::test]
-async fn an_id_from_an_answer_tells_why() {
-    let server = Server::ok().await;
+async fn why_explains_denial_id_of_response() {
+    let server = TestUpstream::start_ok().await;
     let policy = format!(
         "listen: 127.0.0.1:0\nadmin: 127.0.0.1:0\nupstreams: {{ app: 'http://{}' }}\nroutes: app\n\
          observe: {{ denials: 10 }}\nrules: [{{ name: all, key: ip, quota: 1/h }}]\n",
         server.address
     );
-    let gateway = Gateway::serve(&policy).await;
-    let admin = gateway.told_behind("admin").await;
+    let gateway = GatewayProcess::start(&policy).await;
+    let admin = gateway.wait_for_line("admin").await;
     let (url, head) = (gateway.url("/"), ["--include", "--output", "-"]);
-    let ask = || async { curl(&[&[url.as_str()], &head[..]].concat()).await.1 };
+    let ask = || async { run_curl(&[&[url.as_str()], &head[..]].concat()).await.1 };
     ask().await;
     let denied = ask().await;
     let id = denied.lines().find_map(|line| line.strip_prefix("tidegate-denial: ")).unwrap().trim();
 
-    let told = why(&[id, "--admin", &admin]).await;
+    let told = run_why(&[id, "--admin", &admin]).await;
     let text = String::from_utf8(told.stdout).unwrap();
     assert!(told.status.success(), "{}", String::from_utf8_lossy(&told.stderr));
     for part in
@@ -33,7 +33,7 @@ async fn an_id_from_an_answer_tells_why() {
     {
         assert!(text.contains(part), "{part} is not in {text}");
     }
-    let json = why(&[&format!("urn:tidegate:denial:{id}"), "--admin", &admin, "--json"]).await;
+    let json = run_why(&[&format!("urn:tidegate:denial:{id}"), "--admin", &admin, "--json"]).await;
     let json: serde_json::Value = serde_json::from_slice(&json.stdout).unwrap();
     assert_eq!((&json["id"], &json["rule"]), (&id.into(), &"all".into()));
 
@@ -42,7 +42,7 @@ async fn an_id_from_an_answer_tells_why() {
         (["../status", "--admin", admin.as_str()], "is no id of a denial"),
         ([id, "--admin", "http://127.0.0.1:9"], "no gateway answers at http://127.0.0.1:9"),
     ] {
-        let failed = why(&args).await;
+        let failed = run_why(&args).await;
         let text = String::from_utf8_lossy(&failed.stderr).into_owned();
         assert_eq!(failed.status.code(), Some(2), "{text}");
         assert!(text.contains(part), "{part} is not in {text}");
@@ -50,11 +50,11 @@ async fn an_id_from_an_answer_tells_why() {
 }
 
 #[tokio::test]
-async fn a_proxy_that_asks_is_told_an_id_too() {
+async fn auth_denial_has_id() {
     let policy = "decisions: 127.0.0.1:0\nlisten: 127.0.0.1:0\nadmin: 127.0.0.1:0\nobserve: { denials: 10 }\n\
                   rules: [{ name: all, key: ip, quota: 1/h }]\n";
-    let gateway = Gateway::serve(policy).await;
-    let (admin, decide) = (gateway.told_behind("admin").await, gateway.told_behind("decide").await);
+    let gateway = GatewayProcess::start(policy).await;
+    let (admin, decide) = (gateway.wait_for_line("admin").await, gateway.wait_for_line("decide").await);
     let url = format!("{decide}/v1/auth");
     let asked = [
         "-i",
@@ -66,12 +66,12 @@ async fn a_proxy_that_asks_is_told_an_id_too() {
         "X-Real-IP: 192.0.2.7",
         &url,
     ];
-    let admitted = curl(&asked).await.1;
+    let admitted = run_curl(&asked).await.1;
     assert!(!admitted.contains("tidegate-denial"), "{admitted}");
-    let denied = curl(&asked).await.1;
+    let denied = run_curl(&asked).await.1;
     let id = denied.lines().find_map(|line| line.strip_prefix("tidegate-denial: ")).unwrap().trim();
     assert!(denied.contains(&format!("\"instance\":\"urn:tidegate:denial:{id}\"")), "{denied}");
-    let told = why(&[id, "--admin", &admin]).await;
+    let told = run_why(&[id, "--admin", &admin]).await;
     let text = String::from_utf8(told.stdout).unwrap();
     for part in ["By rule `all`", "request  POST ", "/login from 192.0.2.7", "key      192.0.2.7\n"] {
         assert!(text.contains(part), "{part} is not in {text}");
@@ -79,16 +79,16 @@ async fn a_proxy_that_asks_is_told_an_id_too() {
 }
 
 #[tokio::test]
-async fn a_program_that_asks_is_told_an_id_too() {
+async fn check_denial_has_id() {
     let policy = "decisions: 127.0.0.1:0\nlisten: 127.0.0.1:0\nadmin: 127.0.0.1:0\nobserve: { denials: 10, keys: plain }\n\
                   rules: [{ name: mails, key: header x-user, quota: 2/h }]\n";
-    let gateway = Gateway::serve(policy).await;
-    let (admin, decide) = (gateway.told_behind("admin").await, gateway.told_behind("decide").await);
+    let gateway = GatewayProcess::start(policy).await;
+    let (admin, decide) = (gateway.wait_for_line("admin").await, gateway.wait_for_line("decide").await);
     let url = format!("{decide}/v1/check");
-    let (_, denied) = curl(&["-i", "-d", r#"{"rule":"mails","key":"ann","cost":3}"#, &url]).await;
+    let (_, denied) = run_curl(&["-i", "-d", r#"{"rule":"mails","key":"ann","cost":3}"#, &url]).await;
     let id = denied.lines().find_map(|line| line.strip_prefix("tidegate-denial: ")).unwrap().trim();
     assert!(denied.contains(&format!(r#""instance":"urn:tidegate:denial:{id}""#)), "{denied}");
-    let told = why(&[id, "--admin", &admin]).await;
+    let told = run_why(&[id, "--admin", &admin]).await;
     let text = String::from_utf8(told.stdout).unwrap();
     for part in
         ["By rule `mails`", "key      ann\n", "cost     3\n", "before   2 of 2 left", "answer   429\n"]
@@ -97,6 +97,6 @@ async fn a_program_that_asks_is_told_an_id_too() {
     }
     assert!(!text.contains("request"), "there was none: {text}");
     let several = r#"[{"rule":"mails","key":"bob","cost":9},{"rule":"mails","key":"bob"}]"#;
-    let (_, several) = curl(&["-d", several, &url]).await;
+    let (_, several) = run_curl(&["-d", several, &url]).await;
     assert_eq!(several.matches("urn:tidegate:denial:").count(), 1, "{several}");
 }

@@ -8,30 +8,30 @@ use std::{
 };
 
 /// A gateway that ends with the test.
-struct Serving(Child);
+struct ServeProcess(Child);
 
-impl Drop for Serving {
+impl Drop for ServeProcess {
     fn drop(&mut self) {
         let _ = self.0.kill();
         let _ = self.0.wait();
     }
 }
 
-fn shell(command: &str) -> String {
+fn run_shell(command: &str) -> String {
     let output = Command::new("sh").args(["-c", command]).output().expect("there is a shell");
     assert!(output.status.success(), "`{command}` fails: {}", String::from_utf8_lossy(&output.stderr));
     String::from_utf8_lossy(&output.stdout).into_owned()
 }
 
 #[test]
-fn the_example_does_what_it_says() {
+fn example_commands_work_as_printed() {
     let program = Command::new(env!("CARGO_BIN_EXE_tidegate"))
         .arg("serve")
         .stdin(Stdio::null())
         .stdout(Stdio::piped())
         .stderr(Stdio::piped())
         .spawn();
-    let mut serving = Serving(program.expect("the program runs"));
+    let mut serving = ServeProcess(program.expect("the program runs"));
     let told = serving.0.stdout.take().expect("it is piped");
     let mut commands = Vec::new();
     for line in BufReader::new(told).lines() {
@@ -45,15 +45,15 @@ fn the_example_does_what_it_says() {
     }
     let [hello, login, reports] = &commands[..] else { panic!("three commands, not {commands:?}") };
 
-    let hello = shell(hello);
+    let hello = run_shell(hello);
     assert!(hello.starts_with("HTTP/1.1 200 OK\r\n"), "{hello}");
     assert!(hello.contains("ratelimit: \"everybody\";r=19"), "{hello}");
     assert!(hello.contains("GET /hello\n"), "{hello}");
 
-    assert_eq!(shell(login), "200\n200\n200\n429\n429\n");
-    assert_eq!(shell(reports).lines().count(), 5);
+    assert_eq!(run_shell(login), "200\n200\n200\n429\n429\n");
+    assert_eq!(run_shell(reports).lines().count(), 5);
 
-    shell(&format!("kill -TERM {}", serving.0.id()));
+    run_shell(&format!("kill -TERM {}", serving.0.id()));
     let ended = serving.0.wait().expect("it ends");
     let mut said = String::new();
     let errors = serving.0.stderr.take().expect("it is piped");

@@ -9,12 +9,12 @@
     reason = "a story ends where it goes wrong, and says what it could not try"
 )]
 
-mod bad;
+mod common;
+mod config_reload;
 mod envoy;
-mod files;
-mod load;
+mod reload_under_load;
+mod reservations;
 mod schemathesis;
-mod settle;
-mod shared;
-mod stage;
+mod shared_keys;
+mod startup_errors;
 mod statsd;

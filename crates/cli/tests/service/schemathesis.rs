@@ -1,6 +1,6 @@
 //! Schemathesis, which asks everything that the OpenAPI document allows and forbids, and compares the answers with it.
 
-use crate::stage::Decisions;
+use crate::common::DecisionApiProcess;
 use serde_json::{Value, json};
 use std::{fs, path::Path, process::Command};
 
@@ -21,14 +21,14 @@ checks.positive_data_acceptance.enabled = false
 checks.unsupported_method.enabled = false
 ";
 
-fn document() -> Value {
+fn openapi_document() -> Value {
     let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../docs/openapi.json");
     serde_json::from_str(&fs::read_to_string(path).unwrap()).unwrap()
 }
 
 /// Has it ask what makes sense, what does not, or both; what it says if it finds anything.
-fn tried(document: &Value, mode: &str) -> Option<Result<(), String>> {
-    let service = Decisions::start(POLICY);
+fn run_schemathesis(document: &Value, mode: &str) -> Option<Result<(), String>> {
+    let service = DecisionApiProcess::start(POLICY);
     let folder = tempfile::tempdir().unwrap();
     fs::write(folder.path().join("openapi.json"), document.to_string()).unwrap();
     fs::write(folder.path().join("schemathesis.toml"), EXCEPTIONS).unwrap();
@@ -52,16 +52,16 @@ fn tried(document: &Value, mode: &str) -> Option<Result<(), String>> {
 }
 
 #[test]
-fn every_answer_is_one_that_the_document_tells_of() {
-    if let Some(Err(said)) = tried(&document(), "all") {
+fn every_response_matches_openapi() {
+    if let Some(Err(said)) = run_schemathesis(&openapi_document(), "all") {
         panic!("{said}");
     }
 }
 
 /// The same where all that is asked makes sense, so that every question is decided.
 #[test]
-fn every_decision_is_one_that_the_document_tells_of() {
-    let mut document = document();
+fn every_decision_matches_openapi() {
+    let mut document = openapi_document();
     let schemas = &mut document["components"]["schemas"];
     schemas["Rule"] = json!({ "enum": ["ample", "scarce", "watched"] });
     schemas["Key"] =
@@ -73,7 +73,7 @@ fn every_decision_is_one_that_the_document_tells_of() {
         }
     }
     document["components"]["parameters"]["deny"]["schema"] = json!({ "enum": [200, 403, 429] });
-    if let Some(Err(said)) = tried(&document, "positive") {
+    if let Some(Err(said)) = run_schemathesis(&document, "positive") {
         panic!("{said}");
     }
 }

@@ -1,6 +1,6 @@
 //! E7: statistics over statsd and DogStatsD, as real sockets receive them.
 
-use crate::stage::Service;
+use crate::common::ServiceProcess;
 use std::{
     collections::BTreeMap,
     fs,
@@ -14,26 +14,26 @@ use std::{
 const LIMITS: &str =
     "domain: shop\ndescriptors:\n  - { key: user, rate_limit: { unit: year, requests_per_unit: 3 } }\n";
 /// How long a test waits for what must come.
-const LONG: Duration = Duration::from_secs(60);
+const TEST_TIMEOUT: Duration = Duration::from_secs(60);
 
 /// Five requests of one user, of which three are within the limit.
-fn ask(more: &[(&str, &str)]) -> Service {
+fn start_with_requests(more: &[(&str, &str)]) -> ServiceProcess {
     let folder = tempfile::tempdir().unwrap();
     fs::write(folder.path().join("shop.yaml"), LIMITS).unwrap();
-    let service = Service::start(
+    let service = ServiceProcess::start(
         folder.path(),
         &[&[("HOST", "127.0.0.1"), ("STATSD_HOST", "127.0.0.1")], more].concat(),
     );
-    let statuses: Vec<_> = (0..5).map(|_| service.ask(&[("user", "ann")])).collect();
+    let statuses: Vec<_> = (0..5).map(|_| service.check(&[("user", "ann")])).collect();
     assert_eq!(statuses, ["200", "200", "200", "429", "429"]);
     service
 }
 
 /// Counters, added up by name and tags; gauges are left out.
 #[derive(Default)]
-struct Sums(BTreeMap<String, u64>);
+struct CounterSums(BTreeMap<String, u64>);
 
-impl Sums {
+impl CounterSums {
     fn add(&mut self, text: &str) {
         for line in text.lines() {
             let (name, rest) = line.split_once(':').unwrap_or_else(|| panic!("{line}"));
@@ -49,16 +49,16 @@ impl Sums {
         }
     }
 
-    fn until(&mut self, received: &mpsc::Receiver<String>, expected: &[(&str, u64)]) {
+    fn wait_for(&mut self, received: &mpsc::Receiver<String>, expected: &[(&str, u64)]) {
         while expected.iter().any(|(name, count)| self.0.get(*name) != Some(count)) {
-            let text = received.recv_timeout(LONG);
+            let text = received.recv_timeout(TEST_TIMEOUT);
             self.add(&text.unwrap_or_else(|_| panic!("{expected:?} never comes: {:#?}", self.0)));
         }
     }
 }
 
 /// Whole lines that come over TCP.
-fn by_tcp(listener: TcpListener) -> mpsc::Receiver<String> {
+fn receive_tcp(listener: TcpListener) -> mpsc::Receiver<String> {
     let (send, received) = mpsc::channel();
     thread::spawn(move || {
         for stream in listener.incoming() {
@@ -74,14 +74,17 @@ fn by_tcp(listener: TcpListener) -> mpsc::Receiver<String> {
 }
 
 #[test]
-fn counters_come_over_tcp_as_gostats_sends_them() {
+fn statsd_counters_are_sent_over_tcp() {
     let listener = TcpListener::bind("127.0.0.1:0").unwrap();
     let port = listener.local_addr().unwrap().port().to_string();
-    let received = by_tcp(listener);
-    let service =
-        ask(&[("STATSD_PORT", &port), ("STATS_FLUSH_INTERVAL", "50ms"), ("EXTRA_TAGS", "zone:eu.1,app:a")]);
-    let mut sums = Sums::default();
-    sums.until(
+    let received = receive_tcp(listener);
+    let service = start_with_requests(&[
+        ("STATSD_PORT", &port),
+        ("STATS_FLUSH_INTERVAL", "50ms"),
+        ("EXTRA_TAGS", "zone:eu.1,app:a"),
+    ]);
+    let mut sums = CounterSums::default();
+    sums.wait_for(
         &received,
         &[
             ("ratelimit.service.rate_limit.shop.user.total_hits.__app=a.__zone=eu_1", 5),
@@ -90,27 +93,30 @@ fn counters_come_over_tcp_as_gostats_sends_them() {
             ("ratelimit_server.ShouldRateLimit.total_requests.__app=a.__zone=eu_1", 5),
         ],
     );
-    assert!(service.end().success());
+    assert!(service.stop().success());
 }
 
 /// What was counted while nobody listened comes later, and what is left at the end comes then.
 #[test]
-fn nothing_is_lost_while_the_server_is_away() {
+fn counters_survive_statsd_outage() {
     let reserved = TcpListener::bind("127.0.0.1:0").unwrap();
     let address = reserved.local_addr().unwrap();
     drop(reserved);
-    let service = ask(&[("STATSD_PORT", &address.port().to_string()), ("STATS_FLUSH_INTERVAL", "20ms")]);
-    let received = by_tcp(TcpListener::bind(address).unwrap());
+    let service = start_with_requests(&[
+        ("STATSD_PORT", &address.port().to_string()),
+        ("STATS_FLUSH_INTERVAL", "20ms"),
+    ]);
+    let received = receive_tcp(TcpListener::bind(address).unwrap());
     let hits = "ratelimit.service.rate_limit.shop.user.total_hits";
-    let mut sums = Sums::default();
-    sums.until(&received, &[(hits, 5)]);
-    service.ask(&[("user", "ann")]);
-    assert!(service.end().success());
-    sums.until(&received, &[(hits, 6)]);
+    let mut sums = CounterSums::default();
+    sums.wait_for(&received, &[(hits, 5)]);
+    service.check(&[("user", "ann")]);
+    assert!(service.stop().success());
+    sums.wait_for(&received, &[(hits, 6)]);
 }
 
 #[test]
-fn tags_come_over_udp_as_datadog_reads_them() {
+fn dogstatsd_tags_are_sent_over_udp() {
     let socket = UdpSocket::bind("127.0.0.1:0").unwrap();
     let port = socket.local_addr().unwrap().port().to_string();
     let (send, received) = mpsc::channel();
@@ -121,7 +127,7 @@ fn tags_come_over_udp_as_datadog_reads_them() {
         }
     });
     let pattern = r"^ratelimit\.service\.rate_limit\.([^.]+)\.(.*)\.([^.]+)$";
-    let service = ask(&[
+    let service = start_with_requests(&[
         ("USE_STATSD", "false"),
         ("USE_DOG_STATSD", "true"),
         ("STATSD_PORT", &port),
@@ -132,8 +138,8 @@ fn tags_come_over_udp_as_datadog_reads_them() {
         ("DOG_STATSD_MOGRIFIER_HITS_NAME", "ratelimit.service.rate_limit.$3"),
         ("DOG_STATSD_MOGRIFIER_HITS_TAGS", "domain:$1,descriptor:$2"),
     ]);
-    let mut sums = Sums::default();
-    sums.until(
+    let mut sums = CounterSums::default();
+    sums.wait_for(
         &received,
         &[
             ("ratelimit.service.rate_limit.total_hits#zone:eu,domain:shop,descriptor:user", 5),
@@ -141,5 +147,5 @@ fn tags_come_over_udp_as_datadog_reads_them() {
             ("ratelimit_server.ShouldRateLimit.total_requests#zone:eu", 5),
         ],
     );
-    assert!(service.end().success());
+    assert!(service.stop().success());
 }

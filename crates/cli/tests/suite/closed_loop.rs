@@ -9,12 +9,14 @@ use std::{
     process::{Command, Output},
 };
 
-const OVERLOAD: [&str; 5] = ["surge-1.4", "surge-10", "slow-backend", "failing-backend", "retry-storm"];
-const GUARDS: [&str; 8] = ["none", "fixed", "breaker", "throttle", "aimd", "vegas", "gradient2", "anchored"];
+const OVERLOAD_SCENARIOS: [&str; 5] =
+    ["surge-1.4", "surge-10", "slow-backend", "failing-backend", "retry-storm"];
+const CONTROLLERS: [&str; 8] =
+    ["none", "fixed", "breaker", "throttle", "aimd", "vegas", "gradient2", "anchored"];
 
 #[test]
-fn a_chart_shows_the_collapse_and_who_prevents_it() {
-    let shown = stdout(&["surge-1.4"]);
+fn chart_shows_collapse_and_controllers() {
+    let shown = simulate_stdout(&["surge-1.4"]);
     let lines: Vec<_> = shown.lines().collect();
     assert_eq!(lines[0], "surge-1.4: requests go from 0.7 to 1.4 × the backend's capacity from 1s to 3s");
     assert!(shown.contains(
@@ -58,9 +60,9 @@ fn a_chart_shows_the_collapse_and_who_prevents_it() {
 }
 
 #[test]
-fn charts_fit_where_they_are_shown() {
+fn charts_fit_the_width() {
     for (width, bars) in [("80", 40), ("100", 50), ("160", 100), ("20", 10)] {
-        let shown = stdout(&["retry-storm", "--for", "1s", "--width", width]);
+        let shown = simulate_stdout(&["retry-storm", "--for", "1s", "--width", width]);
         let longest = shown.lines().map(|line| line.chars().count()).max().unwrap();
         assert!(longest <= width.parse::<usize>().unwrap().max(32), "{width}: {longest}\n{shown}");
         let rule = shown.lines().find(|line| line.trim_start().starts_with('┴')).unwrap();
@@ -68,43 +70,43 @@ fn charts_fit_where_they_are_shown() {
         assert!((bars..=bars + 1).contains(&ticks), "{width}: {ticks}\n{shown}");
         // Only a surge settles.
         assert!(!shown.contains("settled") && shown.contains("took"), "{shown}");
-        for name in GUARDS {
+        for name in CONTROLLERS {
             assert!(shown.contains(&format!("\n  {name}")), "{width}: {name}\n{shown}");
         }
     }
 }
 
 #[test]
-fn several_scenes_end_in_a_table() {
-    let shown = stdout(&["overload", "--for", "1"]);
+fn several_scenarios_end_in_a_table() {
+    let shown = simulate_stdout(&["overload", "--for", "1"]);
     let table: Vec<_> =
         shown.lines().skip_while(|line| !line.starts_with("            surge-1.4 surge-10")).collect();
     assert_eq!(table[0], "            surge-1.4 surge-10 slow-backend failing-backend retry-storm");
     assert!(table.iter().all(|line| line.chars().count() <= 80), "{shown}");
-    for (start, count) in OVERLOAD.map(|scene| (format!("{scene}: "), 1)) {
+    for (start, count) in OVERLOAD_SCENARIOS.map(|scene| (format!("{scene}: "), 1)) {
         assert_eq!(shown.lines().filter(|line| line.starts_with(&start)).count(), count, "{start}");
     }
     let head = |text: &str| table.iter().position(|line| *line == text).unwrap();
     let goodput = head("goodput during the change, % of capacity");
     let names = table[goodput + 1..].iter().map(|line| line.split_whitespace().next().unwrap());
-    assert_eq!(names.take(GUARDS.len()).collect::<Vec<_>>(), GUARDS);
+    assert_eq!(names.take(CONTROLLERS.len()).collect::<Vec<_>>(), CONTROLLERS);
     let settled = head("settled after the surge began, ms");
     let none: Vec<_> = table[settled + 1].split_whitespace().collect();
     assert_eq!(none[3..], ["-", "-", "-"]);
 }
 
 #[test]
-fn programs_read_figures_and_bins() {
-    let json = json(&["all", "--for", "1s"]);
+fn json_has_figures_and_bins() {
+    let json = simulate_json(&["all", "--for", "1s"]);
     let scenes = json["scenes"].as_array().unwrap();
     let names: Vec<_> = scenes.iter().map(|scene| scene["scene"].as_str().unwrap()).collect();
-    assert_eq!(names, [&OVERLOAD[..], &["healthy"]].concat());
+    assert_eq!(names, [&OVERLOAD_SCENARIOS[..], &["healthy"]].concat());
     for scene in scenes {
         assert_eq!(scene["length_us"], 1_000_000);
         assert_eq!(scene["capacity_per_s"], 32_000);
         let guards = scene["guards"].as_array().unwrap();
         let names: Vec<_> = guards.iter().map(|guard| guard["guard"].as_str().unwrap()).collect();
-        assert_eq!(names, GUARDS);
+        assert_eq!(names, CONTROLLERS);
         for guard in guards {
             let bins = |name: &str| -> Vec<u64> {
                 guard[name].as_array().unwrap().iter().map(|bin| bin.as_u64().unwrap()).collect()
@@ -132,17 +134,17 @@ fn programs_read_figures_and_bins() {
 }
 
 #[test]
-fn the_same_seed_tells_the_same_story() {
-    let told = |more: &[&str]| stdout(&[&["slow-backend", "--for", "1s", "--json"], more].concat());
+fn same_seed_gives_same_result() {
+    let told = |more: &[&str]| simulate_stdout(&[&["slow-backend", "--for", "1s", "--json"], more].concat());
     assert_eq!(told(&[]), told(&[]));
     assert_eq!(told(&[]), told(&["--seed", "7"]));
     assert_ne!(told(&[]), told(&["--seed", "8"]));
 }
 
 #[test]
-fn of_several_seeds_the_median_and_the_worst_are_told() {
+fn several_seeds_report_median_and_worst() {
     let args = ["slow-backend", "--for", "1s", "--seed", "20", "--seeds", "3"];
-    let told = json(&args);
+    let told = simulate_json(&args);
     for guard in told["scenes"][0]["guards"].as_array().unwrap() {
         let runs = guard["runs"].as_array().unwrap();
         assert_eq!(runs.iter().map(|run| run["seed"].as_u64().unwrap()).collect::<Vec<_>>(), [20, 21, 22]);
@@ -152,13 +154,13 @@ fn of_several_seeds_the_median_and_the_worst_are_told() {
         assert_eq!(guard["median"]["goodput"], goodputs[1]);
     }
     // One seed's run is the run of that seed alone.
-    let alone = json(&["slow-backend", "--for", "1s", "--seed", "21"]);
+    let alone = simulate_json(&["slow-backend", "--for", "1s", "--seed", "21"]);
     assert_eq!(
         alone["scenes"][0]["guards"][5]["runs"][0], told["scenes"][0]["guards"][5]["runs"][1],
         "whoever ran beside it"
     );
 
-    let shown = stdout(&args);
+    let shown = simulate_stdout(&args);
     assert!(
         shown.contains("goodput during the change, % of capacity: median (worst) of 3 seeds\n  none"),
         "{shown}"
@@ -167,7 +169,7 @@ fn of_several_seeds_the_median_and_the_worst_are_told() {
 }
 
 #[test]
-fn nonsense_is_refused_with_a_way_out() {
+fn invalid_arguments_are_rejected_with_a_fix() {
     for (args, line) in [
         (&["surge"][..], "error: invalid value 'surge' for '--closed-loop [<SCENE>]'"),
         (&["retry-strom"], "  tip: a similar value exists: 'retry-storm'"),
@@ -216,7 +218,7 @@ fn nonsense_is_refused_with_a_way_out() {
             "error: the argument '--seeds <N>' cannot be used with '--svg <FILE>'",
         ),
     ] {
-        let output = tidegate(args);
+        let output = run_simulate(args);
         let said = String::from_utf8_lossy(&output.stderr);
         assert!(said.lines().any(|said| said == line), "{args:?}: {said}");
         assert_eq!(output.status.code(), Some(2), "{args:?}");
@@ -230,9 +232,9 @@ fn nonsense_is_refused_with_a_way_out() {
 }
 
 #[test]
-fn the_picture_is_well_formed() {
+fn svg_is_well_formed() {
     let file = PathBuf::from(env!("CARGO_TARGET_TMPDIR")).join("closed-loop.svg");
-    stdout(&["surge-1.4", "--for", "1s", "--svg", file.to_str().unwrap()]);
+    simulate_stdout(&["surge-1.4", "--for", "1s", "--svg", file.to_str().unwrap()]);
     let picture = fs::read_to_string(file).unwrap();
     assert!(
         picture.starts_with("<svg xmlns=\"http://www.w3.org/2000/svg\"") && picture.ends_with("</svg>\n")
@@ -249,19 +251,23 @@ fn the_picture_is_well_formed() {
         }
     }
     assert!(open.is_empty(), "{open:?} left open");
-    for guard in GUARDS {
+    for guard in CONTROLLERS {
         assert!(picture.contains(&format!(">{guard}</text>")), "{guard}");
     }
-    assert_eq!(picture.matches("class=\"worst\" x=").count(), GUARDS.len() + 1, "the change, in every panel");
+    assert_eq!(
+        picture.matches("class=\"worst\" x=").count(),
+        CONTROLLERS.len() + 1,
+        "the change, in every panel"
+    );
 }
 
 /// The part of the table that takes little time is compared here; the rest where the binary is fast.
 #[test]
-fn the_document_says_what_the_command_prints() {
-    let document = document();
-    let table = table(&document);
+fn document_matches_command_output() {
+    let document = overload_document();
+    let table = document_table(&document);
     // A column is as wide as it needs to be, so that the first one alone is how each line of the table starts.
-    let column = stdout(&["surge-1.4", "--seeds", "9"]);
+    let column = simulate_stdout(&["surge-1.4", "--seeds", "9"]);
     assert_eq!(column.lines().count(), table.len());
     for (said, printed) in table.iter().zip(column.lines()) {
         assert!(
@@ -273,9 +279,9 @@ fn the_document_says_what_the_command_prints() {
 
 /// What the document says in passing is what its table says.
 #[test]
-fn the_document_agrees_with_itself() {
-    let document = document();
-    let table = table(&document);
+fn document_text_matches_its_table() {
+    let document = overload_document();
+    let table = document_table(&document);
     let cells = |figure: &str, guard: &str, column: usize| -> (String, String) {
         let head = table.iter().position(|line| line.starts_with(figure)).unwrap();
         let row = table[head..].iter().find(|line| line.starts_with(&format!("  {guard}"))).unwrap();
@@ -310,27 +316,27 @@ fn the_document_agrees_with_itself() {
     }
 }
 
-fn document() -> String {
+fn overload_document() -> String {
     fs::read_to_string(concat!(env!("CARGO_MANIFEST_DIR"), "/../../docs/overload.md")).unwrap()
 }
 
 /// The lines between the marks, without the fences.
-fn table(document: &str) -> Vec<&str> {
+fn document_table(document: &str) -> Vec<&str> {
     let (_, rest) = document.split_once("<!-- figures -->\n```text\n").unwrap();
     rest.split_once("```\n<!-- end -->").unwrap().0.lines().collect()
 }
 
-fn tidegate(args: &[&str]) -> Output {
+fn run_simulate(args: &[&str]) -> Output {
     let mut command = Command::new(env!("CARGO_BIN_EXE_tidegate"));
     command.args(["simulate", "--closed-loop"]).args(args).env_remove("COLUMNS").output().unwrap()
 }
 
-fn stdout(args: &[&str]) -> String {
-    let output = tidegate(args);
+fn simulate_stdout(args: &[&str]) -> String {
+    let output = run_simulate(args);
     assert!(output.status.success(), "{args:?}: {}", String::from_utf8_lossy(&output.stderr));
     String::from_utf8(output.stdout).unwrap()
 }
 
-fn json(args: &[&str]) -> Value {
-    serde_json::from_str(&stdout(&[args, &["--json"]].concat())).unwrap()
+fn simulate_json(args: &[&str]) -> Value {
+    serde_json::from_str(&simulate_stdout(&[args, &["--json"]].concat())).unwrap()
 }

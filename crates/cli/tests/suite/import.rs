@@ -2,7 +2,7 @@
 
 #![allow(clippy::expect_used, reason = "this is how a test fails")]
 
-use crate::program::{file, text, tidegate};
+use crate::common::{run_tidegate, utf8_text, write_file};
 use std::{path::Path, process::Command};
 
 const CONFIG: &str = "\
@@ -14,30 +14,30 @@ http {
 ";
 
 #[test]
-fn what_is_written_can_be_used_and_says_what_is_missing() {
-    let config = file("import.conf", CONFIG);
+fn imported_policy_is_usable_and_lists_losses() {
+    let config = write_file("import.conf", CONFIG);
     let config = config.to_str().expect("a name in UTF-8");
-    let output = tidegate(&["import", "nginx", config]);
-    assert_eq!(output.status.code(), Some(0), "{}", text(&output.stderr));
+    let output = run_tidegate(&["import", "nginx", config]);
+    assert_eq!(output.status.code(), Some(0), "{}", utf8_text(&output.stderr));
     let told = format!("{config}:3: `gzip on`: answers are passed on as they are");
     assert!(
-        text(&output.stdout).contains(&told) && text(&output.stderr).contains(&told),
+        utf8_text(&output.stdout).contains(&told) && utf8_text(&output.stderr).contains(&told),
         "{}",
-        text(&output.stdout)
+        utf8_text(&output.stdout)
     );
 
     for name in ["imported.yaml", "imported.toml", "imported.json"] {
         let path = Path::new(env!("CARGO_TARGET_TMPDIR")).join(name);
         let _ = std::fs::remove_file(&path);
         let path = path.to_str().expect("a name in UTF-8");
-        let output = tidegate(&["import", "nginx", config, "--out", path]);
-        assert_eq!((output.status.code(), text(&output.stdout)), (Some(0), String::new()), "{name}");
-        let output = tidegate(&["check", "--strict", path]);
-        assert_eq!(output.status.code(), Some(0), "{name}: {}", text(&output.stderr));
+        let output = run_tidegate(&["import", "nginx", config, "--out", path]);
+        assert_eq!((output.status.code(), utf8_text(&output.stdout)), (Some(0), String::new()), "{name}");
+        let output = run_tidegate(&["check", "--strict", path]);
+        assert_eq!(output.status.code(), Some(0), "{name}: {}", utf8_text(&output.stderr));
         assert!(
-            text(&output.stdout).contains("1 rule, 1 upstream: nothing wrong"),
+            utf8_text(&output.stdout).contains("1 rule, 1 upstream: nothing wrong"),
             "{}",
-            text(&output.stdout)
+            utf8_text(&output.stdout)
         );
     }
 }
@@ -53,15 +53,15 @@ http {
 ";
 
 #[test]
-fn lost_protection_fails_the_import_until_it_is_accepted() {
-    let config = file("protected.conf", PROTECTED);
+fn lost_protection_fails_import_until_accepted() {
+    let config = write_file("protected.conf", PROTECTED);
     let config = config.to_str().expect("a name in UTF-8");
     let out = Path::new(env!("CARGO_TARGET_TMPDIR")).join("protected.yaml");
     let _ = std::fs::remove_file(&out);
     let out_name = out.to_str().expect("a name in UTF-8");
-    let output = tidegate(&["import", "nginx", config, "--out", out_name]);
-    let told = text(&output.stderr);
-    assert_eq!((output.status.code(), text(&output.stdout)), (Some(2), String::new()), "{told}");
+    let output = run_tidegate(&["import", "nginx", config, "--out", out_name]);
+    let told = utf8_text(&output.stderr);
+    assert_eq!((output.status.code(), utf8_text(&output.stdout)), (Some(2), String::new()), "{told}");
     assert!(!out.exists());
     for line in [
         format!("{config}:3: `auth_basic members`"),
@@ -73,20 +73,24 @@ fn lost_protection_fails_the_import_until_it_is_accepted() {
     }
     assert!(!told.contains("gzip"), "{told}");
 
-    let output = tidegate(&["import", "nginx", config, "--out", out_name, "--accept-loss", "auth_basic"]);
+    let output = run_tidegate(&["import", "nginx", config, "--out", out_name, "--accept-loss", "auth_basic"]);
     assert_eq!(output.status.code(), Some(2));
-    assert!(!out.exists() && !text(&output.stderr).contains("auth_basic"), "{}", text(&output.stderr));
+    assert!(
+        !out.exists() && !utf8_text(&output.stderr).contains("auth_basic"),
+        "{}",
+        utf8_text(&output.stderr)
+    );
 
-    let output = tidegate(&["import", "nginx", config, "--json"]);
+    let output = run_tidegate(&["import", "nginx", config, "--json"]);
     assert_eq!(output.status.code(), Some(2));
-    let report: serde_json::Value = serde_json::from_str(&text(&output.stdout)).expect("JSON");
+    let report: serde_json::Value = serde_json::from_str(&utf8_text(&output.stdout)).expect("JSON");
     assert_eq!(report["policy"], serde_json::Value::Null);
     assert_eq!(report["losses"][0]["kind"], "protection");
     assert_eq!(report["losses"][0]["directive"], "auth_basic");
 
     let accepted = ["--accept-loss", "auth_basic", "--accept-loss", "auth_request"];
-    let output = tidegate(&[&["import", "nginx", config, "--out", out_name][..], &accepted[..]].concat());
-    let told = text(&output.stderr);
+    let output = run_tidegate(&[&["import", "nginx", config, "--out", out_name][..], &accepted[..]].concat());
+    let told = utf8_text(&output.stderr);
     assert_eq!(output.status.code(), Some(0), "{told}");
     assert!(
         told.contains("2 of protection lost, as accepted") && told.contains("1 not carried over"),
@@ -97,23 +101,23 @@ fn lost_protection_fails_the_import_until_it_is_accepted() {
 }
 
 #[test]
-fn import_overwrites_a_file_only_by_force() {
-    let config = file("overwrites.conf", CONFIG);
-    let out = file("kept.yaml", "rules: []\n");
+fn import_overwrites_only_with_force() {
+    let config = write_file("overwrites.conf", CONFIG);
+    let out = write_file("kept.yaml", "rules: []\n");
     let (config, out_name) = (config.to_str().expect("UTF-8"), out.to_str().expect("UTF-8"));
-    let output = tidegate(&["import", "nginx", config, "--out", out_name]);
+    let output = run_tidegate(&["import", "nginx", config, "--out", out_name]);
     assert_eq!(output.status.code(), Some(2));
-    assert!(text(&output.stderr).contains("kept.yaml exists; write to another file, or add --force"));
+    assert!(utf8_text(&output.stderr).contains("kept.yaml exists; write to another file, or add --force"));
     assert_eq!(std::fs::read_to_string(&out).expect("a file"), "rules: []\n");
-    let output = tidegate(&["import", "nginx", config, "--out", out_name, "--force"]);
-    assert_eq!(output.status.code(), Some(0), "{}", text(&output.stderr));
+    let output = run_tidegate(&["import", "nginx", config, "--out", out_name, "--force"]);
+    assert_eq!(output.status.code(), Some(0), "{}", utf8_text(&output.stderr));
     assert!(std::fs::read_to_string(&out).expect("a file").contains("name: one"));
 }
 
 #[test]
-fn what_cannot_be_read_or_written_is_told_in_a_line() {
-    let wrong = file("wrong.conf", "http {\n  server {\n    limit_req zone=none;\n  }\n}\n");
-    let fine = file("fine.conf", CONFIG);
+fn import_errors_are_one_line() {
+    let wrong = write_file("wrong.conf", "http {\n  server {\n    limit_req zone=none;\n  }\n}\n");
+    let fine = write_file("fine.conf", CONFIG);
     let (wrong, fine) = (wrong.to_str().expect("UTF-8"), fine.to_str().expect("UTF-8"));
     let cases: [(&[&str], i32, &str); 5] = [
         (
@@ -131,8 +135,8 @@ fn what_cannot_be_read_or_written_is_told_in_a_line() {
         (&["import", "apache", fine], 2, "unrecognized subcommand 'apache'"),
     ];
     for (args, code, expected) in cases {
-        let output = tidegate(args);
-        let told = text(&output.stderr);
+        let output = run_tidegate(args);
+        let told = utf8_text(&output.stderr);
         assert_eq!(output.status.code(), Some(code), "{args:?}: {told}");
         assert!(told.contains(expected), "{args:?}: {told}");
     }
@@ -141,7 +145,7 @@ fn what_cannot_be_read_or_written_is_told_in_a_line() {
 /// One configuration, run by nginx and served as a policy, before the same server. Only what does not depend on time is
 /// compared: a rate of one in a minute stands still for that long.
 #[cfg(target_os = "linux")]
-mod beside_nginx {
+mod nginx_comparison {
     use super::*;
     use std::{
         collections::BTreeMap,
@@ -158,13 +162,13 @@ mod beside_nginx {
     use tidegate_testkit::servers::{NginxServer, SentHttpRequest, wait_until};
 
     /// A server that keeps those who ask for `/held` until it is told to let them go.
-    struct Backend {
+    struct BlockingBackend {
         address: SocketAddr,
-        held: Arc<AtomicUsize>,
-        let_go: mpsc::Sender<()>,
+        blocked: Arc<AtomicUsize>,
+        release: mpsc::Sender<()>,
     }
 
-    impl Backend {
+    impl BlockingBackend {
         fn start() -> Self {
             let listener = TcpListener::bind("127.0.0.1:0").expect("a port");
             let address = listener.local_addr().expect("an address");
@@ -174,23 +178,27 @@ mod beside_nginx {
             thread::spawn(move || {
                 for stream in listener.incoming().flatten() {
                     let (count, waits) = (count.clone(), waits.clone());
-                    thread::spawn(move || answer(stream, &count, &waits));
+                    thread::spawn(move || serve_connection(stream, &count, &waits));
                 }
             });
-            Self { address, held, let_go }
+            Self { address, blocked: held, release: let_go }
         }
     }
 
     /// Connections are kept: whoever stands before it may send many requests on one.
-    fn answer(stream: TcpStream, held: &AtomicUsize, waits: &std::sync::Mutex<mpsc::Receiver<()>>) {
+    fn serve_connection(
+        stream: TcpStream,
+        blocked: &AtomicUsize,
+        release: &std::sync::Mutex<mpsc::Receiver<()>>,
+    ) {
         let mut writer = stream.try_clone().expect("a second hand");
         let mut lines = BufReader::new(stream).lines();
         while let Some(Ok(first)) = lines.next() {
             while lines.next().is_some_and(|line| line.is_ok_and(|line| !line.is_empty())) {}
             if first.contains("/held") {
-                held.fetch_add(1, Ordering::SeqCst);
+                blocked.fetch_add(1, Ordering::SeqCst);
                 // Gone is as good as told.
-                let _ = waits.lock().map(|waits| waits.recv());
+                let _ = release.lock().map(|waits| waits.recv());
             }
             if writer.write_all(b"HTTP/1.1 200 OK\r\nContent-Length: 2\r\n\r\nok").is_err() {
                 return;
@@ -199,12 +207,12 @@ mod beside_nginx {
     }
 
     /// `tidegate serve`, ended when it is dropped.
-    struct Gateway {
+    struct ImportedGateway {
         child: Child,
         address: SocketAddr,
     }
 
-    impl Gateway {
+    impl ImportedGateway {
         fn start(policy: &Path) -> Self {
             let mut child = Command::new(env!("CARGO_BIN_EXE_tidegate"))
                 .args(["serve", "--workers", "1"])
@@ -227,7 +235,7 @@ mod beside_nginx {
         }
     }
 
-    impl Drop for Gateway {
+    impl Drop for ImportedGateway {
         fn drop(&mut self) {
             let _ = self.child.kill();
             let _ = self.child.wait();
@@ -254,7 +262,7 @@ mod beside_nginx {
         }";
 
     /// How often each status was answered to so many requests at once.
-    fn statuses(address: SocketAddr, path: &str, count: usize) -> BTreeMap<u16, usize> {
+    fn count_statuses(address: SocketAddr, path: &str, count: usize) -> BTreeMap<u16, usize> {
         let sent: Vec<SentHttpRequest> =
             (0..count).map(|_| SentHttpRequest::new(address, path).expect("it is sent")).collect();
         let mut statuses = BTreeMap::new();
@@ -265,11 +273,11 @@ mod beside_nginx {
     }
 
     /// Three are held, and nobody else gets in until they are let go.
-    fn held(backend: &Backend, address: SocketAddr) -> Vec<u16> {
-        let before = backend.held.load(Ordering::SeqCst);
+    fn check_connection_limit(backend: &BlockingBackend, address: SocketAddr) -> Vec<u16> {
+        let before = backend.blocked.load(Ordering::SeqCst);
         let kept: Vec<SentHttpRequest> =
             (0..3).map(|_| SentHttpRequest::new(address, "/held").expect("it is sent")).collect();
-        let all_held = || match backend.held.load(Ordering::SeqCst) - before {
+        let all_held = || match backend.blocked.load(Ordering::SeqCst) - before {
             3 => Ok(()),
             count => Err(format!("{count} are held")),
         };
@@ -277,33 +285,33 @@ mod beside_nginx {
         let ask =
             |path: &str| SentHttpRequest::new(address, path).expect("it is sent").wait().expect("an answer");
         let mut found = vec![ask("/held"), ask("/held/too"), ask("/other")];
-        (0..3).for_each(|_| backend.let_go.send(()).expect("it is told"));
+        (0..3).for_each(|_| backend.release.send(()).expect("it is told"));
         found.extend(kept.into_iter().map(|sent| sent.wait().expect("an answer")));
         found
     }
 
     #[test]
-    fn both_let_the_same_requests_through() {
-        let backend = Backend::start();
+    fn nginx_and_gateway_admit_the_same_requests() {
+        let backend = BlockingBackend::start();
         let http = LIMITS.replace("BACKEND", &backend.address.to_string());
         let nginx = NginxServer::start(&http).expect("nginx");
         // Without the port at which nginx is asked whether it runs.
         let port = nginx.address().port().to_string();
-        let config = file("beside-nginx.conf", &http.replace("PORT", &port));
-        let output = tidegate(&["import", "nginx", config.to_str().expect("UTF-8")]);
+        let config = write_file("beside-nginx.conf", &http.replace("PORT", &port));
+        let output = run_tidegate(&["import", "nginx", config.to_str().expect("UTF-8")]);
         // nginx has its ports; this one takes any other.
         let elsewhere = |line: &str| match line.starts_with("listen:") {
             true => "listen: 127.0.0.1:0\n".to_owned(),
             false => format!("{line}\n"),
         };
-        let policy: String = text(&output.stdout).lines().map(elsewhere).collect();
-        let gateway = Gateway::start(&file("beside-nginx.yaml", &policy));
+        let policy: String = utf8_text(&output.stdout).lines().map(elsewhere).collect();
+        let gateway = ImportedGateway::start(&write_file("beside-nginx.yaml", &policy));
         for address in [nginx.address(), gateway.address] {
             let burst = BTreeMap::from([(200, 21), (429, 79)]);
-            assert_eq!(statuses(address, "/burst", 100), burst, "{policy}");
-            assert_eq!(statuses(address, "/dry", 20), BTreeMap::from([(200, 20)]));
-            assert_eq!(statuses(address, "/listed", 20), BTreeMap::from([(200, 20)]));
-            assert_eq!(held(&backend, address), [509, 509, 200, 200, 200, 200]);
+            assert_eq!(count_statuses(address, "/burst", 100), burst, "{policy}");
+            assert_eq!(count_statuses(address, "/dry", 20), BTreeMap::from([(200, 20)]));
+            assert_eq!(count_statuses(address, "/listed", 20), BTreeMap::from([(200, 20)]));
+            assert_eq!(check_connection_limit(&backend, address), [509, 509, 200, 200, 200, 200]);
         }
     }
 }

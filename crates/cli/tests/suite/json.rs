@@ -2,7 +2,7 @@
 
 #![allow(clippy::expect_used, reason = "this is how a test fails")]
 
-use crate::program::{file, text, tidegate};
+use crate::common::{run_tidegate, utf8_text, write_file};
 use serde_json::{Value, json};
 use std::path::Path;
 
@@ -11,40 +11,43 @@ fn name(path: &Path) -> &str {
 }
 
 /// What it told, and how it ended.
-fn told(args: &[&str]) -> (Value, Option<i32>) {
-    let output = tidegate(args);
+fn run_json(args: &[&str]) -> (Value, Option<i32>) {
+    let output = run_tidegate(args);
     let told = serde_json::from_slice(&output.stdout);
-    (told.unwrap_or_else(|error| panic!("{args:?}: {error}: {}", text(&output.stderr))), output.status.code())
+    (
+        told.unwrap_or_else(|error| panic!("{args:?}: {error}: {}", utf8_text(&output.stderr))),
+        output.status.code(),
+    )
 }
 
 /// Verbs that only write what others read.
-const WITHOUT: [&str; 3] = ["completions", "help", "man"];
+const COMMANDS_WITHOUT_JSON: [&str; 3] = ["completions", "help", "man"];
 
 #[test]
-fn no_verb_is_without_it() {
-    let help = text(&tidegate(&["--help"]).stdout);
+fn every_command_supports_json() {
+    let help = utf8_text(&run_tidegate(&["--help"]).stdout);
     let verbs =
         help.lines().skip_while(|line| *line != "Commands:").skip(1).take_while(|line| !line.is_empty());
     let verbs: Vec<&str> = verbs.filter_map(|line| line.split_whitespace().next()).collect();
     assert!(verbs.contains(&"check") && verbs.contains(&"top"), "{verbs:?}");
-    for verb in verbs.into_iter().filter(|verb| !WITHOUT.contains(verb)) {
+    for verb in verbs.into_iter().filter(|verb| !COMMANDS_WITHOUT_JSON.contains(verb)) {
         let args = if verb == "import" { vec![verb, "nginx", "--help"] } else { vec![verb, "--help"] };
-        let help = text(&tidegate(&args).stdout);
+        let help = utf8_text(&run_tidegate(&args).stdout);
         assert!(help.contains("--json"), "{verb} has no --json: {help}");
     }
 }
 
 #[test]
-fn check_tells_places_and_keeps_its_exit_codes() {
+fn check_json_has_positions_and_exit_codes() {
     let routed = "upstreams: { app: 'http://127.0.0.1:9000' }\nroutes: app\nrules: [{ name: all, key: ip, quota: 5/min }]";
-    let fine = file("json-fine.yaml", routed);
-    let (value, code) = told(&["check", "--json", "--strict", name(&fine)]);
+    let fine = write_file("json-fine.yaml", routed);
+    let (value, code) = run_json(&["check", "--json", "--strict", name(&fine)]);
     assert_eq!((code, &value["usable"], &value["rules"]), (Some(0), &json!(true), &json!(1)), "{value:#}");
-    let odd = file("json-odd.yaml", "rules: [{ name: wide, key: ip, quota: 10/min, cost: 20 }]");
-    let (value, code) = told(&["check", "--json", "--strict", name(&odd)]);
+    let odd = write_file("json-odd.yaml", "rules: [{ name: wide, key: ip, quota: 10/min, cost: 20 }]");
+    let (value, code) = run_json(&["check", "--json", "--strict", name(&odd)]);
     assert_eq!((code, &value["advice"][0]["rule"]), (Some(3), &json!("wide")), "{value:#}");
-    let wrong = file("json-wrong.yaml", "rules:\n  - name: login\n    key: ipp\n    quota: 5/mim\n");
-    let (value, code) = told(&["check", "--json", name(&wrong)]);
+    let wrong = write_file("json-wrong.yaml", "rules:\n  - name: login\n    key: ipp\n    quota: 5/mim\n");
+    let (value, code) = run_json(&["check", "--json", name(&wrong)]);
     let places: Vec<_> =
         (0..2).map(|at| (&value["problems"][at]["line"], &value["problems"][at]["column"])).collect();
     assert_eq!(code, Some(2));
@@ -52,10 +55,10 @@ fn check_tells_places_and_keeps_its_exit_codes() {
 }
 
 #[test]
-fn explain_tells_rules_and_keys() {
+fn explain_json_has_rules_and_keys() {
     let policy = "rules:\n  - { name: all, key: ip, quota: 5/min }\n  - { name: login, match: { path: /login }, quota: 1/s }\n";
-    let policy = file("json-explained.yaml", policy);
-    let (value, code) = told(&["explain", name(&policy), "GET /", "--ip", "203.0.113.7", "--json"]);
+    let policy = write_file("json-explained.yaml", policy);
+    let (value, code) = run_json(&["explain", name(&policy), "GET /", "--ip", "203.0.113.7", "--json"]);
     assert_eq!(code, Some(0));
     let [all, login] = [&value["rules"][0], &value["rules"][1]];
     assert_eq!((&all["applies"], &all["how"]["key"]), (&json!(true), &json!("203.0.113.7")), "{value:#}");
@@ -67,11 +70,11 @@ fn explain_tells_rules_and_keys() {
 }
 
 #[test]
-fn import_tells_the_policy_and_what_was_lost() {
+fn import_json_has_policy_and_losses() {
     let conf = "http {\n  limit_req_zone $binary_remote_addr zone=a:1m rate=5r/s;\n  perl_set $x 'y';\n  \
                 server { listen 80; location / { limit_req zone=a; proxy_pass http://127.0.0.1:9000; } }\n}\n";
-    let conf = file("json-nginx.conf", conf);
-    let (value, code) = told(&["import", "nginx", name(&conf), "--accept-loss", "perl_set", "--json"]);
+    let conf = write_file("json-nginx.conf", conf);
+    let (value, code) = run_json(&["import", "nginx", name(&conf), "--accept-loss", "perl_set", "--json"]);
     assert_eq!(code, Some(0), "{value:#}");
     assert!(value["policy"].as_str().is_some_and(|policy| policy.contains("5/s")), "{value:#}");
     let places: Vec<_> =

@@ -3,12 +3,12 @@
 #![allow(clippy::unwrap_used, clippy::panic, reason = "this is how a test fails")]
 
 mod closed_loop;
+mod common;
+mod images;
 mod import;
 mod json;
 mod manual;
-mod pictures;
 mod policy;
-mod program;
 mod replay;
 mod simulate;
 mod verify;

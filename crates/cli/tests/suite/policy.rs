@@ -2,10 +2,10 @@
 
 #![allow(clippy::expect_used, reason = "this is how a test fails")]
 
-use crate::program::{file, text, tidegate};
+use crate::common::{run_tidegate, utf8_text, write_file};
 use std::path::Path;
 
-const FINE: &str = "\
+const VALID_POLICY: &str = "\
 upstreams: { app: 'http://127.0.0.1:9000' }
 routes: [{ upstream: app }]
 rules:
@@ -14,10 +14,10 @@ rules:
 ";
 
 /// A cost that no burst grants.
-const ODD: &str = "rules: [{ name: wide, key: ip, quota: 10/min, cost: 20 }]";
+const POLICY_WITH_WARNING: &str = "rules: [{ name: wide, key: ip, quota: 10/min, cost: 20 }]";
 
 /// Three mistakes.
-const WRONG: &str = "\
+const INVALID_POLICY: &str = "\
 rules:
   - name: login
     key: ipp
@@ -26,9 +26,9 @@ rules:
 ";
 
 #[test]
-fn exit_codes_tell_a_pipeline_what_to_do() {
-    let (fine, odd) = (file("fine.yaml", FINE), file("odd.yaml", ODD));
-    let wrong = file("wrong.yaml", WRONG);
+fn check_exit_codes_reflect_result() {
+    let (fine, odd) = (write_file("fine.yaml", VALID_POLICY), write_file("odd.yaml", POLICY_WITH_WARNING));
+    let wrong = write_file("wrong.yaml", INVALID_POLICY);
     let cases: [(&Path, &[&str], i32); 6] = [
         (&fine, &[], 0),
         (&fine, &["--strict"], 0),
@@ -39,16 +39,16 @@ fn exit_codes_tell_a_pipeline_what_to_do() {
     ];
     for (path, flags, code) in cases {
         let path = path.to_str().expect("a name in UTF-8");
-        let output = tidegate(&[&["check", path], flags].concat());
-        assert_eq!(output.status.code(), Some(code), "{path} {flags:?}: {}", text(&output.stderr));
+        let output = run_tidegate(&[&["check", path], flags].concat());
+        assert_eq!(output.status.code(), Some(code), "{path} {flags:?}: {}", utf8_text(&output.stderr));
     }
 }
 
 #[test]
-fn check_tells_all_that_is_wrong_at_once() {
-    let path = file("all-wrong.yaml", WRONG);
-    let output = tidegate(&["check", path.to_str().expect("a name in UTF-8")]);
-    let said = text(&output.stderr);
+fn check_reports_all_errors() {
+    let path = write_file("all-wrong.yaml", INVALID_POLICY);
+    let output = run_tidegate(&["check", path.to_str().expect("a name in UTF-8")]);
+    let said = utf8_text(&output.stderr);
     for place in [
         ":3:10: unknown key `ipp`; did you mean `ip`?",
         ":4:14: unknown period `mim`",
@@ -60,46 +60,50 @@ fn check_tells_all_that_is_wrong_at_once() {
 
 #[test]
 fn check_compiles_expressions() {
-    let path = file("cel.yaml", "rules: [{ name: a, match: { when: 'request.(' }, quota: 1/s }]");
-    let output = tidegate(&["check", path.to_str().expect("a name in UTF-8")]);
+    let path = write_file("cel.yaml", "rules: [{ name: a, match: { when: 'request.(' }, quota: 1/s }]");
+    let output = run_tidegate(&["check", path.to_str().expect("a name in UTF-8")]);
     assert_eq!(output.status.code(), Some(2));
-    let said = text(&output.stderr);
+    let said = utf8_text(&output.stderr);
     assert!(said.contains(":1:36: `request.(` is no expression"), "{said}");
 }
 
 #[test]
-fn explain_tells_rules_keys_and_answers() {
-    let path = file("explained.yaml", FINE);
+fn explain_shows_rules_keys_and_outcome() {
+    let path = write_file("explained.yaml", VALID_POLICY);
     let path = path.to_str().expect("a name in UTF-8");
     let output =
-        tidegate(&["explain", path, "POST /login", "--ip", "203.0.113.7", "--header", "X-User: alice"]);
-    assert!(output.status.success(), "{}", text(&output.stderr));
-    let said = text(&output.stdout);
+        run_tidegate(&["explain", path, "POST /login", "--ip", "203.0.113.7", "--header", "X-User: alice"]);
+    assert!(output.status.success(), "{}", utf8_text(&output.stderr));
+    let said = utf8_text(&output.stdout);
     for word in ["goes to `app`", "203.0.113.7", "key      alice", "120 in any 1min", "429, retry-after: 12"]
     {
         assert!(said.contains(word), "no word of {word}: {said}");
     }
-    let output = tidegate(&["explain", path, "/"]);
-    assert!(text(&output.stdout).contains("rule `login` does not apply"), "{}", text(&output.stdout));
+    let output = run_tidegate(&["explain", path, "/"]);
+    assert!(
+        utf8_text(&output.stdout).contains("rule `login` does not apply"),
+        "{}",
+        utf8_text(&output.stdout)
+    );
 }
 
 #[test]
-fn explain_says_how_a_request_is_written() {
-    let path = file("unexplained.yaml", FINE);
+fn explain_rejects_invalid_request_line() {
+    let path = write_file("unexplained.yaml", VALID_POLICY);
     let path = path.to_str().expect("a name in UTF-8");
     for (args, word) in [
         (["explain", path, "POST"].as_slice(), "GET /path"),
         (&["explain", path, "/", "--ip", "here"], "--ip"),
         (&["explain", path, "/", "--header", "x-plan"], "x-plan: gold"),
     ] {
-        let output = tidegate(args);
+        let output = run_tidegate(args);
         assert_eq!(output.status.code(), Some(2), "{args:?}");
-        assert!(text(&output.stderr).contains(word), "{}", text(&output.stderr));
+        assert!(utf8_text(&output.stderr).contains(word), "{}", utf8_text(&output.stderr));
     }
 }
 
 /// What `check` and `serve` both refuse, and where.
-const REFUSED: [(&str, &str); 8] = [
+const REFUSED_POLICIES: [(&str, &str); 8] = [
     ("store: redsi://127.0.0.1\nrules: []", ":1:8: "),
     ("store: redis://127.0.0.1:abc\nrules: []", ":1:8: "),
     ("store: redis://:$TIDEGATE_NO_SUCH_VARIABLE@db\nrules: []", ":1:8: "),
@@ -115,21 +119,21 @@ const REFUSED: [(&str, &str); 8] = [
 
 #[test]
 fn check_reports_what_serve_refuses() {
-    for (number, (policy, place)) in REFUSED.iter().enumerate() {
-        let path = file(&format!("refused-{number}.yaml"), policy);
+    for (number, (policy, place)) in REFUSED_POLICIES.iter().enumerate() {
+        let path = write_file(&format!("refused-{number}.yaml"), policy);
         let path = path.to_str().expect("a name in UTF-8");
-        let checked = tidegate(&["check", path]);
-        let said = text(&checked.stderr);
-        assert_eq!(checked.status.code(), Some(2), "{policy}: {said}{}", text(&checked.stdout));
+        let checked = run_tidegate(&["check", path]);
+        let said = utf8_text(&checked.stderr);
+        assert_eq!(checked.status.code(), Some(2), "{policy}: {said}{}", utf8_text(&checked.stdout));
         assert!(said.contains(place), "no word of {place}: {said}");
         assert!(said.contains("; ") && said.lines().count() >= 3, "place, line and caret: {said}");
-        let served = tidegate(&["serve", path]);
-        assert_eq!(served.status.code(), Some(2), "{policy}: {}", text(&served.stderr));
+        let served = run_tidegate(&["serve", path]);
+        assert_eq!(served.status.code(), Some(2), "{policy}: {}", utf8_text(&served.stderr));
     }
 }
 
 #[test]
-fn check_reports_what_forwards_nothing() {
+fn check_warns_about_unreachable_upstreams() {
     let cases = [
         ("", "the policy is empty"),
         (
@@ -142,22 +146,22 @@ fn check_reports_what_forwards_nothing() {
         ),
     ];
     for (number, (policy, expected)) in cases.into_iter().enumerate() {
-        let path = file(&format!("nothing-{number}.yaml"), policy);
+        let path = write_file(&format!("nothing-{number}.yaml"), policy);
         let path = path.to_str().expect("a name in UTF-8");
-        let checked = tidegate(&["check", path]);
-        assert_eq!(checked.status.code(), Some(0), "{}", text(&checked.stderr));
-        assert!(text(&checked.stdout).contains(expected), "{}", text(&checked.stdout));
-        assert_eq!(tidegate(&["check", "--strict", path]).status.code(), Some(3));
+        let checked = run_tidegate(&["check", path]);
+        assert_eq!(checked.status.code(), Some(0), "{}", utf8_text(&checked.stderr));
+        assert!(utf8_text(&checked.stdout).contains(expected), "{}", utf8_text(&checked.stdout));
+        assert_eq!(run_tidegate(&["check", "--strict", path]).status.code(), Some(3));
     }
 }
 
 #[test]
-fn advice_has_line_caret_and_rule() {
+fn warning_has_line_caret_and_rule() {
     let policy = "upstreams: { app: 'http://127.0.0.1:9000' }\nroutes: app\nrules:\n  - name: login\n    quota: 5/min\n    \
                   priority: high\n";
-    let path = file("advised.yaml", policy);
-    let output = tidegate(&["check", path.to_str().expect("a name in UTF-8")]);
-    let said = text(&output.stdout);
+    let path = write_file("advised.yaml", policy);
+    let output = run_tidegate(&["check", path.to_str().expect("a name in UTF-8")]);
+    let said = utf8_text(&output.stdout);
     let expected = "advised.yaml:6:15: rule `login`: `priority` has no effect on a plain quota; ";
     assert!(said.contains(expected), "{said}");
     assert!(said.contains("\n      priority: high\n                ^^^^\n"), "{said}");
@@ -167,11 +171,11 @@ fn advice_has_line_caret_and_rule() {
 fn explain_evaluates_lists() {
     let policy = "upstreams: { app: 'http://127.0.0.1:9000' }\nroutes: app\nlists: { office: [192.0.2.0/24] }\nrules:\n  \
                   - { name: closed, match: { path: /internal/** }, deny: all, allow: office }\n";
-    let path = file("closed.yaml", policy);
+    let path = write_file("closed.yaml", policy);
     let explain = |ip: &str| {
         let output =
-            tidegate(&["explain", path.to_str().expect("a name in UTF-8"), "/internal/x", "--ip", ip]);
-        text(&output.stdout)
+            run_tidegate(&["explain", path.to_str().expect("a name in UTF-8"), "/internal/x", "--ip", ip]);
+        utf8_text(&output.stdout)
     };
     let (office, stranger) = (explain("192.0.2.1"), explain("203.0.113.7"));
     assert!(office.contains("goes to `app`") && office.contains("allowed"), "{office}");

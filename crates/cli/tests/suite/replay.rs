@@ -2,10 +2,11 @@
 
 #![allow(clippy::expect_used, reason = "this is how a test fails")]
 
-use crate::program::{file, text, tidegate};
+use crate::common::{run_tidegate, utf8_text, write_file};
 use std::{fs, path::Path};
 
-const REAL: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/../replay/tests/data/access-apache-10k.log.gz");
+const ACCESS_LOG: &str =
+    concat!(env!("CARGO_MANIFEST_DIR"), "/../replay/tests/data/access-apache-10k.log.gz");
 const POLICY: &str = "rules: [{ name: everybody, key: ip, quota: 20/min burst 10 }]";
 
 fn name(path: &Path) -> &str {
@@ -13,19 +14,27 @@ fn name(path: &Path) -> &str {
 }
 
 #[test]
-fn a_replay_is_told_as_text_as_json_and_as_a_page() {
-    let policy = file("replayed.yaml", POLICY);
+fn replay_reports_text_json_and_html() {
+    let policy = write_file("replayed.yaml", POLICY);
     let page = Path::new(env!("CARGO_TARGET_TMPDIR")).join("replayed.html");
-    let output = tidegate(&["replay", "--policy", name(&policy), REAL, "--html", name(&page)]);
-    assert!(output.status.success(), "{}", text(&output.stderr));
-    let said = text(&output.stdout);
+    let output = run_tidegate(&["replay", "--policy", name(&policy), ACCESS_LOG, "--html", name(&page)]);
+    assert!(output.status.success(), "{}", utf8_text(&output.stderr));
+    let said = utf8_text(&output.stdout);
     assert!(
         said.contains("10000 requests in 10000 lines") && said.contains("rule `everybody`: denied"),
         "{said}"
     );
     let page = fs::read_to_string(page).expect("the page was written");
     assert!(page.starts_with("<!doctype html>") && page.contains("<svg"), "{page}");
-    let output = tidegate(&["replay", "--policy", name(&policy), "--against", name(&policy), REAL, "--json"]);
+    let output = run_tidegate(&[
+        "replay",
+        "--policy",
+        name(&policy),
+        "--against",
+        name(&policy),
+        ACCESS_LOG,
+        "--json",
+    ]);
     let value: serde_json::Value = serde_json::from_slice(&output.stdout).expect("JSON");
     assert_eq!(value["log"]["requests"], 10_000);
     assert_eq!(value["difference"]["newly_denied"], 0);
@@ -33,49 +42,51 @@ fn a_replay_is_told_as_text_as_json_and_as_a_page() {
 }
 
 #[test]
-fn a_suggestion_is_written_as_a_policy_that_check_accepts() {
+fn suggested_policy_passes_check() {
     let out = Path::new(env!("CARGO_TARGET_TMPDIR")).join("suggested.yaml");
-    let args = ["suggest", REAL, "--key", "ip", "--target-denied", "1%", "--force", "--out", name(&out)];
-    let output = tidegate(&args);
-    assert!(output.status.success(), "{}", text(&output.stderr));
+    let args =
+        ["suggest", ACCESS_LOG, "--key", "ip", "--target-denied", "1%", "--force", "--out", name(&out)];
+    let output = run_tidegate(&args);
+    assert!(output.status.success(), "{}", utf8_text(&output.stderr));
     assert!(
-        text(&output.stdout).contains("in shadow mode: nothing is denied yet"),
+        utf8_text(&output.stdout).contains("in shadow mode: nothing is denied yet"),
         "{}",
-        text(&output.stdout)
+        utf8_text(&output.stdout)
     );
-    let output = tidegate(&["check", name(&out)]);
-    assert!(output.status.success(), "{}", text(&output.stderr));
+    let output = run_tidegate(&["check", name(&out)]);
+    assert!(output.status.success(), "{}", utf8_text(&output.stderr));
     assert!(fs::read_to_string(&out).expect("the policy was written").contains("mode: shadow"));
 }
 
 #[test]
-fn suggest_overwrites_a_file_only_with_force() {
-    let log = file("few.log", "192.0.2.1 - - [01/Feb/2024:12:00:00 +0000] \"GET / HTTP/1.1\" 200 1\n");
-    let out = file("mine.yaml", POLICY);
-    let output = tidegate(&["suggest", name(&log), "--out", name(&out)]);
+fn suggest_overwrites_only_with_force() {
+    let log = write_file("few.log", "192.0.2.1 - - [01/Feb/2024:12:00:00 +0000] \"GET / HTTP/1.1\" 200 1\n");
+    let out = write_file("mine.yaml", POLICY);
+    let output = run_tidegate(&["suggest", name(&log), "--out", name(&out)]);
     assert_eq!(output.status.code(), Some(2));
     assert!(
-        text(&output.stderr).contains("mine.yaml already exists; give --force"),
+        utf8_text(&output.stderr).contains("mine.yaml already exists; give --force"),
         "{}",
-        text(&output.stderr)
+        utf8_text(&output.stderr)
     );
     assert_eq!(fs::read_to_string(&out).expect("it is there"), POLICY);
-    let output = tidegate(&["suggest", name(&log), "--out", name(&out), "--force"]);
-    assert!(output.status.success(), "{}", text(&output.stderr));
+    let output = run_tidegate(&["suggest", name(&log), "--out", name(&out), "--force"]);
+    assert!(output.status.success(), "{}", utf8_text(&output.stderr));
     assert!(
-        text(&output.stdout).contains("warning: small sample: 1 request of 1 key"),
+        utf8_text(&output.stdout).contains("warning: small sample: 1 request of 1 key"),
         "{}",
-        text(&output.stdout)
+        utf8_text(&output.stdout)
     );
     assert!(fs::read_to_string(&out).expect("it is there").contains("mode: shadow"));
 }
 
 #[test]
-fn what_cannot_be_used_is_said_and_ends_with_two() {
-    let policy = file("for-bad-logs.yaml", POLICY);
-    let tenants = file("tenants.yaml", "rules: [{ name: tenants, key: header x-tenant, quota: 1/s }]");
-    let (empty, odd) = (file("empty.log", ""), file("odd.log", "what is this?\n"));
-    let written = file("kept.log", "192.0.2.1 - - [01/Feb/2024:12:00:00 +0000] \"GET / HTTP/1.1\" 200 1\n");
+fn unusable_input_exits_with_two() {
+    let policy = write_file("for-bad-logs.yaml", POLICY);
+    let tenants = write_file("tenants.yaml", "rules: [{ name: tenants, key: header x-tenant, quota: 1/s }]");
+    let (empty, odd) = (write_file("empty.log", ""), write_file("odd.log", "what is this?\n"));
+    let written =
+        write_file("kept.log", "192.0.2.1 - - [01/Feb/2024:12:00:00 +0000] \"GET / HTTP/1.1\" 200 1\n");
     let cases: [(&[&str], &str); 13] = [
         (&["replay", "--policy", name(&policy), "-", "-"], "standard input is named twice"),
         (&["suggest", "-", "-"], "standard input is named twice"),
@@ -94,19 +105,19 @@ fn what_cannot_be_used_is_said_and_ends_with_two() {
         ),
         (&["replay", "--policy", name(&policy), "nowhere.log"], "cannot read nowhere.log"),
         (
-            &["replay", "--policy", name(&tenants), REAL],
+            &["replay", "--policy", name(&tenants), ACCESS_LOG],
             "no request of the log has what rule `tenants` counts by",
         ),
-        (&["replay", "--policy", name(&policy), REAL, "--format", "squid"], "unknown format `squid`"),
+        (&["replay", "--policy", name(&policy), ACCESS_LOG, "--format", "squid"], "unknown format `squid`"),
         (&["suggest", name(&empty)], "there is no request in it"),
-        (&["suggest", REAL, "--target-denied", "much"], "--target-denied much"),
-        (&["suggest", REAL, "--target-keys", "most"], "--target-keys most"),
-        (&["suggest", REAL, "--headroom", "some"], "--headroom some"),
+        (&["suggest", ACCESS_LOG, "--target-denied", "much"], "--target-denied much"),
+        (&["suggest", ACCESS_LOG, "--target-keys", "most"], "--target-keys most"),
+        (&["suggest", ACCESS_LOG, "--headroom", "some"], "--headroom some"),
     ];
     for (args, said) in cases {
-        let output = tidegate(args);
+        let output = run_tidegate(args);
         assert_eq!(output.status.code(), Some(2), "{args:?}");
-        assert!(text(&output.stderr).contains(said), "{args:?}: {}", text(&output.stderr));
+        assert!(utf8_text(&output.stderr).contains(said), "{args:?}: {}", utf8_text(&output.stderr));
     }
     assert_eq!(fs::read_to_string(&policy).expect("it is there"), POLICY);
 }
@@ -114,9 +125,10 @@ fn what_cannot_be_used_is_said_and_ends_with_two() {
 /// What can be read only once is kept: logs are read several times.
 #[cfg(unix)]
 #[test]
-fn a_pipe_gives_a_suggestion_too() {
-    let ask = format!("'{}' suggest <(gzip -cd '{REAL}') --target-keys 99%", env!("CARGO_BIN_EXE_tidegate"));
+fn suggest_reads_a_pipe() {
+    let ask =
+        format!("'{}' suggest <(gzip -cd '{ACCESS_LOG}') --target-keys 99%", env!("CARGO_BIN_EXE_tidegate"));
     let output = std::process::Command::new("bash").args(["-c", &ask]).output().expect("bash is there");
-    assert!(output.status.success(), "{}", text(&output.stderr));
-    assert!(text(&output.stdout).contains("10000 requests"), "{}", text(&output.stdout));
+    assert!(output.status.success(), "{}", utf8_text(&output.stderr));
+    assert!(utf8_text(&output.stdout).contains("10000 requests"), "{}", utf8_text(&output.stdout));
 }

@@ -11,8 +11,8 @@ use std::{
 };
 
 #[test]
-fn the_default_shows_twice_the_limit_around_a_boundary() {
-    let shown = stdout(&[]);
+fn default_shows_double_limit_at_window_boundary() {
+    let shown = simulate_stdout(&[]);
     let expected = "\
   100/min fixed-window                 admitted 200, denied 40
                         █████▄░  ██████░
@@ -24,9 +24,9 @@ fn the_default_shows_twice_the_limit_around_a_boundary() {
     assert!(shown.contains("worst 1min: 100, bound 100"), "{shown}");
     assert!(!shown.contains('\x1b'), "colours in a pipe");
 
-    let json = json(&[]);
+    let json = simulate_json(&[]);
     let number = |value: &Value| value.as_u64().unwrap();
-    let worst: Vec<_> = quotas(&json)
+    let worst: Vec<_> = json_quotas(&json)
         .map(|quota| {
             (quota["quota"].as_str().unwrap(), number(&quota["worst"]["cost"]), number(&quota["bound"]))
         })
@@ -41,7 +41,7 @@ fn the_default_shows_twice_the_limit_around_a_boundary() {
 }
 
 #[test]
-fn every_load_offers_what_it_says() {
+fn every_load_shape_offers_its_requests() {
     for (load, title, offered, admitted) in [
         ("steady", "steady: 150/min for 2min", 300, 200),
         ("burst", "burst: 120 requests within 15s", 120, 100),
@@ -49,7 +49,7 @@ fn every_load_offers_what_it_says() {
         ("ramp", "ramp: from nothing to 300/min in 2min", 300, 175),
         ("on-off", "on-off: 300/min for 15s, then nothing for 15s, in turn", 300, 200),
     ] {
-        let json = json(&["100/min fixed-window", "--load", load]);
+        let json = simulate_json(&["100/min fixed-window", "--load", load]);
         assert_eq!(json["load"], title);
         assert_eq!(json["offered"]["requests"], offered, "{load}");
         assert_eq!(json["quotas"][0]["allowed"]["requests"], admitted, "{load}");
@@ -57,15 +57,16 @@ fn every_load_offers_what_it_says() {
 }
 
 #[test]
-fn loads_take_their_numbers_from_the_arguments() {
-    let json = json(&["10/s", "--load", "steady", "--rate", "20/s", "--cost", "2", "--for", "500ms"]);
+fn load_uses_rate_cost_and_length_arguments() {
+    let json =
+        simulate_json(&["10/s", "--load", "steady", "--rate", "20/s", "--cost", "2", "--for", "500ms"]);
     assert_eq!(json["offered"], serde_json::json!({ "requests": 10, "cost": 20 }));
     assert_eq!(json["quotas"][0]["allowed"], serde_json::json!({ "requests": 7, "cost": 14 }));
     assert_eq!(json["window_us"], 1_000_000);
 }
 
 #[test]
-fn a_load_is_what_its_title_says() {
+fn load_title_describes_the_load() {
     for (args, title, offered) in [
         (
             &["100/min", "--for", "70s"][..],
@@ -80,16 +81,16 @@ fn a_load_is_what_its_title_says() {
         ),
         (&["100/min", "--load", "burst", "--rate", "4/min"], "burst: 1 request within 15s", 1),
     ] {
-        let json = json(args);
+        let json = simulate_json(args);
         assert_eq!(json["load"], title);
         assert_eq!(json["offered"]["requests"], offered, "{title}");
     }
 }
 
 #[test]
-fn what_a_request_costs_by_default_fits_every_quota() {
+fn default_cost_fits_every_quota() {
     for quotas in [&["100/s", "10000/h"][..], &["1.5MB/s burst 1kB"], &["1MB/s leaky-bucket queue 10"]] {
-        for quota in json(quotas)["quotas"].as_array().unwrap() {
+        for quota in simulate_json(quotas)["quotas"].as_array().unwrap() {
             assert_eq!(quota["never"]["requests"], 0, "{quotas:?}");
         }
     }
@@ -97,8 +98,13 @@ fn what_a_request_costs_by_default_fits_every_quota() {
 
 #[test]
 fn bins_add_up_to_the_totals() {
-    let json = json(&["100/min leaky-bucket queue 20", "100/min smooth", "100/min warm-up 30s", "3 at once"]);
-    for quota in quotas(&json) {
+    let json = simulate_json(&[
+        "100/min leaky-bucket queue 20",
+        "100/min smooth",
+        "100/min warm-up 30s",
+        "3 at once",
+    ]);
+    for quota in json_quotas(&json) {
         let sum = |name: &str| quota[name].as_array().unwrap().iter().filter_map(Value::as_u64).sum::<u64>();
         assert_eq!(quota["allowed"]["cost"], sum("allowed_bins"), "{quota}");
         assert_eq!(quota["delayed"]["cost"], sum("delayed_bins"), "{quota}");
@@ -110,8 +116,9 @@ fn bins_add_up_to_the_totals() {
 }
 
 #[test]
-fn shapers_wait_and_say_how_long() {
-    let shown = stdout(&["60/min leaky-bucket", "60/min smooth", "--load", "burst", "--rate", "4/s"]);
+fn shapers_report_wait_times() {
+    let shown =
+        simulate_stdout(&["60/min leaky-bucket", "60/min smooth", "--load", "burst", "--rate", "4/s"]);
     assert!(shown.contains("admitted 60 (59 delayed), denied 0"), "{shown}");
     assert!(
         shown.contains("callers wait as long as the queue lets them; the longest wait is 44.2s"),
@@ -119,34 +126,37 @@ fn shapers_wait_and_say_how_long() {
     );
     assert!(shown.contains("callers wait for up to 1s; the longest wait is 1s"), "{shown}");
 
-    let impatient = json(&["60/min leaky-bucket", "--load", "burst", "--rate", "4/s", "--wait", "0"]);
+    let impatient =
+        simulate_json(&["60/min leaky-bucket", "--load", "burst", "--rate", "4/s", "--wait", "0"]);
     assert_eq!(impatient["quotas"][0]["delayed"]["requests"], 0);
-    let patient = json(&["60/min burst 5", "--load", "burst", "--rate", "4/s", "--wait", "10s"]);
+    let patient = simulate_json(&["60/min burst 5", "--load", "burst", "--rate", "4/s", "--wait", "10s"]);
     assert_eq!(patient["quotas"][0]["longest_wait_us"], 10_000_000);
 
     // A caller of a shaper never waits for its own cost, so the last one may go beyond the rate by that much.
-    let large = json(&["10/s smooth", "10/s warm-up 4s", "--load", "burst", "--cost", "70", "--wait", "1h"]);
-    for quota in quotas(&large) {
+    let large =
+        simulate_json(&["10/s smooth", "10/s warm-up 4s", "--load", "burst", "--cost", "70", "--wait", "1h"]);
+    for quota in json_quotas(&large) {
         assert!(quota["worst"]["cost"].as_u64().unwrap() <= quota["bound"].as_u64().unwrap(), "{quota}");
     }
 }
 
 #[test]
-fn places_in_flight_are_given_back() {
+fn concurrency_slots_are_released() {
     let args = ["3 at once", "--hold", "250ms", "--load", "steady", "--rate", "20/s", "--for", "1s"];
-    let json = json(&args);
+    let json = simulate_json(&args);
     // Three go in every 250ms, at 0, 50 and 100ms.
     assert_eq!(json["quotas"][0]["allowed"]["requests"], 12);
     assert_eq!(json["quotas"][0]["worst"]["cost"], 3);
-    assert!(stdout(&args).contains("most in flight: 3, bound 3"));
+    assert!(simulate_stdout(&args).contains("most in flight: 3, bound 3"));
 
     // Nobody knows when a place is given back, so nobody waits for one.
-    let asked = serde_json::from_str::<Value>(&stdout(&[&args[..], &["--wait", "1s", "--json"]].concat()));
+    let asked =
+        serde_json::from_str::<Value>(&simulate_stdout(&[&args[..], &["--wait", "1s", "--json"]].concat()));
     assert_eq!(asked.unwrap()["quotas"][0]["patience_us"], 0);
 }
 
 #[test]
-fn traces_are_read_in_any_order_and_stories_bring_their_quota() {
+fn traces_are_sorted_and_may_name_quotas() {
     let story = "\
 # what a story expects is not checked here
 quota 10/s burst 3
@@ -157,28 +167,29 @@ at 0ms    cost 2   deny   retry 100ms   # a comment
 at 0.5s   cost 1   remaining 2
 1s cost 3
 ";
-    let file = temporary("story.trace", story);
-    let json = json(&["--trace", file.to_str().unwrap()]);
+    let file = write_temporary("story.trace", story);
+    let json = simulate_json(&["--trace", file.to_str().unwrap()]);
     assert_eq!(json["quotas"][0]["quota"], "10/s burst 3");
     assert_eq!(json["offered"], serde_json::json!({ "requests": 5, "cost": 10 }));
     assert_eq!(json["quotas"][0]["allowed"], serde_json::json!({ "requests": 4, "cost": 8 }));
 
-    let other = stdout(&["5/s", "--trace", file.to_str().unwrap()]);
+    let other = simulate_stdout(&["5/s", "--trace", file.to_str().unwrap()]);
     assert!(other.contains("5/s (token-bucket)"), "{other}");
 
-    let dated = with_stdin(&["2/s", "--trace", "-", "--json"], "1700000000.25\n1700000000.5\n1700000001\n");
+    let dated =
+        run_with_stdin(&["2/s", "--trace", "-", "--json"], "1700000000.25\n1700000000.5\n1700000001\n");
     let dated: Value = serde_json::from_slice(&dated.stdout).unwrap();
     assert_eq!(dated["start_us"], 1_700_000_000_248_000_u64);
     assert_eq!(dated["quotas"][0]["allowed"]["requests"], 3);
     assert_eq!(dated["load"], "trace: 3 requests of standard input");
 
-    let from_windows = with_stdin(&["2/s", "--trace", "-", "--json"], "\u{feff}1s\r\n2s\r\n");
+    let from_windows = run_with_stdin(&["2/s", "--trace", "-", "--json"], "\u{feff}1s\r\n2s\r\n");
     assert!(from_windows.status.success(), "{from_windows:?}");
 }
 
 #[test]
 fn bad_quotas_point_at_the_word() {
-    refused(
+    check_rejected(
         &["100/min burts 20"],
         "\
 error: unknown word `burts`
@@ -188,7 +199,7 @@ use `burst`, or one of token-bucket, leaky-bucket, fixed-window, sliding-window,
 smooth, warm-up, concurrency
 ",
     );
-    refused(
+    check_rejected(
         &["100/min", "burst", "20"],
         "\
 error: `burst` is not a number above zero
@@ -234,22 +245,22 @@ fn bad_traces_point_at_the_column() {
             "1:10: unknown period `fortnight`\n  quota 10/fortnight\n           ^^^^^^^^^\nuse one of us, ms, s, min, h, d, w",
         ),
     ] {
-        let output = with_stdin(&["--trace", "-"], trace);
+        let output = run_with_stdin(&["--trace", "-"], trace);
         assert_eq!(String::from_utf8_lossy(&output.stderr), format!("error: standard input:{complaint}\n"));
         assert_eq!(output.status.code(), Some(2));
     }
-    let output = with_stdin(&["--trace", "-"], "# nothing\n");
+    let output = run_with_stdin(&["--trace", "-"], "# nothing\n");
     assert!(String::from_utf8_lossy(&output.stderr).starts_with("error: standard input holds no requests\n"));
 }
 
 #[test]
-fn what_is_no_text_is_refused_at_its_line() {
+fn binary_trace_is_rejected_at_its_line() {
     let fix = "give a text file with one request in each line";
     for (trace, complaint) in
         [(&b"1s\n2\xff\n"[..], "2: not UTF-8"), (&[b'1'; 10_000], "1: a line of 4096 bytes or more")]
     {
-        let file = temporary("no-text.trace", trace);
-        refused(
+        let file = write_temporary("no-text.trace", trace);
+        check_rejected(
             &["--trace", file.to_str().unwrap()],
             &format!("error: {}:{complaint}\n{fix}\n", file.display()),
         );
@@ -257,7 +268,7 @@ fn what_is_no_text_is_refused_at_its_line() {
 }
 
 #[test]
-fn nonsense_is_refused_with_a_way_out() {
+fn invalid_arguments_are_rejected_with_a_fix() {
     for (args, line) in [
         (&["--load", "brust"][..], "error: invalid value 'brust' for '--load <SHAPE>'"),
         (&["--load", "brust"], "  tip: a similar value exists: 'burst'"),
@@ -290,18 +301,18 @@ fn nonsense_is_refused_with_a_way_out() {
             "error: cannot read /does/not/exist: No such file or directory (os error 2)",
         ),
     ] {
-        let output = tidegate(args);
+        let output = run_simulate(args);
         let said = String::from_utf8_lossy(&output.stderr);
         assert!(said.lines().any(|said| said == line), "{said}");
         assert_eq!(output.status.code(), Some(2), "{args:?}");
     }
-    let unwritable = tidegate(&["--svg", "/does/not/exist.svg"]);
+    let unwritable = run_simulate(&["--svg", "/does/not/exist.svg"]);
     assert!(unwritable.stderr.starts_with(b"error: cannot write /does/not/exist.svg: "), "{unwritable:?}");
     assert_eq!(unwritable.status.code(), Some(1));
 }
 
 #[test]
-fn extremes_do_not_panic() {
+fn extreme_values_do_not_panic() {
     for args in [
         &["1/w", "1000000/s smooth", "--for", "1us", "--load", "steady"][..],
         &["100/min", "--window", "1us"],
@@ -313,7 +324,7 @@ fn extremes_do_not_panic() {
         &["100/min", "--cost", "18446744073709551615"],
     ] {
         for more in [&[][..], &["--json"], &["--svg", "/dev/null"]] {
-            let output = tidegate(&[args, more].concat());
+            let output = run_simulate(&[args, more].concat());
             assert!(matches!(output.status.code(), Some(0 | 2)), "{args:?}: {output:?}");
             assert!(!String::from_utf8_lossy(&output.stderr).contains("panicked"), "{args:?}");
         }
@@ -321,10 +332,10 @@ fn extremes_do_not_panic() {
 }
 
 #[test]
-fn the_picture_is_well_formed() {
-    let file = temporary("picture.svg", "");
+fn svg_is_well_formed() {
+    let file = write_temporary("picture.svg", "");
     let quotas = ["100/min", "100/min leaky-bucket", "1 per 3d", "3 at once"];
-    stdout(&[&quotas[..], &["--svg", file.to_str().unwrap()]].concat());
+    simulate_stdout(&[&quotas[..], &["--svg", file.to_str().unwrap()]].concat());
     let picture = fs::read_to_string(file).unwrap();
     assert!(picture.starts_with("<svg xmlns=\"http://www.w3.org/2000/svg\""));
     assert!(picture.ends_with("</svg>\n"));
@@ -346,53 +357,53 @@ fn the_picture_is_well_formed() {
 }
 
 #[test]
-fn a_reader_who_leaves_is_no_failure() {
+fn closed_stdout_is_no_error() {
     let mut child =
-        command(&["--width", "1000"]).stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap();
+        simulate_command(&["--width", "1000"]).stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap();
     drop(child.stdout.take());
     let output = child.wait_with_output().unwrap();
     assert_eq!((output.status.code(), output.stderr.as_slice()), (Some(0), &[][..]));
 }
 
-fn command(args: &[&str]) -> Command {
+fn simulate_command(args: &[&str]) -> Command {
     let mut command = Command::new(env!("CARGO_BIN_EXE_tidegate"));
     command.arg("simulate").args(args).env_remove("COLUMNS");
     command
 }
 
-fn tidegate(args: &[&str]) -> Output {
-    command(args).output().unwrap()
+fn run_simulate(args: &[&str]) -> Output {
+    simulate_command(args).output().unwrap()
 }
 
-fn stdout(args: &[&str]) -> String {
-    let output = tidegate(args);
+fn simulate_stdout(args: &[&str]) -> String {
+    let output = run_simulate(args);
     assert!(output.status.success(), "{args:?}: {}", String::from_utf8_lossy(&output.stderr));
     String::from_utf8(output.stdout).unwrap()
 }
 
-fn json(args: &[&str]) -> Value {
-    serde_json::from_str(&stdout(&[args, &["--json"]].concat())).unwrap()
+fn simulate_json(args: &[&str]) -> Value {
+    serde_json::from_str(&simulate_stdout(&[args, &["--json"]].concat())).unwrap()
 }
 
-fn quotas(json: &Value) -> impl Iterator<Item = &Value> {
+fn json_quotas(json: &Value) -> impl Iterator<Item = &Value> {
     json["quotas"].as_array().unwrap().iter()
 }
 
-fn refused(args: &[&str], stderr: &str) {
-    let output = tidegate(args);
+fn check_rejected(args: &[&str], stderr: &str) {
+    let output = run_simulate(args);
     assert_eq!(String::from_utf8_lossy(&output.stderr), stderr);
     assert_eq!(output.status.code(), Some(2));
 }
 
-fn with_stdin(args: &[&str], input: &str) -> Output {
-    let mut command = command(args);
+fn run_with_stdin(args: &[&str], input: &str) -> Output {
+    let mut command = simulate_command(args);
     let piped = command.stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::piped());
     let mut child = piped.spawn().unwrap();
     child.stdin.take().unwrap().write_all(input.as_bytes()).unwrap();
     child.wait_with_output().unwrap()
 }
 
-fn temporary(name: &str, content: impl AsRef<[u8]>) -> PathBuf {
+fn write_temporary(name: &str, content: impl AsRef<[u8]>) -> PathBuf {
     let path = PathBuf::from(env!("CARGO_TARGET_TMPDIR")).join(name);
     fs::write(&path, content).unwrap();
     path
@@ -400,9 +411,9 @@ fn temporary(name: &str, content: impl AsRef<[u8]>) -> PathBuf {
 
 /// Permits that are leases are renewed while they are held, however short the lease.
 #[test]
-fn a_lease_is_renewed_while_it_is_held() {
+fn lease_is_renewed_while_held() {
     let most_in_flight = |quota: &str| {
-        let output = tidegate(&[quota, "--hold", "100ms"]);
+        let output = run_simulate(&[quota, "--hold", "100ms"]);
         let text = String::from_utf8(output.stdout).unwrap();
         text.lines().find(|line| line.contains("most in flight")).unwrap().to_string()
     };

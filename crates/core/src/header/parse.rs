@@ -7,7 +7,7 @@ use super::Remaining;
 const MAX_HEADER_LEN: usize = 4_096;
 const MAX_ITEMS: usize = 32;
 
-/// Reads a number of seconds, as `Retry-After`, `X-RateLimit-Reset` and others give it: digits, with spaces around. `None`
+/// Reads a number of seconds, as `Retry-Recovered`, `X-RateLimit-Reset` and others give it: digits, with spaces around. `None`
 /// for anything else, such as a date.
 ///
 /// ```

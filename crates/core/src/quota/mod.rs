@@ -222,7 +222,7 @@ impl Quota {
     /// let ask = |words: &mut [u64], ms| quota.decide(words, Micros::from_millis(ms), Demand::new(1)).decision;
     ///
     /// assert_eq!(ask(words, 0).outcome(), Outcome::Allow);
-    /// assert_eq!(ask(words, 30).outcome(), Outcome::Deny(Retry::After(Micros::from_millis(70))));
+    /// assert_eq!(ask(words, 30).outcome(), Outcome::Deny(Retry::Recovered(Micros::from_millis(70))));
     /// assert_eq!(ask(words, 100).outcome(), Outcome::Allow);
     /// # Ok::<(), tidegate_core::QuotaError>(())
     /// ```

@@ -47,7 +47,7 @@ use tidegate_policy::{
     lint,
 };
 use tidegate_rule::Rules;
-use tidegate_service::decisions::{self, Desk};
+use tidegate_service::decisions::{self, AppState};
 use tokio::{
     sync::mpsc,
     task::JoinSet,
@@ -81,7 +81,7 @@ pub struct Gateway {
     /// The tokens of the decision API, until it is started.
     authorization: Option<Authorization>,
     /// Where questions are answered, as soon as anybody serves.
-    desk: Option<Arc<Desk>>,
+    desk: Option<Arc<AppState>>,
     serving: Option<Serving>,
     observer: Arc<Observer>,
     /// Counts and keeps what the policy decides.
@@ -185,7 +185,7 @@ impl Gateway {
         let active = self.active(plan.config());
         self.serving = Some(Serving::start(plan, &self.listeners, active)?);
         let authorization = self.authorization.take().unwrap_or_default();
-        let desk = Arc::new(Desk::new(self.gate.clone(), self.recorder.clone(), authorization));
+        let desk = Arc::new(AppState::new(self.gate.clone(), self.recorder.clone(), authorization));
         self.desk = Some(desk.clone());
         self.show();
         if let Some(admin) = &mut self.admin {
@@ -206,7 +206,7 @@ impl Gateway {
                 () = &mut shutdown => return self.end().await,
                 _ = moments.tick() => {
                     self.gate.update_schedules();
-                    desk.follow_time();
+                    desk.close_expired();
                     self.observer.follow_time();
                     self.failures.log(&self.gate, self.observer.clock.now());
                 }

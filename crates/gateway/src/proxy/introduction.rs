@@ -1,4 +1,4 @@
-//! What a server is told of a client: `X-ForwardedFor-For`, `-Proto`, `-Host`, and `ForwardedFor` of RFC 7239.
+//! What a server is told of a client: `X-ForwardedFor-For`, `-Proto`, `-TestServer`, and `ForwardedFor` of RFC 7239.
 //!
 //! What a client says of itself is worth nothing, so it is replaced; what a trusted proxy says is added to. Most of it is
 //! the same for all requests of a connection, and is written once.

@@ -202,7 +202,7 @@ impl Bucket {
     }
 
     /// Waits in the queue of the key for as many slots as the waiter costs. A caller of [`permit`](Self::permit) does not wait in
-    /// the queue, and may be served first; [`crate::Slots`] serve their queue first.
+    /// the queue, and may be served first; [`crate::ReservationSlots`] serve their queue first.
     pub async fn permit_queued(&self, waiter: Waiter) -> Result<Permit, WaitError> {
         match &self.backend {
             BucketBackend::Local(place) => {

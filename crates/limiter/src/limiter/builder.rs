@@ -265,7 +265,7 @@ impl LimiterBuilder {
         if keys == 0 {
             return Err(BuildError::ZeroCapacity);
         }
-        let lines = self.wait_queues(policy(quotas));
+        let lines = self.wait_queues(wait_policy(quotas));
         let clock = self.clock.unwrap_or_default();
         let mut space = KeyTable::new(quotas, layout, keys, clock.now(), &former)
             .map_err(|error| BuildError::OutOfMemory { keys, bytes: error.bytes })?;
@@ -297,13 +297,13 @@ impl LimiterBuilder {
     /// A throttle: one bucket, no keys.
     pub(crate) fn build_direct(self, quota: Quota) -> Result<DirectLimiter, BuildError> {
         let clock = self.clock.clone().unwrap_or_default();
-        let lines = self.wait_queues(policy(&[quota]));
+        let lines = self.wait_queues(wait_policy(&[quota]));
         DirectLimiter::from_parts(quota, clock, lines)
     }
 }
 
 /// Shapers promise a time to each caller; with any other quota callers stand in line.
-fn policy(quotas: &[Quota]) -> WaitPolicy {
+fn wait_policy(quotas: &[Quota]) -> WaitPolicy {
     let shapes = |quota: &Quota| {
         matches!(
             quota.kind(),

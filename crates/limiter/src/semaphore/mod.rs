@@ -31,9 +31,9 @@ use tidegate_core::{Micros, SettingError};
 /// Clones share the slots.
 ///
 /// ```
-/// use tidegate_limiter::Slots;
+/// use tidegate_limiter::ReservationSlots;
 ///
-/// let slots = Slots::new(1)?;
+/// let slots = ReservationSlots::new(1)?;
 /// let slot = slots.try_acquire().expect("there is one");
 /// assert!(slots.try_acquire().is_empty());
 /// drop(slot); // also by a panic, or with the future that holds it
@@ -52,7 +52,7 @@ struct SharedSemaphore {
     wait_queues: WaitQueues,
 }
 
-/// Settings of [`Slots`].
+/// Settings of [`ReservationSlots`].
 #[derive(Clone, Debug)]
 pub struct SemaphoreBuilder {
     clock: Option<Clock>,
@@ -312,7 +312,7 @@ impl Drop for PermitWait<'_> {
 
 /// A slot, or several, that give themselves back when they are dropped: by a panic or a cancelled future too.
 ///
-/// It borrows its [`Slots`], or owns a handle to them.
+/// It borrows its [`ReservationSlots`], or owns a handle to them.
 #[must_use = "dropping a slot gives it back"]
 pub struct SemaphorePermit<S: Borrow<Semaphore> = Semaphore> {
     semaphore: S,

@@ -99,7 +99,7 @@ impl PolicyReader<'_> {
         self.references.pending.push(Reference { target, name: name.to_owned(), span: at, scope });
     }
 
-    /// How far references were made, for [`Reader::check_captures`].
+    /// How far references were made, for [`OutputState::check_captures`].
     pub(super) fn reference_count(&self) -> usize {
         self.references.pending.len()
     }

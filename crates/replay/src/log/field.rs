@@ -149,7 +149,7 @@ fn parse_target(value: &[u8], at: BatchSpan, record: &mut LogRecord) -> Option<(
     Some(())
 }
 
-/// `http://host/path`, `*`, or `host:443` of a `CONNECT`.
+/// `http://host/path`, `*`, or `host:443` of a `CONNECT_TIMEOUT`.
 #[cold]
 fn parse_absolute_target<'v>(
     value: &'v [u8],

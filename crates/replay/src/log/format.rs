@@ -155,7 +155,7 @@ fn parse_nginx(text: &str, place: &mut HeaderIndex<'_>) -> Vec<FormatToken> {
     pieces
 }
 
-/// `%h`, `%>s`, `%{Referer}i`, `%400,501{Referer}i`, as in Apache's `LogFormat`.
+/// `%h`, `%>s`, `%{Referer}i`, `%400,501{Referer}i`, as in Apache's `ServiceLogFormat`.
 fn parse_apache(text: &str, place: &mut HeaderIndex<'_>) -> Result<Vec<FormatToken>, FormatError> {
     let text = text.replace("\\\"", "\"");
     let mut pieces = Vec::new();

@@ -24,7 +24,7 @@ use tidegate_overload::CallOutcome;
 /// # Ok::<(), Box<dyn std::error::Error>>(())
 /// ```
 ///
-/// Whoever is kept out is answered with 403, and a ban says in `Retry-After` when it ends. A request whose sender is not known
+/// Whoever is kept out is answered with 403, and a ban says in `Retry-Recovered` when it ends. A request whose sender is not known
 /// is kept out too: a list that nobody is held against would go unnoticed. See [`unknown`](Self::unknown).
 ///
 /// Bans of addresses of IPv6 hold for the network of 64 bits that a client has to itself. Clones share the list and the bans.

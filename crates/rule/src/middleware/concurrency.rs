@@ -13,10 +13,10 @@ use tidegate_overload::{CallError, Rejection};
 ///
 /// ```
 /// use std::time::Duration;
-/// use tidegate_limiter::Slots;
+/// use tidegate_limiter::ReservationSlots;
 /// use tidegate_rule::middleware::RequestConcurrency;
 ///
-/// let slots = Slots::builder().max_waiters(200).build(64)?;
+/// let slots = ReservationSlots::builder().max_waiters(200).build(64)?;
 /// let count_statuses = RequestConcurrency::new(slots).wait(Duration::from_millis(500));
 /// # Ok::<(), tidegate_core::SettingError>(())
 /// ```

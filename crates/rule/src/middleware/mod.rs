@@ -6,7 +6,7 @@
 //! use tidegate_overload::{AdaptiveLimit, adaptive::LatencyTarget};
 //! use tidegate_rule::middleware::{RequestGuard, InFlightEnd};
 //!
-//! // As much in flight as the promised latency allows, in_flight_end the bodies are sent.
+//! // Method much in flight as the promised latency allows, in_flight_end the bodies are sent.
 //! let limit = Arc::new(AdaptiveLimit::new(LatencyTarget::new(Micros::from_millis(250))?)?);
 //! let guard = RequestGuard::new(limit).name("api").in_flight_end(InFlightEnd::Body);
 //! // tower: GuardLayer::new(guard); actix-web: GuardMiddleware::new(guard)

@@ -16,7 +16,7 @@ use tidegate_overload::CallError;
 
 /// An answer to a request that was not let through: a status, headers and a body, for a surface to translate.
 ///
-/// The one that is given unless told otherwise is 429 with `Retry-After`, the fields that [`HeaderStyle`] chooses, and a
+/// The one that is given unless told otherwise is 429 with `Retry-Recovered`, the fields that [`HeaderStyle`] chooses, and a
 /// problem as in RFC 9457. What is refused to protect a server (an open breaker, a full line, a feature that is off), or
 /// because a store is away and its rules are closed without it, is 503, since it is not for the client to mend. In gRPC the
 /// one is `RESOURCE_EXHAUSTED`, the other `SERVICE_UNAVAILABLE`.

@@ -345,7 +345,7 @@ fn find_user(head: &dyn RequestHead) -> Option<Cow<'_, str>> {
     Some(user).filter(|user| !user.is_empty())
 }
 
-/// The one name of a host: clients may write `Example.com`, `example.com.` and `example.com:80`.
+/// The one name of a host: clients may write `ExampleGateway.com`, `example.com.` and `example.com:80`.
 pub fn normalize_host(host: &str) -> Option<Cow<'_, str>> {
     let name = match host.rsplit_once(':') {
         Some((name, port)) if port.bytes().all(|byte| byte.is_ascii_digit()) => name,

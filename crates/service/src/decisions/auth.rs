@@ -6,7 +6,7 @@
 //! than is there, and that one would pass them on: whoever tells of a request in both ways is refused, unless `?proxy=` says
 //! which one counts.
 
-use super::{Response, desk::Desk};
+use super::{ApiResponse, state::AppState};
 use http::{HeaderMap, HeaderName, HeaderValue, Method, StatusCode, Uri, header, request};
 use http_body_util::Full;
 use std::net::IpAddr;
@@ -23,49 +23,50 @@ use tidegate_rule::{Evaluation, HeaderStyle};
 pub(super) enum Dialect {
     /// `X-Original-URI`, `X-Original-Method`, `X-Real-IP`.
     Nginx,
-    /// `X-ForwardedFor-Uri`, `-Method`, `-Host`, `-For`.
+    /// `X-ForwardedFor-Uri`, `-Method`, `-TestServer`, `-For`.
     Forwarded,
-    /// The request itself, behind [`ENVOY`]; `X-Real-IP`.
+    /// The request itself, behind [`ENVOY_PATH_PREFIX`]; `X-Real-IP`.
     Envoy,
 }
 
 /// What Envoy puts in front of the path of a request.
-pub(super) const ENVOY: &str = "/v1/auth/envoy";
+pub(super) const ENVOY_PATH_PREFIX: &str = "/v1/auth/envoy";
 
 /// Which status a refusal has.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum RefuseAs {
+pub(super) enum AuthDenyStatus {
     /// The one that the policy says.
     Policy,
     /// This; 403 unless told otherwise, since nginx takes nothing else for a refusal.
     Status(StatusCode),
 }
 
-const STATUS: HeaderName = HeaderName::from_static("x-tidegate-status");
-const RULE: HeaderName = HeaderName::from_static("x-tidegate-rule");
+const STATUS_HEADER: HeaderName = HeaderName::from_static("x-tidegate-status");
+const RULE_HEADER: HeaderName = HeaderName::from_static("x-tidegate-rule");
 
-pub(super) async fn answer(
-    desk: &Desk,
+pub(super) async fn handle(
+    state: &AppState,
     parts: request::Parts,
     dialect: Option<Dialect>,
-    refuse: RefuseAs,
-) -> Result<Response, ApiError> {
-    let (meant, client) = meant(parts, dialect)?;
-    let now = desk.now();
-    let passage = match now.gate.check(&HttpRequestHead::new(&meant, client)) {
+    deny: AuthDenyStatus,
+) -> Result<ApiResponse, ApiError> {
+    let (original, client) = original_request(parts, dialect)?;
+    let active = state.active();
+    let result = match active.gate.check(&HttpRequestHead::new(&original, client)) {
         Evaluation::Ready(passage) => passage,
         Evaluation::Pending(evaluation) => evaluation.await,
     };
-    let denial = now.recorder.decided(&passage, &now.gate, Some(&HttpRequestHead::new(&meant, client)));
-    Ok(match passage {
-        PolicyResult::Admitted(admission) => admitted(&admission),
-        PolicyResult::Refused(refusal) => refused(*refusal, denial, refuse),
+    let denial =
+        active.recorder.decided(&result, &active.gate, Some(&HttpRequestHead::new(&original, client)));
+    Ok(match result {
+        PolicyResult::Admitted(admission) => allow_response(&admission),
+        PolicyResult::Refused(refusal) => deny_response(*refusal, denial, deny),
     })
 }
 
 /// What was taken is paid; slots are given back at once, since nobody says when the request has ended.
-fn admitted(admission: &PolicyAdmission) -> Response {
-    let mut response = Response::default();
+fn allow_response(admission: &PolicyAdmission) -> ApiResponse {
+    let mut response = ApiResponse::default();
     if admission.header_style() != HeaderStyle::None {
         admission.write_headers(|name, value| {
             if let Ok(value) = HeaderValue::from_str(value) {
@@ -76,16 +77,16 @@ fn admitted(admission: &PolicyAdmission) -> Response {
     response
 }
 
-fn refused(mut refusal: PolicyRefusal, denial: Option<DenialId>, refuse: RefuseAs) -> Response {
+fn deny_response(mut refusal: PolicyRefusal, denial: Option<DenialId>, deny: AuthDenyStatus) -> ApiResponse {
     if let (Some(id), RejectAction::Response(answer)) = (&denial, &mut refusal.action) {
         answer.set_instance(&id.uri());
     }
     let retry = refusal.retry_after.map(|wait| tidegate_core::header::ceil_seconds(wait.into()));
-    let mut response: Response = match refusal.action {
+    let mut response: ApiResponse = match refusal.action {
         RejectAction::Response(answer) => http::Response::<String>::from(answer).map(Full::from),
         // Another upstream, or a connection that is closed: a proxy can do neither for us.
         RejectAction::Upstream(_) | RejectAction::Drop => {
-            let mut response = Response::default();
+            let mut response = ApiResponse::default();
             *response.status_mut() = match refusal.reason {
                 DenyReason::Limited => StatusCode::TOO_MANY_REQUESTS,
                 DenyReason::NoKey => StatusCode::BAD_REQUEST,
@@ -97,9 +98,9 @@ fn refused(mut refusal: PolicyRefusal, denial: Option<DenialId>, refuse: RefuseA
     };
     let status = response.status();
     let headers = response.headers_mut();
-    headers.insert(STATUS, status.as_u16().into());
+    headers.insert(STATUS_HEADER, status.as_u16().into());
     if let Ok(rule) = HeaderValue::from_str(&refusal.rule) {
-        headers.insert(RULE, rule);
+        headers.insert(RULE_HEADER, rule);
     }
     if let Some(id) = denial {
         id.write(headers);
@@ -107,24 +108,28 @@ fn refused(mut refusal: PolicyRefusal, denial: Option<DenialId>, refuse: RefuseA
     if let Some(retry) = retry {
         headers.entry(header::RETRY_AFTER).or_insert_with(|| retry.into());
     }
-    *response.status_mut() = match refuse {
-        RefuseAs::Policy => status,
-        RefuseAs::Status(status) => status,
+    *response.status_mut() = match deny {
+        AuthDenyStatus::Policy => status,
+        AuthDenyStatus::Status(status) => status,
     };
     response
 }
 
 /// The request that is meant, and its client.
-fn meant(parts: request::Parts, dialect: Option<Dialect>) -> Result<(request::Parts, IpAddr), ApiError> {
+fn original_request(
+    parts: request::Parts,
+    dialect: Option<Dialect>,
+) -> Result<(request::Parts, IpAddr), ApiError> {
     let mut headers = parts.headers;
     let dialect = match dialect {
         Some(dialect) => dialect,
-        None => dialect_of(&headers)?,
+        None => detect_dialect(&headers)?,
     };
     // A token is ours; `Authorization` is the client's where the token stands elsewhere.
-    let is_elsewhere = headers.remove(TOKEN_HEADER).is_some();
-    let is_ours = parts.extensions.get::<ByAuthorization>().is_some() && bearer(&headers).is_some();
-    if !is_elsewhere && is_ours {
+    let has_token_header = headers.remove(TOKEN_HEADER).is_some();
+    let is_token_in_authorization =
+        parts.extensions.get::<TokenInAuthorization>().is_some() && bearer(&headers).is_some();
+    if !has_token_header && is_token_in_authorization {
         headers.remove(header::AUTHORIZATION);
     }
     let names = match dialect {
@@ -134,29 +139,35 @@ fn meant(parts: request::Parts, dialect: Option<Dialect>) -> Result<(request::Pa
     };
     let [uri, method, client] = names;
     let target = match dialect {
-        Dialect::Nginx | Dialect::Forwarded => text(&headers, uri)?.ok_or_else(|| missing(uri))?,
+        Dialect::Nginx | Dialect::Forwarded => {
+            single_header(&headers, uri)?.ok_or_else(|| missing_header(uri))?
+        }
         Dialect::Envoy => {
-            let whole = parts.uri.path_and_query().map_or("", http::uri::PathAndQuery::as_str);
-            whole.strip_prefix(ENVOY).unwrap_or(whole).to_owned()
+            let path_and_query = parts.uri.path_and_query().map_or("", http::uri::PathAndQuery::as_str);
+            path_and_query.strip_prefix(ENVOY_PATH_PREFIX).unwrap_or(path_and_query).to_owned()
         }
     };
-    let target: Uri = target.parse().map_err(|_| wrong(uri, &target, "a path, as in `/a?b=c`"))?;
+    let target: Uri = target.parse().map_err(|_| invalid_header(uri, &target, "a path, as in `/a?b=c`"))?;
     let path = target.path_and_query().map_or("/", http::uri::PathAndQuery::as_str);
-    let path = path.parse().map_err(|_| wrong(uri, path, "a path, as in `/a?b=c`"))?;
+    let path = path.parse().map_err(|_| invalid_header(uri, path, "a path, as in `/a?b=c`"))?;
     let method = match dialect {
         Dialect::Nginx | Dialect::Forwarded => {
-            let told = text(&headers, method)?.unwrap_or_else(|| "GET".to_owned());
-            Method::from_bytes(told.as_bytes()).map_err(|_| wrong(method, &told, "a method, as in `GET`"))?
+            let method_name = single_header(&headers, method)?.unwrap_or_else(|| "GET".to_owned());
+            Method::from_bytes(method_name.as_bytes())
+                .map_err(|_| invalid_header(method, &method_name, "a method, as in `GET`"))?
         }
         Dialect::Envoy => parts.method,
     };
-    let told = match dialect {
-        Dialect::Nginx | Dialect::Envoy => text(&headers, client)?,
+    let client_address = match dialect {
+        Dialect::Nginx | Dialect::Envoy => single_header(&headers, client)?,
         // The last one is whom the proxy saw; those before are what that one says.
-        Dialect::Forwarded => last(&headers, client),
+        Dialect::Forwarded => last_header_value(&headers, client),
     };
-    let told = told.ok_or_else(|| missing(client))?;
-    let client = told.trim().parse().map_err(|_| wrong(client, &told, "an address, as in `192.0.2.1`"))?;
+    let client_address = client_address.ok_or_else(|| missing_header(client))?;
+    let client = client_address
+        .trim()
+        .parse()
+        .map_err(|_| invalid_header(client, &client_address, "an address, as in `192.0.2.1`"))?;
     if dialect == Dialect::Forwarded
         && let Some(host) = headers.get("x-forwarded-host").cloned()
     {
@@ -164,16 +175,16 @@ fn meant(parts: request::Parts, dialect: Option<Dialect>) -> Result<(request::Pa
     }
     headers.remove("x-original-uri");
     headers.remove("x-original-method");
-    let (mut meant, ()) = http::Request::new(()).into_parts();
-    (meant.method, meant.uri, meant.headers) = (method, path, headers);
-    Ok((meant, client))
+    let (mut original, ()) = http::Request::new(()).into_parts();
+    (original.method, original.uri, original.headers) = (method, path, headers);
+    Ok((original, client))
 }
 
 /// Set beside a request whose `Authorization` is a token of ours.
 #[derive(Clone, Copy)]
-pub(super) struct ByAuthorization;
+pub(super) struct TokenInAuthorization;
 
-fn dialect_of(headers: &HeaderMap) -> Result<Dialect, ApiError> {
+fn detect_dialect(headers: &HeaderMap) -> Result<Dialect, ApiError> {
     match (headers.contains_key("x-original-uri"), headers.contains_key("x-forwarded-uri")) {
         (true, false) => Ok(Dialect::Nginx),
         (false, true) => Ok(Dialect::Forwarded),
@@ -187,7 +198,7 @@ fn dialect_of(headers: &HeaderMap) -> Result<Dialect, ApiError> {
     }
 }
 
-fn text(headers: &HeaderMap, name: &str) -> Result<Option<String>, ApiError> {
+fn single_header(headers: &HeaderMap, name: &str) -> Result<Option<String>, ApiError> {
     let mut values = headers.get_all(name).iter();
     let first = values.next();
     if values.next().is_some() {
@@ -196,16 +207,16 @@ fn text(headers: &HeaderMap, name: &str) -> Result<Option<String>, ApiError> {
     Ok(first.map(|value| String::from_utf8_lossy(value.as_bytes()).into_owned()))
 }
 
-fn last(headers: &HeaderMap, name: &str) -> Option<String> {
+fn last_header_value(headers: &HeaderMap, name: &str) -> Option<String> {
     let value = headers.get_all(name).iter().next_back()?;
     let text = String::from_utf8_lossy(value.as_bytes()).into_owned();
     text.rsplit(',').next().map(|last| last.trim().to_owned())
 }
 
-fn missing(name: &str) -> ApiError {
+fn missing_header(name: &str) -> ApiError {
     ApiError::bad(format!("`{name}` is missing; have the proxy send it"))
 }
 
-fn wrong(name: &str, told: &str, what: &str) -> ApiError {
-    ApiError::bad(format!("`{name}` is `{}`; have the proxy send {what}", shortened(told)))
+fn invalid_header(name: &str, value: &str, expected: &str) -> ApiError {
+    ApiError::bad(format!("`{name}` is `{}`; have the proxy send {expected}", shortened(value)))
 }

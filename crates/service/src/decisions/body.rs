@@ -8,96 +8,104 @@ use tidegate_policy::compile::{JsonObject, JsonValue};
 
 /// What a body asks.
 #[derive(Debug, PartialEq)]
-pub struct Asked<'a> {
-    pub(super) form: Form,
-    pub(super) members: Vec<Members<'a>>,
+pub struct QueryBatch<'a> {
+    pub(super) form: BatchForm,
+    pub(super) items: Vec<JsonMembers<'a>>,
 }
 
 /// How it is asked, and so how it is answered.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Form {
+pub(crate) enum BatchForm {
     /// `{…}`: one answer.
-    One,
+    Single,
     /// `[…]`: a list of answers.
     List,
     /// `{"asks": […]}`: a list of answers, each on its own.
-    Asks,
-    /// `{"asks": […], "all-or-nothing": true}`: all are charged, or none.
-    Together,
+    Batch,
+    /// `{"asks": […], "all-get_or-not_found": true}`: all are charged, or none.
+    AllOrNothing,
 }
 
 /// The members of one thing that is asked.
 #[derive(Debug, PartialEq)]
-pub struct Members<'a> {
-    pub(super) place: Place,
-    each: JsonObject<'a>,
+pub struct JsonMembers<'a> {
+    pub(super) position: QueryPosition,
+    object: JsonObject<'a>,
 }
 
 /// Where it stands in the body, for whoever reads what is wrong; nothing if it is the only one.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct Place(Form, usize);
+pub(crate) struct QueryPosition(BatchForm, usize);
 
-impl fmt::Display for Place {
+impl fmt::Display for QueryPosition {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let Self(form, index) = self;
         match form {
-            Form::One => Ok(()),
-            Form::List => write!(f, "[{index}]: "),
-            Form::Asks | Form::Together => write!(f, "asks[{index}]: "),
+            BatchForm::Single => Ok(()),
+            BatchForm::List => write!(f, "[{index}]: "),
+            BatchForm::Batch | BatchForm::AllOrNothing => write!(f, "asks[{index}]: "),
         }
     }
 }
 
 /// The most that can be asked at once.
-pub(super) const MOST: usize = 1_000;
+pub(super) const MAX_QUERIES: usize = 1_000;
 
-impl<'a> Asked<'a> {
+impl<'a> QueryBatch<'a> {
     /// Reads it. Each thing may have these members and no others.
-    pub fn read(body: &'a [u8], known: &[&'static str]) -> Result<Self, ApiError> {
-        let given = serde_json::from_slice(body).map_err(|error| {
+    pub fn parse(body: &'a [u8], known: &[&'static str]) -> Result<Self, ApiError> {
+        let value = serde_json::from_slice(body).map_err(|error| {
             ApiError::bad(format!("the body is not JSON: {error}; send an object or a list"))
         })?;
-        let (form, list) = match given {
-            JsonValue::Object(members) if members.contains_key("asks") => together(members)?,
-            JsonValue::Array(list) => (Form::List, list),
+        let (form, items) = match value {
+            JsonValue::Object(members) if members.contains_key("asks") => parse_batch(members)?,
+            JsonValue::Array(list) => (BatchForm::List, list),
             one => {
-                let members = vec![Members::of(one, Place(Form::One, 0), known)?];
-                return Ok(Self { form: Form::One, members });
+                let members = vec![JsonMembers::from_value(one, QueryPosition(BatchForm::Single, 0), known)?];
+                return Ok(Self { form: BatchForm::Single, items: members });
             }
         };
-        if list.len() > MOST {
-            let problem = format!("{} things are asked at once; ask for {MOST} at most", list.len());
+        if items.len() > MAX_QUERIES {
+            let problem = format!("{} things are asked at once; ask for {MAX_QUERIES} at most", items.len());
             return Err(ApiError::bad(problem));
         }
-        let members =
-            list.into_iter().enumerate().map(|(index, given)| Members::of(given, Place(form, index), known));
-        Ok(Self { form, members: members.collect::<Result<_, _>>()? })
+        let members = items
+            .into_iter()
+            .enumerate()
+            .map(|(index, given)| JsonMembers::from_value(given, QueryPosition(form, index), known));
+        Ok(Self { form, items: members.collect::<Result<_, _>>()? })
     }
 }
 
-fn together(members: JsonObject<'_>) -> Result<(Form, Vec<JsonValue<'_>>), ApiError> {
-    let (mut form, mut asks) = (Form::Asks, JsonValue::Null);
-    for (name, given) in members.into_vec() {
-        match (&*name, given) {
-            ("asks", given) => asks = given,
-            ("all-or-nothing", JsonValue::Bool(true)) => form = Form::Together,
-            ("all-or-nothing", JsonValue::Bool(false)) => form = Form::Asks,
+fn parse_batch(members: JsonObject<'_>) -> Result<(BatchForm, Vec<JsonValue<'_>>), ApiError> {
+    let (mut form, mut items) = (BatchForm::Batch, JsonValue::Null);
+    for (name, value) in members.into_vec() {
+        match (&*name, value) {
+            ("asks", given) => items = given,
+            ("all-or-nothing", JsonValue::Bool(true)) => form = BatchForm::AllOrNothing,
+            ("all-or-nothing", JsonValue::Bool(false)) => form = BatchForm::Batch,
             ("all-or-nothing", _) => {
                 return Err(ApiError::bad("`all-or-nothing` is no answer to yes or no; say true or false"));
             }
-            (name, _) => return Err(unknown(Place(Form::One, 0), name, &["asks", "all-or-nothing"])),
+            (name, _) => {
+                return Err(unknown_member(
+                    QueryPosition(BatchForm::Single, 0),
+                    name,
+                    &["asks", "all-or-nothing"],
+                ));
+            }
         }
     }
-    match asks {
+    match items {
         JsonValue::Array(list) => Ok((form, list)),
         _ => Err(ApiError::bad("`asks` is no list; say what is asked in `[…]`")),
     }
 }
 
-impl<'a> Asked<'a> {
+impl<'a> QueryBatch<'a> {
     /// What is said of each thing.
-    pub fn each(&self) -> &[Members<'a>] {
-        &self.members
+    pub fn items(&self) -> &[JsonMembers<'a>] {
+        &self.items
     }
 }
 
@@ -105,61 +113,65 @@ impl<'a> Asked<'a> {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Confirmation {
     /// It has.
-    Given,
+    Confirmed,
     /// It has not.
     Missing,
 }
 
-impl<'a> Members<'a> {
+impl<'a> JsonMembers<'a> {
     /// Those of a body that asks one thing.
-    pub fn one(body: &'a [u8], known: &[&'static str]) -> Result<Self, ApiError> {
-        let given = serde_json::from_slice(body)
+    pub fn parse(body: &'a [u8], known: &[&'static str]) -> Result<Self, ApiError> {
+        let value = serde_json::from_slice(body)
             .map_err(|error| ApiError::bad(format!("the body is not JSON: {error}; send an object")))?;
-        Self::of(given, Place(Form::One, 0), known)
+        Self::from_value(value, QueryPosition(BatchForm::Single, 0), known)
     }
 
-    fn of(given: JsonValue<'a>, place: Place, known: &[&'static str]) -> Result<Self, ApiError> {
-        let JsonValue::Object(each) = given else {
+    fn from_value(
+        value: JsonValue<'a>,
+        position: QueryPosition,
+        known: &[&'static str],
+    ) -> Result<Self, ApiError> {
+        let JsonValue::Object(object) = value else {
             return Err(ApiError::bad(format!(
-                "{place}an object is needed here; write {{\"{}\": …}}",
+                "{position}an object is needed here; write {{\"{}\": …}}",
                 known[0]
             )));
         };
-        if let Some(name) = each.keys().find(|name| !known.contains(name)) {
-            return Err(unknown(place, name, known));
+        if let Some(name) = object.keys().find(|name| !known.contains(name)) {
+            return Err(unknown_member(position, name, known));
         }
-        Ok(Self { place, each })
+        Ok(Self { position, object })
     }
 
     /// What is said of it; the last, where it is said twice.
-    pub fn given(&self, name: &str) -> Option<&JsonValue<'a>> {
-        self.each.as_vec().iter().rev().find(|(said, _)| **said == *name).map(|(_, given)| given)
+    pub fn get(&self, name: &str) -> Option<&JsonValue<'a>> {
+        self.object.as_vec().iter().rev().find(|(said, _)| **said == *name).map(|(_, given)| given)
     }
 
     /// A text that must be there.
     pub fn text(&self, name: &str) -> Result<&str, ApiError> {
         match self.optional_text(name)? {
             Some(text) => Ok(text),
-            None => Err(self.wrong(name, "is missing; say it")),
+            None => Err(self.invalid(name, "is missing; say it")),
         }
     }
 
     /// A text, if it is there.
     pub fn optional_text(&self, name: &str) -> Result<Option<&str>, ApiError> {
-        match self.given(name) {
+        match self.get(name) {
             None | Some(JsonValue::Null) => Ok(None),
             Some(JsonValue::Str(text)) => Ok(Some(text)),
-            Some(_) => Err(self.wrong(name, "is not a text; put it in quotes")),
+            Some(_) => Err(self.invalid(name, "is not a text; put it in quotes")),
         }
     }
 
     /// A whole number, where there is one.
-    pub fn whole(&self, name: &str) -> Result<Option<u64>, ApiError> {
-        match self.given(name) {
+    pub fn whole_number(&self, name: &str) -> Result<Option<u64>, ApiError> {
+        match self.get(name) {
             None | Some(JsonValue::Null) => Ok(None),
-            Some(number) => match whole(number) {
+            Some(number) => match whole_number(number) {
                 Some(number) => Ok(Some(number)),
-                None => Err(self.wrong(name, "is not a whole number; write one, 0 or more")),
+                None => Err(self.invalid(name, "is not a whole number; write one, 0 or more")),
             },
         }
     }
@@ -167,51 +179,51 @@ impl<'a> Members<'a> {
     /// A cost; `otherwise` where it is not said, if it need not be.
     /// Whether `confirm` is `true`: what weakens protection, or cuts off very many, has to be meant.
     pub fn confirmation(&self) -> Result<Confirmation, ApiError> {
-        match self.given("confirm") {
+        match self.get("confirm") {
             None | Some(JsonValue::Null | JsonValue::Bool(false)) => Ok(Confirmation::Missing),
-            Some(JsonValue::Bool(true)) => Ok(Confirmation::Given),
-            Some(_) => Err(self.wrong("confirm", "is not `true` or `false`; write one of them")),
+            Some(JsonValue::Bool(true)) => Ok(Confirmation::Confirmed),
+            Some(_) => Err(self.invalid("confirm", "is not `true` or `false`; write one of them")),
         }
     }
 
-    pub(super) fn cost(&self, otherwise: Option<u64>) -> Result<u64, ApiError> {
-        let cost = match self.given("cost") {
+    pub(super) fn cost(&self, default: Option<u64>) -> Result<u64, ApiError> {
+        let cost = match self.get("cost") {
             None | Some(JsonValue::Null) => {
-                otherwise.ok_or_else(|| self.wrong("cost", "is missing; say it"))?
+                default.ok_or_else(|| self.invalid("cost", "is missing; say it"))?
             }
-            Some(cost) => whole(cost)
+            Some(cost) => whole_number(cost)
                 .filter(|cost| *cost <= LARGEST_EXACT)
-                .ok_or_else(|| self.wrong("cost", "is not a whole number; write one, 0 or more"))?,
+                .ok_or_else(|| self.invalid("cost", "is not a whole number; write one, 0 or more"))?,
         };
         Ok(cost)
     }
 
     /// How long something is held that nobody settles.
     pub(super) fn expires(&self) -> Result<Duration, ApiError> {
-        let time = self.time("expires", DEFAULT_EXPIRY, |seconds| seconds > 0.0);
+        let time = self.seconds("expires", DEFAULT_EXPIRY, |seconds| seconds > 0.0);
         time.ok_or_else(|| {
-            self.wrong("expires", "is no such time; write seconds, more than 0 and 3600 at most")
+            self.invalid("expires", "is no such time; write seconds, more than 0 and 3600 at most")
         })
     }
 
     /// How long whoever asks would wait for its turn.
-    pub(super) fn within(&self) -> Result<Duration, ApiError> {
-        let time = self.time("within", Duration::ZERO, |seconds| seconds >= 0.0);
-        time.ok_or_else(|| self.wrong("within", "is no such time; write seconds, from 0 to 3600"))
+    pub(super) fn max_wait(&self) -> Result<Duration, ApiError> {
+        let time = self.seconds("within", Duration::ZERO, |seconds| seconds >= 0.0);
+        time.ok_or_else(|| self.invalid("within", "is no such time; write seconds, from 0 to 3600"))
     }
 
     /// Seconds, `otherwise` where they are not said; `None` if that is no time.
-    fn time(&self, name: &str, otherwise: Duration, is_meant: impl Fn(f64) -> bool) -> Option<Duration> {
-        let seconds = match self.given(name) {
-            None | Some(JsonValue::Null) => return Some(otherwise),
-            Some(JsonValue::Number(seconds)) => seconds.as_f64().filter(|seconds| is_meant(*seconds))?,
+    fn seconds(&self, name: &str, default: Duration, is_valid: impl Fn(f64) -> bool) -> Option<Duration> {
+        let seconds = match self.get(name) {
+            None | Some(JsonValue::Null) => return Some(default),
+            Some(JsonValue::Number(seconds)) => seconds.as_f64().filter(|seconds| is_valid(*seconds))?,
             Some(_) => return None,
         };
         Duration::try_from_secs_f64(seconds).ok().filter(|time| *time <= MAX_EXPIRY)
     }
 
-    fn wrong(&self, name: &str, what: &str) -> ApiError {
-        ApiError::bad(format!("{}`{name}` {what}", self.place))
+    fn invalid(&self, name: &str, problem: &str) -> ApiError {
+        ApiError::bad(format!("{}`{name}` {problem}", self.position))
     }
 }
 
@@ -221,17 +233,17 @@ impl<'a> Members<'a> {
     clippy::cast_sign_loss,
     reason = "it is whole, and in these bounds"
 )]
-fn whole(given: &JsonValue<'_>) -> Option<u64> {
-    let JsonValue::Number(number) = given else { return None };
-    const MOST: f64 = LARGEST_EXACT as f64;
-    let rounded = || number.as_f64().filter(|number| number.fract() == 0.0 && (0.0..=MOST).contains(number));
+fn whole_number(value: &JsonValue<'_>) -> Option<u64> {
+    let JsonValue::Number(number) = value else { return None };
+    const MAX: f64 = LARGEST_EXACT as f64;
+    let rounded = || number.as_f64().filter(|number| number.fract() == 0.0 && (0.0..=MAX).contains(number));
     number.as_u64().or_else(|| rounded().map(|number| number as u64))
 }
 
-fn unknown(place: Place, name: &str, known: &[&'static str]) -> ApiError {
+fn unknown_member(position: QueryPosition, name: &str, known: &[&'static str]) -> ApiError {
     let fix = match suggest::closest(name, known.iter().copied()) {
         Some(near) => format!("did you mean `{near}`?"),
         None => format!("use one of `{}`", known.join("`, `")),
     };
-    ApiError::bad(format!("{place}unknown member `{}`; {fix}", shortened(name)))
+    ApiError::bad(format!("{position}unknown member `{}`; {fix}", shortened(name)))
 }

@@ -1,11 +1,11 @@
 //! `/v1/check` takes, `/v1/peek` looks.
 
 use super::{
-    Response,
-    body::{Asked, Form},
-    desk::Desk,
-    question::{Question, Touch, Touched},
-    told::{DenyAs, Told},
+    ApiResponse,
+    body::{BatchForm, QueryBatch},
+    query::{QueryOp, QueryResult, RuleQuery},
+    response::{DenyStatus, RuleResponse},
+    state::AppState,
 };
 use futures_util::future::join_all;
 use http::StatusCode;
@@ -17,154 +17,160 @@ use tidegate_rule::{HeaderStyle, Mode};
 
 pub(super) const MEMBERS: [&str; 5] = ["rule", "key", "cost", "tier", "within"];
 
-pub(super) async fn answer(
-    desk: &Desk,
-    asked: Asked<'_>,
-    touch: Touch,
-    deny: DenyAs,
-) -> Result<Response, ApiError> {
-    let now = desk.now();
-    let questions = questions(&asked, &now.gate)?;
-    let mut told = match asked.form {
-        Form::Together => Box::pin(kept_together(desk, &questions)).await,
-        _ if questions.iter().any(Question::is_patient) => {
-            let mut told = Vec::with_capacity(questions.len());
-            for question in questions.chunks(1) {
-                told.extend(Box::pin(kept_together(desk, question)).await);
+pub(super) async fn handle(
+    state: &AppState,
+    batch: QueryBatch<'_>,
+    op: QueryOp,
+    deny: DenyStatus,
+) -> Result<ApiResponse, ApiError> {
+    let active = state.active();
+    let queries = parse_queries(&batch, &active.gate)?;
+    let mut responses = match batch.form {
+        BatchForm::AllOrNothing => Box::pin(charge_all_or_none(state, &queries)).await,
+        _ if queries.iter().any(RuleQuery::can_wait) => {
+            let mut responses = Vec::with_capacity(queries.len());
+            for question in queries.chunks(1) {
+                responses.extend(Box::pin(charge_all_or_none(state, question)).await);
             }
-            told
+            responses
         }
-        _ => each(&questions, touch).await,
+        _ => execute_each(&queries, op).await,
     };
-    if touch == Touch::Take {
-        now.count(&mut told, deny);
+    if op == QueryOp::Check {
+        active.record(&mut responses, deny);
     }
-    Ok(answered(asked.form, told, now.gate.gate().header_style(), deny))
+    Ok(batch_response(batch.form, responses, active.gate.gate().header_style(), deny))
 }
 
 /// Decides each on its own, in the order in which they were asked: those for one key follow each other.
-async fn each<'a>(questions: &'a [Question<'a>], touch: Touch) -> Vec<Told<'a>> {
-    let mut later = Vec::new();
-    let mut told: Vec<Told<'a>> = Vec::with_capacity(questions.len());
+async fn execute_each<'a>(questions: &'a [RuleQuery<'a>], op: QueryOp) -> Vec<RuleResponse<'a>> {
+    let mut pending = Vec::new();
+    let mut responses: Vec<RuleResponse<'a>> = Vec::with_capacity(questions.len());
     for question in questions {
-        let decision = match question.touch(touch) {
-            Touched::Now(decision) => decision,
-            Touched::Later(bucket) => {
-                later.push((told.len(), bucket));
+        let decision = match question.execute(op) {
+            QueryResult::Decided(decision) => decision,
+            QueryResult::Pending(bucket) => {
+                pending.push((responses.len(), bucket));
                 None
             }
         };
-        told.push(Told::new(question, decision));
+        responses.push(RuleResponse::new(question, decision));
     }
-    if !later.is_empty() {
-        let asking = later.iter().map(|(place, bucket)| questions[*place].touch_store(bucket, touch));
-        let decisions = Box::pin(join_all(asking)).await;
-        for ((place, _), decision) in later.iter().zip(decisions) {
-            told[*place] = Told::new(&questions[*place], Some(decision));
+    if !pending.is_empty() {
+        let checks = pending.iter().map(|(place, bucket)| questions[*place].execute_in_store(bucket, op));
+        let decisions = Box::pin(join_all(checks)).await;
+        for ((place, _), decision) in pending.iter().zip(decisions) {
+            responses[*place] = RuleResponse::new(&questions[*place], Some(decision));
         }
     }
-    told
+    responses
 }
 
 /// What is asked of which rules.
-pub(super) fn questions<'a>(
-    asked: &'a Asked<'_>,
+pub(super) fn parse_queries<'a>(
+    batch: &'a QueryBatch<'_>,
     gate: &'a PolicyGate,
-) -> Result<Vec<Question<'a>>, ApiError> {
-    let mut questions = Vec::with_capacity(asked.members.len());
-    for members in &asked.members {
-        questions.push(Question::of(members, gate)?);
+) -> Result<Vec<RuleQuery<'a>>, ApiError> {
+    let mut questions = Vec::with_capacity(batch.items.len());
+    for members in &batch.items {
+        questions.push(RuleQuery::parse(members, gate)?);
     }
     Ok(questions)
 }
 
 /// Decides all of them or none; those that only watch come last, and are in nobody's way. The claims are those of the
 /// questions, in their order.
-pub(super) async fn together<'a>(
-    desk: &Desk,
-    questions: &'a [Question<'a>],
-) -> (Vec<Option<CombinedReservation>>, Vec<Told<'a>>) {
-    let enforced = decide(desk, questions, Mode::Enforce).await;
+pub(super) async fn reserve_all_or_none<'a>(
+    state: &AppState,
+    questions: &'a [RuleQuery<'a>],
+) -> (Vec<Option<CombinedReservation>>, Vec<RuleResponse<'a>>) {
+    let enforced = reserve_in_mode(state, questions, Mode::Enforce).await;
     let mut claims: Vec<Option<CombinedReservation>> = questions.iter().map(|_| None).collect();
-    let mut told: Vec<Option<Told<'a>>> = questions.iter().map(|_| None).collect();
+    let mut responses: Vec<Option<RuleResponse<'a>>> = questions.iter().map(|_| None).collect();
     let put = |outcomes: Vec<(usize, Option<CombinedReservation>)>,
                claims: &mut Vec<Option<CombinedReservation>>,
-               told: &mut Vec<Option<Told<'a>>>| {
+               told: &mut Vec<Option<RuleResponse<'a>>>| {
         for (place, claim) in outcomes {
             told[place] = Some(match &claim {
-                Some(claim) => Told::new(&questions[place], Some(*claim.decision())),
-                None => Told::passed_over(&questions[place]),
+                Some(claim) => RuleResponse::new(&questions[place], Some(*claim.decision())),
+                None => RuleResponse::skipped(&questions[place]),
             });
             claims[place] = claim;
         }
     };
-    put(enforced, &mut claims, &mut told);
-    if told.iter().flatten().all(Told::is_allowed) {
+    put(enforced, &mut claims, &mut responses);
+    if responses.iter().flatten().all(RuleResponse::is_allowed) {
         for place in 0..questions.len() {
             if questions[place].mode == Mode::Shadow {
-                let watched = decide(desk, &questions[place..=place], Mode::Shadow).await;
-                let watched = watched.into_iter().map(|(_, claim)| (place, claim)).collect();
-                put(watched, &mut claims, &mut told);
+                let shadowed = reserve_in_mode(state, &questions[place..=place], Mode::Shadow).await;
+                let watched = shadowed.into_iter().map(|(_, claim)| (place, claim)).collect();
+                put(watched, &mut claims, &mut responses);
             }
         }
     } else {
         claims.iter_mut().for_each(|claim| *claim = None);
     }
-    let rest = told.into_iter().zip(questions);
-    let told = rest.map(|(told, question)| told.unwrap_or_else(|| Told::new(question, None))).collect();
-    (claims, told)
+    let rest = responses.into_iter().zip(questions);
+    let responses =
+        rest.map(|(told, question)| told.unwrap_or_else(|| RuleResponse::new(question, None))).collect();
+    (claims, responses)
 }
 
 /// Asks all questions of this mode together; each with its place.
-async fn decide(
-    desk: &Desk,
-    questions: &[Question<'_>],
+async fn reserve_in_mode(
+    state: &AppState,
+    queries: &[RuleQuery<'_>],
     mode: Mode,
 ) -> Vec<(usize, Option<CombinedReservation>)> {
-    let meant = questions.iter().enumerate().filter(|(_, question)| question.mode == mode);
-    let (places, asks): (Vec<usize>, Vec<Check>) =
-        meant.filter_map(|(place, question)| Some((place, question.ask()?))).unzip();
-    let claims = match asks.iter().all(Check::is_in_memory) {
-        true => reserve_all(asks).await,
-        false => desk.lasting(reserve_all(asks)).await.unwrap_or_default(),
+    let in_mode = queries.iter().enumerate().filter(|(_, question)| question.mode == mode);
+    let (indices, checks): (Vec<usize>, Vec<Check>) =
+        in_mode.filter_map(|(place, question)| Some((place, question.to_check()?))).unzip();
+    let claims = match checks.iter().all(Check::is_in_memory) {
+        true => reserve_all(checks).await,
+        false => state.spawn_detached(reserve_all(checks)).await.unwrap_or_default(),
     };
-    places.into_iter().zip(claims.into_iter().chain(std::iter::repeat_with(|| None))).collect()
+    indices.into_iter().zip(claims.into_iter().chain(std::iter::repeat_with(|| None))).collect()
 }
 
 /// Decides all of them or none, and takes it for good.
-async fn kept_together<'a>(desk: &Desk, questions: &'a [Question<'a>]) -> Vec<Told<'a>> {
-    let (claims, told) = together(desk, questions).await;
+async fn charge_all_or_none<'a>(desk: &AppState, queries: &'a [RuleQuery<'a>]) -> Vec<RuleResponse<'a>> {
+    let (claims, responses) = reserve_all_or_none(desk, queries).await;
     for claim in claims.into_iter().flatten() {
         claim.keep();
     }
-    told
+    responses
 }
 
 /// The answer to one question, or to several.
-pub(super) fn answered(form: Form, mut told: Vec<Told<'_>>, fields: HeaderStyle, deny: DenyAs) -> Response {
-    if form == Form::One
+pub(super) fn batch_response(
+    form: BatchForm,
+    mut told: Vec<RuleResponse<'_>>,
+    fields: HeaderStyle,
+    deny: DenyStatus,
+) -> ApiResponse {
+    if form == BatchForm::Single
         && let Some(only) = told.pop()
     {
-        return only.response(fields, deny);
+        return only.into_response(fields, deny);
     }
-    let answers = Answers { form, told };
+    let answers = BatchResponse { form, responses: told };
     json_response(StatusCode::OK, "application/json", &answers)
 }
 
 /// Several answers.
-struct Answers<'a> {
-    form: Form,
-    told: Vec<Told<'a>>,
+struct BatchResponse<'a> {
+    form: BatchForm,
+    responses: Vec<RuleResponse<'a>>,
 }
 
-impl Serialize for Answers<'_> {
+impl Serialize for BatchResponse<'_> {
     fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
         match self.form {
-            Form::One | Form::List => self.told.serialize(serializer),
-            Form::Asks | Form::Together => {
+            BatchForm::Single | BatchForm::List => self.responses.serialize(serializer),
+            BatchForm::Batch | BatchForm::AllOrNothing => {
                 let mut map = serializer.serialize_map(Some(2))?;
-                map.serialize_entry("allowed", &self.told.iter().all(Told::is_allowed))?;
-                map.serialize_entry("answers", &self.told)?;
+                map.serialize_entry("allowed", &self.responses.iter().all(RuleResponse::is_allowed))?;
+                map.serialize_entry("answers", &self.responses)?;
                 map.end()
             }
         }

@@ -1,26 +1,26 @@
 //! The listener of the decision API, with threads of its own.
 
-use super::{desk::Desk, routes};
+use super::{routes, state::AppState};
 use hyper::{body::Incoming, service::service_fn};
 use std::{convert::Infallible, sync::Arc};
 use tidegate_http_server::{Fault, HttpServer, HttpService, ThreadedListener};
 use tidegate_policy::model::{Connections, Decisions, ListenerSpec};
 
 /// Binds the declared address; reuses the socket of `existing` if the address is the same.
-pub fn bind(declared: &Decisions, existing: Option<&ThreadedListener>) -> Result<ThreadedListener, Fault> {
-    let listener = ListenerSpec { name: None, address: declared.listen, tls: declared.tls.clone() };
+pub fn bind(config: &Decisions, existing: Option<&ThreadedListener>) -> Result<ThreadedListener, Fault> {
+    let listener = ListenerSpec { name: None, address: config.listen, tls: config.tls.clone() };
     ThreadedListener::bind(&listener, existing)
 }
 
 /// The server of the decision API.
 pub fn server(
-    desk: &Arc<Desk>,
+    state: &Arc<AppState>,
     connections: &Connections,
 ) -> HttpServer<impl HttpService<ResponseBody: Send> + use<>> {
-    let desk = desk.clone();
+    let state = state.clone();
     let service = service_fn(move |request: http::Request<Incoming>| {
-        let desk = desk.clone();
-        async move { Ok::<_, Infallible>(routes::serve(&desk, request).await) }
+        let state = state.clone();
+        async move { Ok::<_, Infallible>(routes::serve(&state, request).await) }
     });
     HttpServer::new(service, connections)
 }

@@ -1,8 +1,8 @@
 //! Limits for every language, over plain HTTP.
 //!
 //! ```text
-//!   POST /v1/check ──▶ token? ──▶ Body (what is asked) ──▶ Question (rule, key, cost) ──▶ limiter of the rule ──▶ Told
-//!   GET  /v1/auth  ──▶ token? ──▶ the request that is meant ─────────────────────────────▶ the whole policy
+//!   POST /v1/check ──▶ token? ──▶ Body (what is asked) ──▶ RuleQuery (rule, key, cost) ──▶ limiter of the rule ──▶ Told
+//!   GET  /v1/auth  ──▶ token? ──▶ the request that is original_request ─────────────────────────────▶ the whole_number policy_item
 //! ```
 //!
 //! | file | answers |
@@ -11,7 +11,7 @@
 //! | `reserve` | `/v1/reserve`, `/v1/commit`, `/v1/cancel`, `/v1/acquire`, `/v1/release` |
 //! | `reset` | `/v1/reset` |
 //! | `auth` | `/v1/auth` |
-//! | `routes` | `/v1/openapi.json` |
+//! | `routes` | `/v1/openapi_response.json` |
 //!
 //! Rules are those of the policy, counted where the gateway counts them: a request and a question for the same key are one
 //! count.
@@ -19,22 +19,22 @@
 mod auth;
 mod body;
 mod check;
-mod desk;
 mod listener;
-mod question;
+mod query;
 mod reserve;
 mod reset;
+mod response;
 mod routes;
+mod state;
 #[cfg(test)]
 mod tests;
-mod told;
 
-pub use body::{Asked, Confirmation, Members};
+pub use body::{Confirmation, JsonMembers, QueryBatch};
 use bytes::Bytes;
-pub use desk::Desk;
 use http_body_util::Full;
 pub use listener::{bind, server};
-pub use reset::{MEMBERS as RESET, answer as reset};
+pub use reset::{MEMBERS as RESET, handle as reset};
+pub use state::AppState;
 
 /// What is answered: all of it is there.
-pub(crate) type Response = http::Response<Full<Bytes>>;
+pub(crate) type ApiResponse = http::Response<Full<Bytes>>;

@@ -5,12 +5,12 @@
 //! not released in time are free again: a program that crashed is not at work any more.
 
 use super::{
-    Response,
-    body::{Asked, Form},
-    check::{answered, questions, together},
-    desk::Desk,
-    question::Question,
-    told::{DenyAs, Told, list},
+    ApiResponse,
+    body::{BatchForm, QueryBatch},
+    check::{batch_response, parse_queries, reserve_all_or_none},
+    query::RuleQuery,
+    response::{DenyStatus, RuleResponse, to_json_list},
+    state::AppState,
 };
 use crate::reservations::Reservations;
 use http::StatusCode;
@@ -20,34 +20,34 @@ use tidegate_limiter::CombinedReservation;
 use tidegate_policy::compile::QuotaKind;
 
 pub(super) const MEMBERS: [&str; 6] = ["rule", "key", "cost", "tier", "within", "expires"];
-pub(super) const COMMIT: [&str; 2] = ["id", "cost"];
-pub(super) const CANCEL: [&str; 1] = ["id"];
-pub(super) const RELEASE: [&str; 1] = ["id"];
+pub(super) const COMMIT_MEMBERS: [&str; 2] = ["id", "cost"];
+pub(super) const CANCEL_MEMBERS: [&str; 1] = ["id"];
+pub(super) const RELEASE_MEMBERS: [&str; 1] = ["id"];
 
 /// What becomes of a reservation.
 #[derive(Clone, Copy)]
-pub(super) enum End {
+pub(super) enum SettleOp {
     Commit,
     Cancel,
 }
 
 pub(super) async fn reserve(
-    desk: &Desk,
-    asked: Asked<'_>,
-    deny: DenyAs,
+    state: &AppState,
+    batch: QueryBatch<'_>,
+    deny: DenyStatus,
     caller: &Caller,
-) -> Result<Response, ApiError> {
+) -> Result<ApiResponse, ApiError> {
     let tokens = |claim: Option<CombinedReservation>| claim.and_then(|claim| claim.into_parts().0);
-    let unfit = (QuotaKind::Slots, "counts what is held at once; ask /v1/acquire");
-    held((desk, &desk.reservations, caller), asked, deny, unfit, tokens).await
+    let unsupported = (QuotaKind::Slots, "counts what is held at once; ask /v1/acquire");
+    reserve_batch((state, &state.reservations, caller), batch, deny, unsupported, tokens).await
 }
 
 pub(super) async fn acquire(
-    desk: &Desk,
-    asked: Asked<'_>,
-    deny: DenyAs,
+    state: &AppState,
+    batch: QueryBatch<'_>,
+    deny: DenyStatus,
     caller: &Caller,
-) -> Result<Response, ApiError> {
+) -> Result<ApiResponse, ApiError> {
     let slots = |claim: Option<CombinedReservation>| {
         let (tokens, slots) = claim.map(CombinedReservation::into_parts).unwrap_or_default();
         // What is counted beside the slots was used.
@@ -56,75 +56,79 @@ pub(super) async fn acquire(
         }
         slots
     };
-    let unfit = (QuotaKind::Tokens, "has no number `at once`; ask /v1/reserve or /v1/check");
-    held((desk, &desk.permits, caller), asked, deny, unfit, slots).await
+    let unsupported = (QuotaKind::Tokens, "has no number `at once`; ask /v1/reserve or /v1/check");
+    reserve_batch((state, &state.permits, caller), batch, deny, unsupported, slots).await
 }
 
 /// Takes what is asked for, and holds a part of it. Rules that hold only what is unfit are refused.
-async fn held<T>(
-    (desk, reservations, caller): (&Desk, &Reservations<T>, &Caller),
-    asked: Asked<'_>,
-    deny: DenyAs,
-    (unfit, why): (QuotaKind, &str),
-    part: impl Fn(Option<CombinedReservation>) -> T,
-) -> Result<Response, ApiError> {
-    let now = desk.now();
-    let questions = questions(&asked, &now.gate)?;
-    let mut times = Vec::with_capacity(questions.len());
-    for (question, members) in questions.iter().zip(&asked.members) {
-        if question.holds() == unfit {
-            return Err(ApiError::bad(format!("{}rule `{}` {why}", members.place, question.rule().name())));
+async fn reserve_batch<T>(
+    (state, reservations, caller): (&AppState, &Reservations<T>, &Caller),
+    batch: QueryBatch<'_>,
+    deny: DenyStatus,
+    (unsupported, reason): (QuotaKind, &str),
+    take_part: impl Fn(Option<CombinedReservation>) -> T,
+) -> Result<ApiResponse, ApiError> {
+    let active = state.active();
+    let queries = parse_queries(&batch, &active.gate)?;
+    let mut expiries = Vec::with_capacity(queries.len());
+    for (question, members) in queries.iter().zip(&batch.items) {
+        if question.quota_kind() == unsupported {
+            return Err(ApiError::bad(format!(
+                "{}rule `{}` {reason}",
+                members.position,
+                question.rule().name()
+            )));
         }
-        times.push(members.expires()?);
+        expiries.push(members.expires()?);
     }
-    let mut slots = reservations.slots(questions.len())?;
-    let groups: Vec<&[Question<'_>]> = match asked.form {
-        Form::Together => vec![&questions[..]],
-        Form::One | Form::List | Form::Asks => questions.chunks(1).collect(),
+    let mut slots = reservations.reserve_slots(queries.len())?;
+    let groups: Vec<&[RuleQuery<'_>]> = match batch.form {
+        BatchForm::AllOrNothing => vec![&queries[..]],
+        BatchForm::Single | BatchForm::List | BatchForm::Batch => queries.chunks(1).collect(),
     };
-    let (mut told, mut times) = (Vec::with_capacity(questions.len()), times.into_iter());
+    let (mut responses, mut times) = (Vec::with_capacity(queries.len()), expiries.into_iter());
     for group in groups {
-        let (claims, mut answers) = together(desk, group).await;
-        now.count(&mut answers, deny);
-        let is_allowed = answers.iter().all(Told::is_allowed);
+        let (claims, mut answers) = reserve_all_or_none(state, group).await;
+        active.record(&mut answers, deny);
+        let is_allowed = answers.iter().all(RuleResponse::is_allowed);
         for ((answer, claim), time) in answers.into_iter().zip(claims).zip(times.by_ref()) {
-            told.push(match is_allowed {
+            responses.push(match is_allowed {
                 true => {
-                    let entry = slots.fill(part(claim), time, caller);
-                    let entry = entry.map_err(|_| reservations.full())?;
-                    answer.holding(entry)
+                    let entry = slots.fill(take_part(claim), time, caller);
+                    let entry = entry.map_err(|_| reservations.capacity_error())?;
+                    answer.with_reservation(entry)
                 }
                 false => answer,
             });
         }
     }
-    Ok(answered(asked.form, told, now.gate.gate().header_style(), deny))
+    Ok(batch_response(batch.form, responses, active.gate.gate().header_style(), deny))
 }
 
 pub(super) async fn settle(
-    desk: &Desk,
-    asked: Asked<'_>,
-    end: End,
+    state: &AppState,
+    batch: QueryBatch<'_>,
+    op: SettleOp,
     caller: &Caller,
-) -> Result<Response, ApiError> {
-    let mut ends = Vec::with_capacity(asked.members.len());
-    for members in &asked.members {
-        let cost = match end {
-            End::Commit => Some(members.cost(None)?),
-            End::Cancel => None,
+) -> Result<ApiResponse, ApiError> {
+    let mut settlements = Vec::with_capacity(batch.items.len());
+    for members in &batch.items {
+        let cost = match op {
+            SettleOp::Commit => Some(members.cost(None)?),
+            SettleOp::Cancel => None,
         };
-        ends.push((members.text("id")?, cost));
+        settlements.push((members.text("id")?, cost));
     }
-    let mut answers = Vec::with_capacity(ends.len());
-    for (id, cost) in ends {
-        answers.push(match (desk.reservations.take(id, caller), cost) {
+    let mut answers = Vec::with_capacity(settlements.len());
+    for (id, cost) in settlements {
+        answers.push(match (state.reservations.take(id, caller), cost) {
             (Ok(Some(reserved)), Some(cost)) => {
                 // To its end, even if whoever asked hangs up meanwhile.
-                let _ = desk.lasting(async move { reserved.commit(cost).await }).await;
+                let _ = state.spawn_detached(async move { reserved.commit(cost).await }).await;
                 Ok(json!({ "committed": cost }))
             }
             (Ok(Some(reserved)), None) => {
-                let _ = desk.lasting(async move { reserved.cancel().await }).await;
+                let _ = state.spawn_detached(async move { reserved.cancel().await }).await;
                 Ok(json!({ "cancelled": true }))
             }
             (Ok(None), Some(cost)) => Ok(json!({ "committed": cost })),
@@ -132,25 +136,32 @@ pub(super) async fn settle(
             (Err(problem), _) => Err(problem),
         });
     }
-    settled(asked.form, answers)
+    settled_response(batch.form, answers)
 }
 
-pub(super) fn release(desk: &Desk, asked: &Asked<'_>, caller: &Caller) -> Result<Response, ApiError> {
-    let ids = asked.members.iter().map(|members| members.text("id")).collect::<Result<Vec<_>, _>>()?;
+pub(super) fn release(
+    state: &AppState,
+    batch: &QueryBatch<'_>,
+    caller: &Caller,
+) -> Result<ApiResponse, ApiError> {
+    let ids = batch.items.iter().map(|members| members.text("id")).collect::<Result<Vec<_>, _>>()?;
     let release = |id: &str| {
-        drop(desk.permits.take(id, caller)?);
+        drop(state.permits.take(id, caller)?);
         Ok(json!({ "released": true }))
     };
-    settled(asked.form, ids.into_iter().map(release).collect())
+    settled_response(batch.form, ids.into_iter().map(release).collect())
 }
 
 /// The answer to those who give back.
-pub(super) fn settled(form: Form, answers: Vec<Result<Value, ApiError>>) -> Result<Response, ApiError> {
+pub(super) fn settled_response(
+    form: BatchForm,
+    answers: Vec<Result<Value, ApiError>>,
+) -> Result<ApiResponse, ApiError> {
     let mut answers = answers.into_iter();
     let body = match form {
-        Form::One => answers.next().unwrap_or_else(|| Ok(json!({})))?,
-        Form::List => Value::Array(list(answers)),
-        Form::Asks | Form::Together => json!({ "answers": list(answers) }),
+        BatchForm::Single => answers.next().unwrap_or_else(|| Ok(json!({})))?,
+        BatchForm::List => Value::Array(to_json_list(answers)),
+        BatchForm::Batch | BatchForm::AllOrNothing => json!({ "answers": to_json_list(answers) }),
     };
     Ok(json_response(StatusCode::OK, "application/json", &body))
 }

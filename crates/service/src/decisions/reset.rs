@@ -1,6 +1,6 @@
 //! `/v1/reset` forgets what was counted for a key. Only operators may.
 
-use super::{Response, body::Asked, desk::Desk, question::addressed, reserve::settled};
+use super::{ApiResponse, body::QueryBatch, query::find_rule, reserve::settled_response, state::AppState};
 use http::StatusCode;
 use serde_json::json;
 use tidegate_http_server::ApiError;
@@ -9,15 +9,15 @@ use tidegate_http_server::ApiError;
 pub const MEMBERS: [&str; 2] = ["rule", "key"];
 
 /// Resets the keys that are asked for.
-pub async fn answer(desk: &Desk, asked: Asked<'_>) -> Result<Response, ApiError> {
-    let mut places = Vec::with_capacity(asked.members.len());
-    let now = desk.now();
-    for members in &asked.members {
-        let (named, key) = addressed(members, &now.gate)?;
-        places.push((named.rule().limiter(), key));
+pub async fn handle(state: &AppState, batch: QueryBatch<'_>) -> Result<ApiResponse, ApiError> {
+    let mut targets = Vec::with_capacity(batch.items.len());
+    let active = state.active();
+    for members in &batch.items {
+        let (named, key) = find_rule(members, &active.gate)?;
+        targets.push((named.rule().limiter(), key));
     }
-    let mut answers = Vec::with_capacity(places.len());
-    for (limiter, key) in places {
+    let mut answers = Vec::with_capacity(targets.len());
+    for (limiter, key) in targets {
         let reset = match &limiter {
             None => Ok(()),
             Some(limiter) => limiter.key(&key).reset().await,
@@ -30,5 +30,5 @@ pub async fn answer(desk: &Desk, asked: Asked<'_>) -> Result<Response, ApiError>
             }
         });
     }
-    settled(asked.form, answers)
+    settled_response(batch.form, answers)
 }

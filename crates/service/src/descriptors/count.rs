@@ -1,12 +1,15 @@
 //! Counts what a request costs, and compares it with the limits that apply.
 
 use super::{
-    DescriptorFault, DescriptorService, DomainAsk, OverLimit,
-    counters::{Before, Charge, Count, CountedKey, Hits, Hold, Manner, Purpose, Reserved, charge_all},
-    force::{How, LimitState, Limited, Subject},
-    metrics::{Hit, Shadow, Source, near},
-    settings::{Counting, WhenOver},
-    verdict::{Finding, refuses},
+    DecisionError, DescriptorService, DomainRequest, OverLimit,
+    active_config::{CountingMethod, LimitMatch, LimitState, MatchedLimit},
+    counters::{
+        CountPurpose, CountReservation, CountReservations, DescriptorKey, KeyHits, LimitAction,
+        LimiterCharge, PriorResult, UnitCount, charge_all,
+    },
+    metrics::{HitSource, LimitHit, ShadowMode, near_limit},
+    settings::{CountingMode, OverLimitCounting},
+    verdict::{LimitFinding, is_refused},
 };
 use std::time::Duration;
 use tidegate_core::{Decision, Micros, header::ceil_seconds};
@@ -17,152 +20,174 @@ impl DescriptorService {
     /// Counts what is to be counted, and says what was found of each subject that is limited, and what is held.
     pub(super) async fn count(
         &self,
-        ask: &DomainAsk,
-        subjects: &[Subject<'_>],
-        purpose: Purpose,
-    ) -> Result<(Vec<Option<Finding>>, Reserved), DescriptorFault> {
-        let mut counted = self.compare(ask, subjects, purpose).await?;
-        let mut findings: Vec<Option<Finding>> =
+        request: &DomainRequest,
+        subjects: &[LimitMatch<'_>],
+        purpose: CountPurpose,
+    ) -> Result<(Vec<Option<LimitFinding>>, CountReservations), DecisionError> {
+        let mut counted = self.count_units(request, subjects, purpose).await?;
+        let mut findings: Vec<Option<LimitFinding>> =
             counted.iter().map(|compared| compared.as_ref().map(|it| it.finding.clone())).collect();
         let mut reserved = Vec::new();
         if has_limiters(subjects) {
-            let before = before(subjects, &findings);
-            reserved = self.charge(ask, subjects, (before, purpose), &mut findings).await?;
+            let prior = prior_result(subjects, &findings);
+            reserved = self.charge_limiters(request, subjects, (prior, purpose), &mut findings).await?;
         }
-        let over = |finding: &Option<Finding>| finding.as_ref().map(|finding| finding.over);
-        let refused = refuses(subjects.iter().zip(findings.iter().map(over)));
+        let over_limit = |finding: &Option<LimitFinding>| finding.as_ref().map(|finding| finding.over_limit);
+        let refused = is_refused(subjects.iter().zip(findings.iter().map(over_limit)));
         for (compared, finding) in counted.iter_mut().zip(&mut findings) {
             let Some(compared) = compared else { continue };
-            let is_over = compared.finding.over == OverLimit::Yes;
-            let stays = match (purpose, self.settings.counting) {
-                (Purpose::Count, Counting::Theirs) => true,
-                (Purpose::Hold, _) | (_, Counting::Atomic) => !is_over && refused == OverLimit::No,
+            let is_over = compared.finding.over_limit == OverLimit::Yes;
+            let is_kept = match (purpose, self.settings.counting) {
+                (CountPurpose::Count, CountingMode::Reference) => true,
+                (CountPurpose::Reserve, _) | (_, CountingMode::Atomic) => {
+                    !is_over && refused == OverLimit::No
+                }
             };
-            match std::mem::replace(&mut compared.held, Hold::Nothing) {
-                Hold::Nothing => {}
-                hold if stays => reserved.push(hold),
-                hold => hold.give_back().await,
+            match std::mem::replace(&mut compared.hold, CountReservation::None) {
+                CountReservation::None => {}
+                hold if is_kept => reserved.push(hold),
+                hold => hold.cancel().await,
             }
-            if !stays && !is_over {
-                let given_back = std::mem::take(&mut compared.hit.hits);
-                compared.hit.after = compared.hit.after.saturating_sub(given_back);
+            if !is_kept && !is_over {
+                let released = std::mem::take(&mut compared.hit.hits);
+                compared.hit.after = compared.hit.after.saturating_sub(released);
                 if let Some(finding) = finding {
                     finding.remaining = compared.hit.limit.saturating_sub(compared.hit.after);
                 }
             }
         }
-        self.take_note(ask, subjects, &counted, purpose);
+        self.record_metrics(request, subjects, &counted, purpose);
         Ok((findings, reserved))
     }
 
     /// Counts for operators, and remembers who is over.
-    fn take_note(
+    fn record_metrics(
         &self,
-        ask: &DomainAsk,
-        subjects: &[Subject<'_>],
-        counted: &[Option<Compared>],
-        purpose: Purpose,
+        request: &DomainRequest,
+        subjects: &[LimitMatch<'_>],
+        counted: &[Option<ComparedCount>],
+        purpose: CountPurpose,
     ) {
         for (subject, compared) in subjects.iter().zip(counted) {
-            let (Subject::Limited(limited), Some(compared)) = (subject, compared) else { continue };
-            limited.counts.hit(compared.hit);
-            if let (Some(over), How::Compare { unit, .. }, Some(ends)) =
-                (&self.over, &limited.how, compared.over_until)
-                && purpose == Purpose::Count
+            let (LimitMatch::Limited(limited), Some(compared)) = (subject, compared) else { continue };
+            limited.counters.record(compared.hit);
+            if let (Some(over), CountingMethod::Count { unit, .. }, Some(ends)) =
+                (&self.over_limit_keys, &limited.method, compared.over_until)
+                && purpose == CountPurpose::Count
             {
-                let key = CountedKey { domain: &ask.domain, entries: &limited.counted };
-                over.put(key, *unit, compared.hit.limit, (self.settings.clock.now(), ends));
+                let key = DescriptorKey { domain: &request.domain, entries: &limited.counted_entries };
+                over.insert(key, *unit, compared.hit.limit, (self.settings.clock.now(), ends));
             }
         }
     }
 
     /// Counts those whose counts are compared with a number.
-    async fn compare(
+    async fn count_units(
         &self,
-        ask: &DomainAsk,
-        subjects: &[Subject<'_>],
-        purpose: Purpose,
-    ) -> Result<Vec<Option<Compared>>, DescriptorFault> {
-        let hits_of = |place: usize| hits(ask, place);
-        let mut all: Vec<Option<Compared>> = subjects.iter().map(|_| None).collect();
-        let (mut places, mut hits) = (Vec::new(), Vec::new());
+        request: &DomainRequest,
+        subjects: &[LimitMatch<'_>],
+        purpose: CountPurpose,
+    ) -> Result<Vec<Option<ComparedCount>>, DecisionError> {
+        let hits_of = |place: usize| descriptor_hits(request, place);
+        let mut compared: Vec<Option<ComparedCount>> = subjects.iter().map(|_| None).collect();
+        let (mut indices, mut hits) = (Vec::new(), Vec::new());
         for (place, subject) in subjects.iter().enumerate() {
-            let Subject::Limited(limited) = subject else { continue };
-            let key = CountedKey { domain: &ask.domain, entries: &limited.counted };
-            match limited.how {
-                How::Compare { requests, unit } => match self.known_over(key, unit, requests) {
+            let LimitMatch::Limited(limited) = subject else { continue };
+            let key = DescriptorKey { domain: &request.domain, entries: &limited.counted_entries };
+            match limited.method {
+                CountingMethod::Count { requests, unit } => match self.cached_over_limit(key, unit, requests)
+                {
                     Some(count) => {
-                        let remembered =
-                            self.compared(limited, (requests, unit), hits_of(place), (count, Hold::Nothing));
-                        all[place] = Some(remembered.remembered());
+                        let cached = self.compare_count(
+                            limited,
+                            (requests, unit),
+                            hits_of(place),
+                            (count, CountReservation::None),
+                        );
+                        compared[place] = Some(cached.from_cache());
                     }
                     None => {
-                        places.push(place);
-                        hits.push(Hits { key, unit, hits: hits_of(place) });
+                        indices.push(place);
+                        hits.push(KeyHits { key, unit, hits: hits_of(place) });
                     }
                 },
-                How::Ban { unit } => {
-                    let count = Count::Known { after: hits_of(place), ends: None };
-                    all[place] =
-                        Some(self.compared(limited, (0, unit), hits_of(place), (count, Hold::Nothing)));
+                CountingMethod::Ban { unit } => {
+                    let count = UnitCount::Known { after: hits_of(place), ends: None };
+                    compared[place] = Some(self.compare_count(
+                        limited,
+                        (0, unit),
+                        hits_of(place),
+                        (count, CountReservation::None),
+                    ));
                 }
-                How::Unlimited | How::Charge(_) => {}
+                CountingMethod::Unlimited | CountingMethod::Limiter(_) => {}
             }
         }
         if hits.is_empty() {
-            return Ok(all);
+            return Ok(compared);
         }
-        let is_theirs = purpose == Purpose::Count && self.settings.counting == Counting::Theirs;
-        if is_theirs && self.settings.when_over == WhenOver::CountOver {
-            let is_over = all.iter().flatten().any(|known| known.finding.over == OverLimit::Yes);
-            let limits = places.iter().map(|place| subjects.get(*place));
-            self.stop(&mut hits, &limits.collect::<Vec<_>>(), is_over).await?;
+        let is_reference =
+            purpose == CountPurpose::Count && self.settings.counting == CountingMode::Reference;
+        if is_reference && self.settings.over_limit_counting == OverLimitCounting::CountOverLimit {
+            let is_over = compared.iter().flatten().any(|known| known.finding.over_limit == OverLimit::Yes);
+            let limits = indices.iter().map(|place| subjects.get(*place));
+            self.skip_increments(&mut hits, &limits.collect::<Vec<_>>(), is_over).await?;
         }
-        let counts: Vec<(Count, Hold)> = match is_theirs {
-            true => self.units.count(&hits).await.into_iter().map(|count| (count, Hold::Nothing)).collect(),
-            false => self.units.hold(&hits).await,
+        let counts: Vec<(UnitCount, CountReservation)> = match is_reference {
+            true => self
+                .counters
+                .count(&hits)
+                .await
+                .into_iter()
+                .map(|count| (count, CountReservation::None))
+                .collect(),
+            false => self.counters.reserve(&hits).await,
         };
-        if counts.iter().any(|(count, _)| *count == Count::Closed) || counts.len() != places.len() {
-            return Err(away());
+        if counts.iter().any(|(count, _)| *count == UnitCount::Closed) || counts.len() != indices.len() {
+            return Err(store_unavailable());
         }
-        for (place, count) in places.into_iter().zip(counts) {
-            let Some(Subject::Limited(limited)) = subjects.get(place) else { continue };
-            let How::Compare { requests, unit } = limited.how else { continue };
-            all[place] = Some(self.compared(limited, (requests, unit), hits_of(place), count));
+        for (place, count) in indices.into_iter().zip(counts) {
+            let Some(LimitMatch::Limited(limited)) = subjects.get(place) else { continue };
+            let CountingMethod::Count { requests, unit } = limited.method else { continue };
+            compared[place] = Some(self.compare_count(limited, (requests, unit), hits_of(place), count));
         }
-        Ok(all)
+        Ok(compared)
     }
 
     /// `STOP_CACHE_KEY_INCREMENT_WHEN_OVERLIMIT`: where a key of a request is known to be over, no other is counted; where one
     /// would go over, only such are. What the keys are at is looked up first, so that one that comes twice is taken as it is
     /// before both.
-    async fn stop(
+    async fn skip_increments(
         &self,
-        hits: &mut [Hits<'_>],
-        subjects: &[Option<&Subject<'_>>],
+        hits: &mut [KeyHits<'_>],
+        subjects: &[Option<&LimitMatch<'_>>],
         is_over: bool,
-    ) -> Result<(), DescriptorFault> {
+    ) -> Result<(), DecisionError> {
         if is_over {
             hits.iter_mut().for_each(|hit| hit.hits = 0);
             return Ok(());
         }
-        let looked_up: Vec<_> = hits.iter().map(|hit| Hits { hits: 0, ..*hit }).collect();
-        let counts = self.units.count(&looked_up).await;
-        if counts.contains(&Count::Closed) || counts.len() != hits.len() {
-            return Err(away());
+        let lookups: Vec<_> = hits.iter().map(|hit| KeyHits { hits: 0, ..*hit }).collect();
+        let counts = self.counters.count(&lookups).await;
+        if counts.contains(&UnitCount::Closed) || counts.len() != hits.len() {
+            return Err(store_unavailable());
         }
-        let goes_over = |((hit, subject), count): ((&Hits<'_>, &Option<&Subject<'_>>), &Count)| {
-            let Some(Subject::Limited(Limited { how: How::Compare { requests, .. }, .. })) = subject else {
+        let goes_over = |((hit, subject), count): ((&KeyHits<'_>, &Option<&LimitMatch<'_>>), &UnitCount)| {
+            let Some(LimitMatch::Limited(MatchedLimit {
+                method: CountingMethod::Count { requests, .. },
+                ..
+            })) = subject
+            else {
                 return false;
             };
             match (*count, self.settings.outage) {
-                (Count::Local { after, .. }, FailureMode::Local { nodes }) => {
-                    after.saturating_add(hit.hits) > share(*requests, nodes).into()
+                (UnitCount::Local { after, .. }, FailureMode::Local { nodes }) => {
+                    after.saturating_add(hit.hits) > local_share(*requests, nodes).into()
                 }
-                (Count::Known { after, .. } | Count::Local { after, .. }, _) => {
+                (UnitCount::Known { after, .. } | UnitCount::Local { after, .. }, _) => {
                     after.saturating_add(hit.hits) > (*requests).into()
                 }
-                (Count::Open | Count::Closed, _) => false,
+                (UnitCount::Open | UnitCount::Closed, _) => false,
             }
         };
         let over: Vec<bool> = hits.iter().zip(subjects).zip(&counts).map(goes_over).collect();
@@ -175,89 +200,116 @@ impl DescriptorService {
     }
 
     /// A count that is over this limit, of a key that is known to be.
-    fn known_over(&self, key: CountedKey<'_>, unit: CalendarUnit, requests: u32) -> Option<Count> {
-        let (over, now) = (self.over.as_ref()?, self.settings.clock.now());
+    fn cached_over_limit(
+        &self,
+        key: DescriptorKey<'_>,
+        unit: CalendarUnit,
+        requests: u32,
+    ) -> Option<UnitCount> {
+        let (over, now) = (self.over_limit_keys.as_ref()?, self.settings.clock.now());
         let ends = over.find(key, unit, requests.into(), now)?;
-        Some(Count::Known { after: u64::MAX, ends: Some(ends.since(now).get()) })
+        Some(UnitCount::Known { after: u64::MAX, ends: Some(ends.since(now).get()) })
     }
 
-    fn compared(
+    fn compare_count(
         &self,
-        limited: &Limited<'_>,
-        told: (u32, CalendarUnit),
+        limited: &MatchedLimit<'_>,
+        declared_limit: (u32, CalendarUnit),
         hits: u64,
-        (count, held): (Count, Hold),
-    ) -> Compared {
+        (count, hold): (UnitCount, CountReservation),
+    ) -> ComparedCount {
         let (limit, (after, ends)) = match (count, self.settings.outage) {
-            (Count::Local { after, ends }, FailureMode::Local { nodes }) => {
-                (share(told.0, nodes), (after, ends))
+            (UnitCount::Local { after, ends }, FailureMode::Local { nodes }) => {
+                (local_share(declared_limit.0, nodes), (after, ends))
             }
-            (Count::Known { after, ends } | Count::Local { after, ends }, _) => (told.0, (after, ends)),
-            (Count::Open | Count::Closed, _) => (told.0, (0, None)),
+            (UnitCount::Known { after, ends } | UnitCount::Local { after, ends }, _) => {
+                (declared_limit.0, (after, ends))
+            }
+            (UnitCount::Open | UnitCount::Closed, _) => (declared_limit.0, (0, None)),
         };
         let limit = u64::from(limit);
         let over = if after > limit { OverLimit::Yes } else { OverLimit::No };
-        let finding = Finding {
-            over,
-            told,
+        let finding = LimitFinding {
+            over_limit: over,
+            declared: declared_limit,
             quota: 0,
             remaining: limit.saturating_sub(after),
-            reset: Some(self.window_end(ends.map(Micros::new), told.1)),
+            reset: Some(self.window_end(ends.map(Micros::new), declared_limit.1)),
         };
         let over_until = match (count, over) {
-            (Count::Known { ends: Some(ends), .. }, OverLimit::Yes) => {
+            (UnitCount::Known { ends: Some(ends), .. }, OverLimit::Yes) => {
                 Some(self.settings.clock.now().plus(Micros::new(ends)))
             }
             _ => None,
         };
-        let near = near(limit, self.settings.near_limit_ratio);
-        let hit = Hit { hits, after, limit, near, shadow: shadow(limited), source: Source::Counted };
-        Compared { finding, hit, held, over_until }
+        let near = near_limit(limit, self.settings.near_limit_ratio);
+        let hit = LimitHit {
+            hits,
+            after,
+            limit,
+            near_limit: near,
+            shadow: shadow_mode(limited),
+            source: HitSource::Counted,
+        };
+        ComparedCount { finding, hit, hold, over_until }
     }
 
     /// Asks those that are decided by limiters.
-    async fn charge(
+    async fn charge_limiters(
         &self,
-        ask: &DomainAsk,
-        subjects: &[Subject<'_>],
-        (before, purpose): (Before, Purpose),
-        findings: &mut [Option<Finding>],
-    ) -> Result<Reserved, DescriptorFault> {
+        request: &DomainRequest,
+        subjects: &[LimitMatch<'_>],
+        (prior, purpose): (PriorResult, CountPurpose),
+        findings: &mut [Option<LimitFinding>],
+    ) -> Result<CountReservations, DecisionError> {
         let mut charges = Vec::new();
-        let mut places = Vec::new();
+        let mut indices = Vec::new();
         for (place, subject) in subjects.iter().enumerate() {
-            let Subject::Limited(limited) = subject else { continue };
-            let How::Charge(limiter) = &limited.how else { continue };
-            let key = CountedKey { domain: &ask.domain, entries: &limited.counted };
-            let supply = limiter.supply();
-            let limiter = limiter.get().map_err(|error| DescriptorFault::Unavailable(error.to_string()))?;
-            charges.push(Charge { limiter, key, hits: hits(ask, place), manner: limited.manner, supply });
-            places.push((place, limited));
+            let LimitMatch::Limited(limited) = subject else { continue };
+            let CountingMethod::Limiter(limiter) = &limited.method else { continue };
+            let key = DescriptorKey { domain: &request.domain, entries: &limited.counted_entries };
+            let supply = limiter.token_source();
+            let limiter = limiter.get().map_err(|error| DecisionError::Unavailable(error.to_string()))?;
+            charges.push(LimiterCharge {
+                limiter,
+                key,
+                hits: descriptor_hits(request, place),
+                action: limited.action,
+                token_source: supply,
+            });
+            indices.push((place, limited));
         }
-        let (decisions, reserved) = charge_all(&charges, before, purpose).await;
+        let (decisions, reserved) = charge_all(&charges, prior, purpose).await;
         if decisions.iter().any(Decision::is_fail_closed) {
-            return Err(away());
+            return Err(store_unavailable());
         }
-        for ((place, limited), decision) in places.into_iter().zip(decisions) {
-            let finding = self.decided(limited, &decision);
-            let (hits, limit) = (hits(ask, place), u64::from(finding.told.0));
-            let after = match finding.over {
+        for ((place, limited), decision) in indices.into_iter().zip(decisions) {
+            let finding = self.decision_finding(limited, &decision);
+            let (hits, limit) = (descriptor_hits(request, place), u64::from(finding.declared.0));
+            let after = match finding.over_limit {
                 OverLimit::Yes => limit.saturating_add(hits),
                 OverLimit::No => limit.saturating_sub(finding.remaining),
             };
-            let near = near(limit, self.settings.near_limit_ratio);
-            let shadow = shadow(limited);
-            limited.counts.hit(Hit { hits, after, limit, near, shadow, source: Source::Counted });
+            let near = near_limit(limit, self.settings.near_limit_ratio);
+            let shadow = shadow_mode(limited);
+            limited.counters.record(LimitHit {
+                hits,
+                after,
+                limit,
+                near_limit: near,
+                shadow,
+                source: HitSource::Counted,
+            });
             findings[place] = Some(finding);
         }
         Ok(reserved)
     }
 
     /// What a limiter's decision says.
-    fn decided(&self, limited: &Limited<'_>, decision: &Decision) -> Finding {
-        let told = limited.state.map(LimitState::amounts).unwrap_or_default();
-        let quota = decision.quota().min(told.len().saturating_sub(1));
-        let told = told.get(quota).copied().unwrap_or((u32::MAX, CalendarUnit::Second));
+    fn decision_finding(&self, limited: &MatchedLimit<'_>, decision: &Decision) -> LimitFinding {
+        let amounts = limited.state.map(LimitState::amounts).unwrap_or_default();
+        let quota = decision.quota().min(amounts.len().saturating_sub(1));
+        let told = amounts.get(quota).copied().unwrap_or((u32::MAX, CalendarUnit::Second));
         let wait = match decision.is_granted() {
             true => {
                 Some(decision.refill_after()).filter(|wait| *wait != Micros::ZERO && *wait != Micros::MAX)
@@ -271,7 +323,7 @@ impl DescriptorService {
         };
         let over = if decision.is_granted() { OverLimit::No } else { OverLimit::Yes };
         let remaining = if over == OverLimit::Yes { 0 } else { decision.remaining().min(told.0.into()) };
-        Finding { over, told, quota, remaining, reset }
+        LimitFinding { over_limit: over, declared: told, quota, remaining, reset }
     }
 
     /// When a window ends, in whole seconds of which there is always one; where nobody knows, by our own clock.
@@ -283,72 +335,73 @@ impl DescriptorService {
 }
 
 /// A count that was compared with a number.
-struct Compared {
-    finding: Finding,
-    hit: Hit,
+struct ComparedCount {
+    finding: LimitFinding,
+    hit: LimitHit,
     /// What can still be given back.
-    held: Hold,
+    hold: CountReservation,
     /// When the window ends of a key that is over.
     over_until: Option<Micros>,
 }
 
-impl Compared {
+impl ComparedCount {
     /// The same, of a key that nobody was asked about.
-    fn remembered(self) -> Self {
+    fn from_cache(self) -> Self {
         let after = self.hit.limit.saturating_add(self.hit.hits);
-        let hit = Hit { after, source: Source::Remembered, ..self.hit };
+        let hit = LimitHit { after, source: HitSource::LocalCache, ..self.hit };
         Self { hit, over_until: None, ..self }
     }
 }
 
 /// What one descriptor costs.
-fn hits(ask: &DomainAsk, place: usize) -> u64 {
-    let own = ask.descriptors.get(place).and_then(|asked| asked.hits);
-    own.unwrap_or_else(|| ask.hits.max(1).into())
+fn descriptor_hits(request: &DomainRequest, index: usize) -> u64 {
+    let own = request.descriptors.get(index).and_then(|asked| asked.hits);
+    own.unwrap_or_else(|| request.hits.max(1).into())
 }
 
-fn has_limiters(subjects: &[Subject<'_>]) -> bool {
-    let is_limiter =
-        |subject: &Subject<'_>| matches!(subject, Subject::Limited(Limited { how: How::Charge(_), .. }));
+fn has_limiters(subjects: &[LimitMatch<'_>]) -> bool {
+    let is_limiter = |subject: &LimitMatch<'_>| {
+        matches!(subject, LimitMatch::Limited(MatchedLimit { method: CountingMethod::Limiter(_), .. }))
+    };
     subjects.iter().any(is_limiter)
 }
 
 /// What is known before limiters are asked.
-fn before(subjects: &[Subject<'_>], findings: &[Option<Finding>]) -> Before {
-    let over = |finding: &Option<Finding>| finding.as_ref().map(|finding| finding.over);
-    let known = subjects.iter().zip(findings.iter().map(over));
-    let is_together = |manner: Manner| manner == Manner::RefuseTogether;
+fn prior_result(subjects: &[LimitMatch<'_>], findings: &[Option<LimitFinding>]) -> PriorResult {
+    let over_limit = |finding: &Option<LimitFinding>| finding.as_ref().map(|finding| finding.over_limit);
+    let known = subjects.iter().zip(findings.iter().map(over_limit));
+    let is_together = |manner: LimitAction| manner == LimitAction::DenyTogether;
     let has_room = known.clone().any(|(subject, over)| match subject {
-        Subject::Limited(limited) if is_together(limited.manner) => over == Some(OverLimit::No),
-        subject => subject.keeps_group_open(),
+        LimitMatch::Limited(limited) if is_together(limited.action) => over == Some(OverLimit::No),
+        subject => subject.always_has_capacity(),
     });
     // One that is to be asked may have room, and then those that refuse together do not.
     let may_have_room = known.clone().any(|(subject, over)| {
-        matches!(subject, Subject::Limited(limited) if is_together(limited.manner)) && over.is_none()
+        matches!(subject, LimitMatch::Limited(limited) if is_together(limited.action)) && over.is_none()
     });
     let refused = match may_have_room {
-        true => refuses(known.filter(
-            |(subject, _)| matches!(subject, Subject::Limited(limited) if limited.manner == Manner::Refuse),
+        true => is_refused(known.filter(
+            |(subject, _)| matches!(subject, LimitMatch::Limited(limited) if limited.action == LimitAction::Deny),
         )),
-        false => refuses(known),
+        false => is_refused(known),
     };
     match (refused, has_room) {
-        (OverLimit::Yes, _) => Before::Refused,
-        (OverLimit::No, true) => Before::RoomTogether,
-        (OverLimit::No, false) => Before::Nothing,
+        (OverLimit::Yes, _) => PriorResult::Denied,
+        (OverLimit::No, true) => PriorResult::GroupAllowed,
+        (OverLimit::No, false) => PriorResult::None,
     }
 }
 
-fn shadow(limited: &Limited<'_>) -> Shadow {
-    if limited.manner == Manner::Watch { Shadow::Yes } else { Shadow::No }
+fn shadow_mode(limited: &MatchedLimit<'_>) -> ShadowMode {
+    if limited.action == LimitAction::Shadow { ShadowMode::Yes } else { ShadowMode::No }
 }
 
 /// What one of so many processes may let through.
-fn share(requests: u32, nodes: u64) -> u32 {
+fn local_share(requests: u32, nodes: u64) -> u32 {
     let part = u64::from(requests) / nodes.max(1);
     u32::try_from(part).unwrap_or(u32::MAX).max(requests.min(1))
 }
 
-pub(super) fn away() -> DescriptorFault {
-    DescriptorFault::Unavailable("the store that counts is away or late".to_owned())
+pub(super) fn store_unavailable() -> DecisionError {
+    DecisionError::Unavailable("the store that counts is away or late".to_owned())
 }

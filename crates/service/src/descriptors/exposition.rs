@@ -1,6 +1,6 @@
 //! The metrics of the service as families, each sample with its name in `/stats` and statsd.
 
-use super::metrics::{BUCKETS, KINDS, ServiceMetrics};
+use super::metrics::{BUCKET_BOUNDS, COUNTER_NAMES, ServiceMetrics};
 use std::{
     collections::BTreeMap,
     sync::atomic::{AtomicU64, Ordering::Relaxed},
@@ -8,12 +8,12 @@ use std::{
 use tidegate_http_server::{Labels, MetricFamily, MetricKind, MetricValue, prometheus_text};
 
 /// The value of the label `grpc_method`: the service has one method.
-const METHOD: &str = "ShouldRateLimit";
+const GRPC_METHOD: &str = "ShouldRateLimit";
 /// The statsd name of the response times.
-pub(super) const RESPONSE_TIME: &str = "ratelimit_server.ShouldRateLimit.response_time";
+pub(super) const RESPONSE_TIME_STAT: &str = "ratelimit_server.ShouldRateLimit.response_time";
 
-/// Names and help texts of the counters of limits, in the order of [`KINDS`].
-const LIMITS: [(&str, &str); KINDS.len()] = [
+/// Names and help texts of the counters of limits, in the order of [`COUNTER_NAMES`].
+const LIMIT_METRICS: [(&str, &str); COUNTER_NAMES.len()] = [
     ("ratelimit_service_rate_limit_total_hits", "Hits on a limit."),
     ("ratelimit_service_rate_limit_over_limit", "Hits over a limit, including limits in shadow mode."),
     (
@@ -28,7 +28,7 @@ const LIMITS: [(&str, &str); KINDS.len()] = [
     ("ratelimit_service_rate_limit_shadow_mode", "Hits over a limit that were let through in shadow mode."),
 ];
 
-const LOCAL_CACHE: [(&str, &str); 7] = [
+const LOCAL_CACHE_METRICS: [(&str, &str); 7] = [
     ("ratelimit_localcache_entryCount", "Keys in the local cache."),
     ("ratelimit_localcache_evacuateCount", "Keys that were removed from the full local cache."),
     ("ratelimit_localcache_expiredCount", "Keys of the local cache that expired."),
@@ -48,27 +48,27 @@ impl Exposition {
         let series: Vec<_> = metrics
             .limit_series()
             .into_iter()
-            .map(|series| (clean(&series.domain), clean(&series.rest), series))
+            .map(|series| (sanitize_name(&series.domain), sanitize_name(&series.name), series))
             .collect();
-        for (place, (name, help)) in LIMITS.into_iter().enumerate() {
-            all.family(MetricFamily::counter(name, help));
+        for (place, (name, help)) in LIMIT_METRICS.into_iter().enumerate() {
+            all.start_family(MetricFamily::counter(name, help));
             for (domain, rest, series) in &series {
                 let mut keys = rest.split('.');
                 let mut labels = vec![("domain", &*series.domain), ("key1", keys.next().unwrap_or_default())];
                 labels.extend(keys.next().filter(|key| !key.is_empty()).map(|key| ("key2", key)));
-                let stat = format!("ratelimit.service.rate_limit.{domain}.{rest}.{}", KINDS[place]);
+                let stat = format!("ratelimit.service.rate_limit.{domain}.{rest}.{}", COUNTER_NAMES[place]);
                 all.add(stat, &labels, series.counts[place]);
             }
         }
-        all.family(MetricFamily::counter(
+        all.start_family(MetricFamily::counter(
             "ratelimit_service_rate_limit_domain_not_found",
             "Descriptors of requests for a domain that is not configured.",
         ));
-        for (domain, count) in metrics.strangers() {
-            let stat = format!("ratelimit.service.rate_limit.{}.domain_not_found", clean(&domain));
+        for (domain, count) in metrics.unknown_domains() {
+            let stat = format!("ratelimit.service.rate_limit.{}.domain_not_found", sanitize_name(&domain));
             all.add(stat, &[("domain", &domain)], count);
         }
-        all.family(MetricFamily::counter(
+        all.start_family(MetricFamily::counter(
             "ratelimit_service_should_rate_limit_error",
             "Requests that failed, because of the store or because they were invalid.",
         ));
@@ -76,25 +76,25 @@ impl Exposition {
             [("redis_error", &metrics.store_errors), ("service_error", &metrics.service_errors)]
         {
             let stat = format!("ratelimit.service.call.should_rate_limit.{kind}");
-            all.add(stat, &[("err_type", kind)], get(count));
+            all.add(stat, &[("err_type", kind)], load(count));
         }
         for (name, stat, count, help) in [
             (
                 "ratelimit_service_config_load_success",
                 "ratelimit.service.config_load_success",
-                get(&metrics.config_load_success),
+                load(&metrics.config_load_success),
                 "Configurations that were loaded.",
             ),
             (
                 "ratelimit_service_config_load_error",
                 "ratelimit.service.config_load_error",
-                get(&metrics.config_load_error),
+                load(&metrics.config_load_error),
                 "Configurations that were rejected.",
             ),
             (
                 "ratelimit_service_global_shadow_mode",
                 "ratelimit.service.global_shadow_mode",
-                get(&metrics.global_shadow_mode),
+                load(&metrics.global_shadow_mode),
                 "Requests over a limit that were let through in global shadow mode.",
             ),
             (
@@ -104,31 +104,38 @@ impl Exposition {
                 "Calls to the store that failed.",
             ),
         ] {
-            all.family(MetricFamily::counter(name, help));
+            all.start_family(MetricFamily::counter(name, help));
             all.add(stat.to_owned(), &[], count);
         }
-        for (name, help) in LOCAL_CACHE {
-            all.family(MetricFamily::gauge(name, help));
+        for (name, help) in LOCAL_CACHE_METRICS {
+            all.start_family(MetricFamily::gauge(name, help));
             let is_same = |kind: &str| name.strip_prefix("ratelimit_localcache_") == Some(kind);
             if let Some((kind, count)) = local_cache.iter().find(|(kind, _)| is_same(kind)) {
                 all.add(format!("ratelimit.localcache.{kind}"), &[], *count);
             }
         }
-        all.family(MetricFamily::counter("ratelimit_service_total_requests", "Requests for a decision."));
+        all.start_family(MetricFamily::counter(
+            "ratelimit_service_total_requests",
+            "Requests for a decision.",
+        ));
         let stat = "ratelimit_server.ShouldRateLimit.total_requests".to_owned();
-        all.add(stat, &[("grpc_method", METHOD)], get(&metrics.total_requests));
-        all.family(MetricFamily::histogram(
+        all.add(stat, &[("grpc_method", GRPC_METHOD)], load(&metrics.total_requests));
+        all.start_family(MetricFamily::histogram(
             "ratelimit_service_response_time_seconds",
             "Time to decide about a request, the store included.",
         ));
-        let counts = metrics.times.iter().map(get).collect();
-        let times = MetricValue::Histogram { bounds: BUCKETS.to_vec(), counts, sum: get(&metrics.time_sum) };
-        all.add(RESPONSE_TIME.to_owned(), &[("grpc_method", METHOD)], times);
+        let counts = metrics.response_times.iter().map(load).collect();
+        let times = MetricValue::Histogram {
+            bounds: BUCKET_BOUNDS.to_vec(),
+            counts,
+            sum: load(&metrics.response_time_sum),
+        };
+        all.add(RESPONSE_TIME_STAT.to_owned(), &[("grpc_method", GRPC_METHOD)], times);
         all
     }
 
     /// Starts a family; samples are added to the last one.
-    fn family(&mut self, family: MetricFamily) {
+    fn start_family(&mut self, family: MetricFamily) {
         self.0.push((family, Vec::new()));
     }
 
@@ -187,12 +194,12 @@ impl Exposition {
     }
 }
 
-fn get(count: &AtomicU64) -> u64 {
+fn load(count: &AtomicU64) -> u64 {
     count.load(Relaxed)
 }
 
 /// Replaces the characters that statsd reserves, and the dots of IP addresses, which separate no parts of a name.
-fn clean(name: &str) -> String {
+fn sanitize_name(name: &str) -> String {
     let name = name.replace([':', '|', '\n', '\r'], "_");
     let parts: Vec<&str> = name.split('.').collect();
     let is_octet =
@@ -220,10 +227,10 @@ fn clean(name: &str) -> String {
 
 #[cfg(test)]
 mod tests {
-    use super::clean;
+    use super::sanitize_name;
 
     #[test]
-    fn names_are_cleaned() {
+    fn statsd_names_are_sanitized() {
         let table = [
             ("user", "user"),
             ("ip_10.0.0.1.path", "ip_10_0_0_1.path"),
@@ -232,7 +239,7 @@ mod tests {
             ("path_/a.b.c", "path_/a.b.c"),
         ];
         for (name, expected) in table {
-            assert_eq!(clean(name), expected);
+            assert_eq!(sanitize_name(name), expected);
         }
     }
 }

@@ -14,35 +14,35 @@ use tokio::sync::Notify;
 ///
 /// A store that is lost later does not count by default, as in envoyproxy/ratelimit: a liveness probe would restart the whole
 /// fleet for the outage of its store, and Envoy decides what happens to requests meanwhile.
-pub struct Health {
+pub struct ServiceHealth {
     service: Arc<DescriptorService>,
-    need: ConfigNeed,
-    store: Option<(Box<Trouble>, StoreNeed)>,
-    was_reached: AtomicBool,
+    config_requirement: ConfigRequirement,
+    store: Option<(Box<StoreProbe>, StoreRequirement)>,
+    was_reachable: AtomicBool,
     is_draining: AtomicBool,
     changed: Notify,
 }
 
 /// When a service without its store is of no use.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub enum StoreNeed {
+pub enum StoreRequirement {
     /// Until it was reached for the first time.
     #[default]
-    AtStart,
+    Startup,
     /// `REDIS_HEALTH_CHECK_ACTIVE_CONNECTION`: whenever it cannot be reached.
     Always,
 }
 
-type Trouble = dyn Fn() -> Option<String> + Send + Sync;
+type StoreProbe = dyn Fn() -> Option<String> + Send + Sync;
 
 /// Whether a service without any domain is of use.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub enum ConfigNeed {
+pub enum ConfigRequirement {
     /// It is.
     #[default]
-    Never,
+    Optional,
     /// `HEALTHY_WITH_AT_LEAST_ONE_CONFIG_LOADED`: it is not.
-    Loaded,
+    Required,
 }
 
 /// What is said of a service.
@@ -54,14 +54,14 @@ pub enum HealthStatus {
     NotServing(String),
 }
 
-impl Health {
+impl ServiceHealth {
     /// The health of a service.
     pub fn new(service: Arc<DescriptorService>) -> Self {
         Self {
             service,
-            need: ConfigNeed::Never,
+            config_requirement: ConfigRequirement::Optional,
             store: None,
-            was_reached: AtomicBool::new(false),
+            was_reachable: AtomicBool::new(false),
             is_draining: AtomicBool::new(false),
             changed: Notify::new(),
         }
@@ -69,18 +69,18 @@ impl Health {
 
     /// Whether it must have files.
     #[must_use]
-    pub fn config(self, need: ConfigNeed) -> Self {
-        Self { need, ..self }
+    pub fn config(self, requirement: ConfigRequirement) -> Self {
+        Self { config_requirement: requirement, ..self }
     }
 
     /// Who knows what is the matter with the store, if anything is, and when that counts.
     #[must_use]
     pub fn store(
         self,
-        need: StoreNeed,
-        trouble: impl Fn() -> Option<String> + Send + Sync + 'static,
+        requirement: StoreRequirement,
+        last_error: impl Fn() -> Option<String> + Send + Sync + 'static,
     ) -> Self {
-        Self { store: Some((Box::new(trouble), need)), ..self }
+        Self { store: Some((Box::new(last_error), requirement)), ..self }
     }
 
     /// It is about to stop: from now on it is of no use to new clients.
@@ -90,7 +90,7 @@ impl Health {
     }
 
     /// Limits were loaded, or are gone.
-    pub(super) fn configured(&self) {
+    pub(super) fn notify_config_change(&self) {
         self.changed.notify_one();
     }
 
@@ -104,25 +104,27 @@ impl Health {
         if self.is_draining.load(Relaxed) {
             return HealthStatus::NotServing("about to stop".to_owned());
         }
-        if self.need == ConfigNeed::Loaded && self.service.loaded().is_none_or(|set| set.is_empty()) {
+        if self.config_requirement == ConfigRequirement::Required
+            && self.service.config().is_none_or(|set| set.is_empty())
+        {
             return HealthStatus::NotServing("no configuration is loaded".to_owned());
         }
         let Some((trouble, need)) = &self.store else { return HealthStatus::Serving };
-        if *need == StoreNeed::AtStart && self.was_reached.load(Relaxed) {
+        if *need == StoreRequirement::Startup && self.was_reachable.load(Relaxed) {
             return HealthStatus::Serving;
         }
         match trouble() {
             Some(trouble) => HealthStatus::NotServing(format!("store unavailable: {trouble}")),
             None => {
-                self.was_reached.store(true, Relaxed);
+                self.was_reachable.store(true, Relaxed);
                 HealthStatus::Serving
             }
         }
     }
 }
 
-impl fmt::Debug for Health {
+impl fmt::Debug for ServiceHealth {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Health").field("status", &self.status()).finish_non_exhaustive()
+        f.debug_struct("ServiceHealth").field("status", &self.status()).finish_non_exhaustive()
     }
 }

@@ -6,7 +6,7 @@ use tidegate_policy::descriptors::{
 };
 
 /// All domains of a configuration.
-pub trait Lookup: fmt::Debug + Send + Sync + 'static {
+pub trait ConfigLookup: fmt::Debug + Send + Sync + 'static {
     /// The domain of this name, if it is loaded.
     fn domain(&self, name: &str) -> Option<&dyn DomainLookup>;
 
@@ -26,7 +26,7 @@ pub trait DomainLookup: fmt::Debug + Send + Sync {
     fn find<'a>(&'a self, entries: &'a [DescriptorEntry]) -> Option<DescriptorMatch<'a>>;
 }
 
-impl Lookup for DescriptorSet {
+impl ConfigLookup for DescriptorSet {
     fn domain(&self, name: &str) -> Option<&dyn DomainLookup> {
         self.domain(name).map(|domain| domain as &dyn DomainLookup)
     }

@@ -11,16 +11,16 @@ use std::{
 use tidegate_policy::descriptors::{DescriptorEntry, MetricName};
 
 /// What everything is called that there is no room for by its own name.
-pub(super) const OTHER: &str = "other";
+pub(super) const OTHER_NAME: &str = "other";
 /// A longer name is not kept.
-const MAX_NAME: usize = 1_024;
+const MAX_NAME_LEN: usize = 1_024;
 /// What limits are called that requests bring along, where there is no room for the names of their descriptors.
-pub(super) const OVERRIDE: &str = "override";
+pub(super) const OVERRIDE_NAME: &str = "override";
 /// So many domains that are not loaded are told apart.
-const MOST_STRANGERS: usize = 64;
+const MAX_UNKNOWN_DOMAINS: usize = 64;
 
 /// Upper ends of the buckets of response times, in microseconds.
-pub(super) const BUCKETS: [u64; 12] =
+pub(super) const BUCKET_BOUNDS: [u64; 12] =
     [100, 250, 500, 1_000, 2_500, 5_000, 10_000, 20_000, 50_000, 100_000, 500_000, 1_000_000];
 
 /// Counts of a decision service. They only grow, except when files are read that lack a limit: then its counts go.
@@ -33,29 +33,29 @@ pub struct ServiceMetrics {
     pub(super) config_load_error: AtomicU64,
     pub(super) global_shadow_mode: AtomicU64,
     /// One more than there are buckets: the last is for those that took longer.
-    pub(super) times: [AtomicU64; BUCKETS.len() + 1],
-    pub(super) time_sum: AtomicU64,
-    strangers: Mutex<BTreeMap<String, u64>>,
+    pub(super) response_times: [AtomicU64; BUCKET_BOUNDS.len() + 1],
+    pub(super) response_time_sum: AtomicU64,
+    unknown_domains: Mutex<BTreeMap<String, u64>>,
     limits: RwLock<BTreeMap<Arc<str>, Arc<LimitMetrics>>>,
     /// By domain, and in it by what follows the domain in the name.
-    overrides: RwLock<HashMap<String, HashMap<String, Arc<Counts>>>>,
-    most_details: usize,
+    overrides: RwLock<HashMap<String, HashMap<String, Arc<LimitCounters>>>>,
+    max_details: usize,
 }
 
 /// Counts of one limit.
 #[derive(Debug)]
 pub(super) struct LimitMetrics {
-    place: Arc<str>,
+    name: Arc<str>,
     /// The place alone does not say where its first part ends.
     domain: OnceLock<String>,
-    plain: Arc<Counts>,
-    details: RwLock<HashMap<String, Arc<Counts>>>,
-    most: usize,
+    total: Arc<LimitCounters>,
+    details: RwLock<HashMap<String, Arc<LimitCounters>>>,
+    max_details: usize,
 }
 
 /// What is counted of a limit, weighted by hits.
 #[derive(Debug, Default)]
-pub(super) struct Counts {
+pub(super) struct LimitCounters {
     total_hits: AtomicU64,
     over_limit: AtomicU64,
     near_limit: AtomicU64,
@@ -64,49 +64,49 @@ pub(super) struct Counts {
     shadow_mode: AtomicU64,
 }
 
-/// The names of [`Counts`], in the order of [`Counts::values`].
-pub(super) const KINDS: [&str; 6] =
+/// The names of [`LimitCounters`], in the order of [`LimitCounters::values`].
+pub(super) const COUNTER_NAMES: [&str; 6] =
     ["total_hits", "over_limit", "near_limit", "over_limit_with_local_cache", "within_limit", "shadow_mode"];
 
 /// Hits on a limit, as metrics see them.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct Hit {
+pub(super) struct LimitHit {
     pub(super) hits: u64,
     /// How many there are with these.
     pub(super) after: u64,
     pub(super) limit: u64,
-    /// From how many on it is near; see [`near`].
-    pub(super) near: u64,
-    pub(super) shadow: Shadow,
-    pub(super) source: Source,
+    /// From how many on it is near; see [`near_limit`].
+    pub(super) near_limit: u64,
+    pub(super) shadow: ShadowMode,
+    pub(super) source: HitSource,
 }
 
 /// How it is known how many there are.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Source {
+pub(super) enum HitSource {
     /// They were counted.
     Counted,
     /// The key was over before, and its window has not ended.
-    Remembered,
+    LocalCache,
 }
 
 /// Whether a limit only watches.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Shadow {
+pub(super) enum ShadowMode {
     Yes,
     No,
 }
 
 /// A name with its counts, and the domain that it starts with if that is known.
-pub(super) struct Series {
+pub(super) struct LimitSeries {
     pub(super) domain: String,
     /// What follows the domain.
-    pub(super) rest: String,
-    pub(super) counts: [u64; KINDS.len()],
+    pub(super) name: String,
+    pub(super) counts: [u64; COUNTER_NAMES.len()],
 }
 
 impl ServiceMetrics {
-    pub(super) fn new(most_details: usize) -> Self {
+    pub(super) fn new(max_details: usize) -> Self {
         Self {
             total_requests: AtomicU64::default(),
             store_errors: AtomicU64::default(),
@@ -114,80 +114,81 @@ impl ServiceMetrics {
             config_load_success: AtomicU64::default(),
             config_load_error: AtomicU64::default(),
             global_shadow_mode: AtomicU64::default(),
-            times: Default::default(),
-            time_sum: AtomicU64::default(),
-            strangers: Mutex::default(),
+            response_times: Default::default(),
+            response_time_sum: AtomicU64::default(),
+            unknown_domains: Mutex::default(),
             limits: RwLock::default(),
             overrides: RwLock::default(),
-            most_details,
+            max_details,
         }
     }
 
     /// Files were read, and are good.
-    pub fn config_loaded(&self) {
+    pub fn record_config_load(&self) {
         self.config_load_success.fetch_add(1, Relaxed);
     }
 
     /// Files were read, and are not.
-    pub fn config_refused(&self) {
+    pub fn record_config_error(&self) {
         self.config_load_error.fetch_add(1, Relaxed);
     }
 
     /// How many names it has counts for at the moment.
-    pub fn series(&self) -> usize {
-        self.limit_series().len() + self.strangers().len()
+    pub fn series_count(&self) -> usize {
+        self.limit_series().len() + self.unknown_domains().len()
     }
 
     /// A request was answered, or not, after so long.
-    pub(super) fn answered(&self, time: Duration) {
+    pub(super) fn record_response(&self, time: Duration) {
         let micros = u64::try_from(time.as_micros()).unwrap_or(u64::MAX);
-        let bucket = BUCKETS.iter().position(|end| micros <= *end).unwrap_or(BUCKETS.len());
+        let bucket = BUCKET_BOUNDS.iter().position(|end| micros <= *end).unwrap_or(BUCKET_BOUNDS.len());
         self.total_requests.fetch_add(1, Relaxed);
-        self.times[bucket].fetch_add(1, Relaxed);
-        self.time_sum.fetch_add(micros, Relaxed);
+        self.response_times[bucket].fetch_add(1, Relaxed);
+        self.response_time_sum.fetch_add(micros, Relaxed);
     }
 
     /// A domain was asked for that is not loaded, with so many descriptors.
-    pub(super) fn unknown_domain(&self, domain: &str, descriptors: usize) {
+    pub(super) fn record_unknown_domain(&self, domain: &str, descriptors: usize) {
         let descriptors = descriptors as u64;
-        let mut strangers = self.strangers.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut strangers = self.unknown_domains.lock().unwrap_or_else(PoisonError::into_inner);
         if let Some(count) = strangers.get_mut(domain) {
             *count += descriptors;
             return;
         }
-        let name = if strangers.len() < MOST_STRANGERS && domain.len() <= 128 { domain } else { OTHER };
+        let name =
+            if strangers.len() < MAX_UNKNOWN_DOMAINS && domain.len() <= 128 { domain } else { OTHER_NAME };
         *strangers.entry(name.to_owned()).or_default() += descriptors;
     }
 
-    pub(super) fn strangers(&self) -> Vec<(String, u64)> {
-        let strangers = self.strangers.lock().unwrap_or_else(PoisonError::into_inner);
+    pub(super) fn unknown_domains(&self) -> Vec<(String, u64)> {
+        let strangers = self.unknown_domains.lock().unwrap_or_else(PoisonError::into_inner);
         strangers.iter().map(|(domain, count)| (domain.clone(), *count)).collect()
     }
 
     /// Keeps the counts of these places; those of others go, and of limits that came along to domains that are not loaded any
     /// more. A request that is being decided by files before these may bring one back, until the next are loaded.
-    pub(super) fn keep<'a>(
+    pub(super) fn retain<'a>(
         &self,
-        places: impl Iterator<Item = &'a Arc<str>>,
+        names: impl Iterator<Item = &'a Arc<str>>,
         is_loaded: impl Fn(&str) -> bool,
     ) {
         let mut limits = self.limits.write().unwrap_or_else(PoisonError::into_inner);
         if !limits.is_empty() {
-            *limits = places.filter_map(|place| limits.remove_entry(place)).collect();
+            *limits = names.filter_map(|place| limits.remove_entry(place)).collect();
         }
         self.overrides.write().unwrap_or_else(PoisonError::into_inner).retain(|domain, _| is_loaded(domain));
     }
 
     /// Counts of the limits at a place. There must be such a place, or there is no bound.
-    pub(super) fn of_place(&self, place: &Arc<str>) -> Arc<LimitMetrics> {
+    pub(super) fn for_limit(&self, name: &Arc<str>) -> Arc<LimitMetrics> {
         let mut limits = self.limits.write().unwrap_or_else(PoisonError::into_inner);
-        let new = || Arc::new(LimitMetrics::new(place.clone(), self.most_details));
-        limits.entry(place.clone()).or_insert_with(new).clone()
+        let new = || Arc::new(LimitMetrics::new(name.clone(), self.max_details));
+        limits.entry(name.clone()).or_insert_with(new).clone()
     }
 
     /// Counts of a limit that a request brings along to a domain, under the name of its descriptor as long as there is room
     /// for names. There must be such a domain, or there is no bound.
-    pub(super) fn of_override(&self, domain: &str, entries: &[DescriptorEntry]) -> Arc<Counts> {
+    pub(super) fn for_override(&self, domain: &str, entries: &[DescriptorEntry]) -> Arc<LimitCounters> {
         let mut name = String::new();
         for entry in entries {
             if !name.is_empty() {
@@ -205,24 +206,24 @@ impl ServiceMetrics {
         known.unwrap_or_else(|| {
             let mut overrides = self.overrides.write().unwrap_or_else(PoisonError::into_inner);
             let names = overrides.entry(domain.to_owned()).or_default();
-            let has_room = names.len() < self.most_details && name.len() <= MAX_NAME;
-            let name = if has_room || names.contains_key(&name) { name } else { OVERRIDE.to_owned() };
+            let has_room = names.len() < self.max_details && name.len() <= MAX_NAME_LEN;
+            let name = if has_room || names.contains_key(&name) { name } else { OVERRIDE_NAME.to_owned() };
             names.entry(name).or_default().clone()
         })
     }
 
     /// All names of limits that were hit.
-    pub(super) fn limit_series(&self) -> Vec<Series> {
+    pub(super) fn limit_series(&self) -> Vec<LimitSeries> {
         let mut all = Vec::new();
         for limit in self.limits.read().unwrap_or_else(PoisonError::into_inner).values() {
             let details = limit.details.read().unwrap_or_else(PoisonError::into_inner);
             let mut details: Vec<_> = details.iter().map(|(name, counts)| (name.as_str(), counts)).collect();
             details.sort_by_key(|(name, _)| *name);
-            for (name, counts) in [(&*limit.place, &limit.plain)].into_iter().chain(details) {
+            for (name, counts) in [(&*limit.name, &limit.total)].into_iter().chain(details) {
                 let counts = counts.values();
-                if counts != [0; KINDS.len()] {
-                    let (domain, rest) = limit.split(name);
-                    all.push(Series { domain, rest, counts });
+                if counts != [0; COUNTER_NAMES.len()] {
+                    let (domain, rest) = limit.split_domain(name);
+                    all.push(LimitSeries { domain, name: rest, counts });
                 }
             }
         }
@@ -232,9 +233,9 @@ impl ServiceMetrics {
             .flat_map(|(domain, names)| names.iter().map(move |(name, counts)| (domain, name, counts)));
         let mut overrides: Vec<_> = overrides.collect();
         overrides.sort_by_key(|(domain, name, _)| (*domain, *name));
-        all.extend(overrides.into_iter().map(|(domain, name, counts)| Series {
+        all.extend(overrides.into_iter().map(|(domain, name, counts)| LimitSeries {
             domain: domain.clone(),
-            rest: name.clone(),
+            name: name.clone(),
             counts: counts.values(),
         }));
         all
@@ -242,27 +243,27 @@ impl ServiceMetrics {
 }
 
 impl LimitMetrics {
-    fn new(place: Arc<str>, most: usize) -> Self {
-        Self { place, domain: OnceLock::new(), plain: Arc::default(), details: RwLock::default(), most }
+    fn new(name: Arc<str>, max_details: usize) -> Self {
+        Self { name, domain: OnceLock::new(), total: Arc::default(), details: RwLock::default(), max_details }
     }
 
     /// The counts that a hit of this domain belongs to.
-    pub(super) fn of(&self, domain: &str, metric: &MetricName) -> Arc<Counts> {
+    pub(super) fn counters_for(&self, domain: &str, metric: &MetricName) -> Arc<LimitCounters> {
         self.domain.get_or_init(|| domain.to_owned());
-        let MetricName::Detailed(name) = metric else { return self.plain.clone() };
+        let MetricName::Detailed(name) = metric else { return self.total.clone() };
         let known = self.details.read().unwrap_or_else(PoisonError::into_inner).get(name).cloned();
         known.unwrap_or_else(|| {
             let mut details = self.details.write().unwrap_or_else(PoisonError::into_inner);
-            if details.len() < self.most && name.len() <= MAX_NAME || details.contains_key(name) {
+            if details.len() < self.max_details && name.len() <= MAX_NAME_LEN || details.contains_key(name) {
                 return details.entry(name.clone()).or_default().clone();
             }
-            let folded = format!("{}.{OTHER}", self.place);
+            let folded = format!("{}.{OTHER_NAME}", self.name);
             details.entry(folded).or_default().clone()
         })
     }
 
     /// A name without its domain, and the domain.
-    fn split(&self, name: &str) -> (String, String) {
+    fn split_domain(&self, name: &str) -> (String, String) {
         let domain = self.domain.get().map_or("", String::as_str);
         match name.strip_prefix(domain).and_then(|rest| rest.strip_prefix('.')) {
             Some(rest) => (domain.to_owned(), rest.to_owned()),
@@ -271,10 +272,10 @@ impl LimitMetrics {
     }
 }
 
-impl Counts {
+impl LimitCounters {
     /// Counts hits: how much of them was within the limit, near it, and over it.
-    pub(super) fn hit(&self, hit: Hit) {
-        let Hit { hits, after, limit, near, shadow, source } = hit;
+    pub(super) fn record(&self, hit: LimitHit) {
+        let LimitHit { hits, after, limit, near_limit: near, shadow, source } = hit;
         let before = after.saturating_sub(hits);
         self.total_hits.fetch_add(hits, Relaxed);
         if after <= limit {
@@ -285,15 +286,15 @@ impl Counts {
         let over = after - limit.max(before);
         self.over_limit.fetch_add(over, Relaxed);
         self.near_limit.fetch_add(limit.saturating_sub(near.max(before)), Relaxed);
-        if source == Source::Remembered {
+        if source == HitSource::LocalCache {
             self.over_limit_with_local_cache.fetch_add(hits, Relaxed);
         }
-        if shadow == Shadow::Yes {
+        if shadow == ShadowMode::Yes {
             self.shadow_mode.fetch_add(over, Relaxed);
         }
     }
 
-    fn values(&self) -> [u64; KINDS.len()] {
+    fn values(&self) -> [u64; COUNTER_NAMES.len()] {
         let Self {
             total_hits,
             over_limit,
@@ -313,7 +314,7 @@ impl Counts {
     clippy::cast_sign_loss,
     reason = "the ratio is one, and the rest is rounded"
 )]
-pub(super) fn near(limit: u64, ratio: f32) -> u64 {
+pub(super) fn near_limit(limit: u64, ratio: f32) -> u64 {
     (limit as f32 * ratio).floor() as u64
 }
 
@@ -322,7 +323,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn hits_are_within_near_or_over() {
+    fn hits_count_as_within_near_or_over_limit() {
         // (hits, after, limit) -> (total, over, near, within)
         let table = [
             ((1, 1, 10), (1, 0, 0, 1)),
@@ -336,39 +337,46 @@ mod tests {
             ((0, 10, 10), (0, 0, 0, 0)),
         ];
         for ((hits, after, limit), expected) in table {
-            let counts = Counts::default();
-            let (near, shadow, source) = (near(limit, 0.8), Shadow::No, Source::Counted);
-            counts.hit(Hit { hits, after, limit, near, shadow, source });
+            let counts = LimitCounters::default();
+            let (near, shadow, source) = (near_limit(limit, 0.8), ShadowMode::No, HitSource::Counted);
+            counts.record(LimitHit { hits, after, limit, near_limit: near, shadow, source });
             let [total, over, near, _, within, _] = counts.values();
             assert_eq!((total, over, near, within), expected, "{hits} hits to {after} of {limit}");
         }
     }
 
     #[test]
-    fn near_is_rounded_down_in_single_precision() {
+    fn near_limit_is_rounded_down_in_single_precision() {
         for (limit, ratio, expected) in
             [(10, 0.8, 8), (15, 0.8, 12), (16, 0.8, 12), (1, 0.8, 0), (20, 0.5, 10)]
         {
-            assert_eq!(near(limit, ratio), expected, "{limit} x {ratio}");
+            assert_eq!(near_limit(limit, ratio), expected, "{limit} x {ratio}");
         }
     }
 
     #[test]
-    fn a_million_names_leave_the_registry_at_its_bound() {
+    fn registry_size_is_bounded() {
         let metrics = ServiceMetrics::new(100);
         let place: Arc<str> = "shop.user".into();
-        let limit = metrics.of_place(&place);
-        let hit = Hit { hits: 1, after: 1, limit: 5, near: 4, shadow: Shadow::No, source: Source::Counted };
+        let limit = metrics.for_limit(&place);
+        let hit = LimitHit {
+            hits: 1,
+            after: 1,
+            limit: 5,
+            near_limit: 4,
+            shadow: ShadowMode::No,
+            source: HitSource::Counted,
+        };
         for number in 0..1_000_000 {
-            limit.of("shop", &MetricName::Detailed(format!("shop.user_{number}"))).hit(hit);
+            limit.counters_for("shop", &MetricName::Detailed(format!("shop.user_{number}"))).record(hit);
             let entry = DescriptorEntry { key: "user".to_owned(), value: number.to_string() };
-            metrics.of_override("shop", &[entry]).hit(hit);
-            metrics.unknown_domain(&number.to_string(), 1);
+            metrics.for_override("shop", &[entry]).record(hit);
+            metrics.record_unknown_domain(&number.to_string(), 1);
         }
         // A hundred names and the rest, twice; as many unknown domains as have names, and the rest.
-        assert_eq!(metrics.series(), 101 + 101 + 65);
+        assert_eq!(metrics.series_count(), 101 + 101 + 65);
         let all: u64 = metrics.limit_series().iter().map(|series| series.counts[0]).sum();
         assert_eq!(all, 2_000_000);
-        assert_eq!(metrics.strangers().iter().map(|(_, count)| count).sum::<u64>(), 1_000_000);
+        assert_eq!(metrics.unknown_domains().iter().map(|(_, count)| count).sum::<u64>(), 1_000_000);
     }
 }

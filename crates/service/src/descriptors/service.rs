@@ -1,13 +1,15 @@
 //! Decides what is asked of a domain.
 
 use super::{
-    Decide, DescriptorFault, DomainAsk, DomainVerdict, Lookup,
-    counters::{Counters, Hold, Home, OverKeys, Purpose, Reserved},
+    ConfigLookup, Decide, DecisionError, DomainRequest, DomainVerdict,
+    active_config::{ActiveConfig, LimitMatch, QuotaGroup},
+    counters::{
+        CountPurpose, CountReservation, CountReservations, CounterStores, DescriptorCounters, LocalCache,
+    },
     exposition::Exposition,
-    force::{Force, QuotaGroup, Subject},
     metrics::ServiceMetrics,
-    settings::{Counting, ServiceSettings},
-    verdict::fold,
+    settings::{CountingMode, ServiceSettings},
+    verdict::build_verdict,
 };
 use arc_swap::ArcSwapOption;
 use std::{
@@ -19,42 +21,46 @@ use tidegate_limiter::BuildError;
 /// Decides what is asked of a domain: which limits apply, how many there were, and what that means.
 pub struct DescriptorService {
     pub(super) settings: ServiceSettings,
-    home: Home,
-    pub(super) units: Counters,
-    pub(super) over: Option<OverKeys>,
+    stores: CounterStores,
+    pub(super) counters: DescriptorCounters,
+    pub(super) over_limit_keys: Option<LocalCache>,
     metrics: ServiceMetrics,
-    force: ArcSwapOption<Force>,
+    active_config: ArcSwapOption<ActiveConfig>,
     /// Whoever loads files holds this.
-    loading: Mutex<()>,
+    load_lock: Mutex<()>,
 }
 
 impl DescriptorService {
     /// A service without files: it knows no domain until [`load`](Self::load).
     pub fn new(settings: ServiceSettings) -> Result<Self, BuildError> {
-        let home = Home::new(&settings);
+        let stores = CounterStores::new(&settings);
         Ok(Self {
-            units: Counters::new(&home, &settings)?,
-            over: settings.local_cache.filter(|_| settings.counting == Counting::Theirs).map(OverKeys::new),
-            metrics: ServiceMetrics::new(settings.most_details),
-            force: ArcSwapOption::empty(),
-            loading: Mutex::new(()),
+            counters: DescriptorCounters::new(&stores, &settings)?,
+            over_limit_keys: settings
+                .local_cache
+                .filter(|_| settings.counting == CountingMode::Reference)
+                .map(LocalCache::new),
+            metrics: ServiceMetrics::new(settings.max_details),
+            active_config: ArcSwapOption::empty(),
+            load_lock: Mutex::new(()),
             settings,
-            home,
+            stores,
         })
     }
 
     /// Puts files in force. Requests that are being decided end as they began, and what was counted stays counted.
-    pub fn load(&self, set: Arc<dyn Lookup>) {
-        let _loading = self.loading.lock().unwrap_or_else(PoisonError::into_inner);
-        let before = self.force.load_full();
-        let force = Force::new(set, before.as_deref(), (&self.home, &self.settings, &self.metrics));
-        self.force.store(Some(Arc::new(force)));
-        self.metrics.config_loaded();
+    pub fn load(&self, set: Arc<dyn ConfigLookup>) {
+        let _loading = self.load_lock.lock().unwrap_or_else(PoisonError::into_inner);
+        let previous = self.active_config.load_full();
+        let config =
+            ActiveConfig::new(set, previous.as_deref(), (&self.stores, &self.settings, &self.metrics));
+        self.active_config.store(Some(Arc::new(config)));
+        self.metrics.record_config_load();
     }
 
     /// The files that are in force.
-    pub fn loaded(&self) -> Option<Arc<dyn Lookup>> {
-        self.force.load().as_ref().map(|force| force.set.clone())
+    pub fn config(&self) -> Option<Arc<dyn ConfigLookup>> {
+        self.active_config.load().as_ref().map(|force| force.set.clone())
     }
 
     /// What is counted for operators.
@@ -73,86 +79,87 @@ impl DescriptorService {
     }
 
     pub(super) fn exposition(&self) -> Exposition {
-        let local_cache = self.over.as_ref().map(|over| over.gauges().to_vec()).unwrap_or_default();
-        Exposition::new(&self.metrics, self.home.failures(), &local_cache)
+        let local_cache = self.over_limit_keys.as_ref().map(|over| over.stats().to_vec()).unwrap_or_default();
+        Exposition::new(&self.metrics, self.stores.failures(), &local_cache)
     }
 
     /// Decides a request. In memory it never waits.
-    pub async fn decide(&self, ask: DomainAsk) -> Result<DomainVerdict, DescriptorFault> {
-        let (verdict, reserved) = self.answer(&ask, Purpose::Count).await?;
-        reserved.into_iter().for_each(Hold::keep);
+    pub async fn decide(&self, request: DomainRequest) -> Result<DomainVerdict, DecisionError> {
+        let (verdict, reserved) = self.decide_for(&request, CountPurpose::Count).await?;
+        reserved.into_iter().for_each(CountReservation::keep);
         Ok(verdict)
     }
 
     /// What is said, and what is held of it. Counts for operators how that went.
-    pub async fn answer(
+    pub async fn decide_for(
         &self,
-        ask: &DomainAsk,
-        purpose: Purpose,
-    ) -> Result<(DomainVerdict, Reserved), DescriptorFault> {
+        request: &DomainRequest,
+        purpose: CountPurpose,
+    ) -> Result<(DomainVerdict, CountReservations), DecisionError> {
         let started = self.settings.clock.now();
-        let answer = self.home.decision(ask.deadline, self.judge(ask, purpose)).await;
-        self.metrics.answered(self.settings.clock.now().since(started).into());
-        match &answer {
+        let result = self.stores.with_deadline(request.deadline, self.evaluate(request, purpose)).await;
+        self.metrics.record_response(self.settings.clock.now().since(started).into());
+        match &result {
             Ok(_) => {}
-            Err(DescriptorFault::Unavailable(_)) => {
+            Err(DecisionError::Unavailable(_)) => {
                 self.metrics.store_errors.fetch_add(1, Relaxed);
             }
-            Err(DescriptorFault::Invalid(_) | DescriptorFault::NoConfiguration) => {
+            Err(DecisionError::Invalid(_) | DecisionError::NoConfiguration) => {
                 self.metrics.service_errors.fetch_add(1, Relaxed);
             }
         }
-        answer
+        result
     }
 
     /// What is in force.
-    pub(super) fn force(&self) -> Option<Arc<Force>> {
-        self.force.load_full()
+    pub(super) fn active_config(&self) -> Option<Arc<ActiveConfig>> {
+        self.active_config.load_full()
     }
 
-    async fn judge(
+    async fn evaluate(
         &self,
-        ask: &DomainAsk,
-        purpose: Purpose,
-    ) -> Result<(DomainVerdict, Reserved), DescriptorFault> {
-        self.examine(ask)?;
-        let force = self.force().ok_or(DescriptorFault::NoConfiguration)?;
-        let Some(domain) = force.set.domain(&ask.domain) else {
-            self.metrics.unknown_domain(&ask.domain, ask.descriptors.len());
-            let found: Vec<_> =
-                ask.descriptors.iter().map(|_| (Subject::Free(QuotaGroup::Outside), None)).collect();
-            return Ok((fold(ask, &found, &self.settings).0, Vec::new()));
+        request: &DomainRequest,
+        purpose: CountPurpose,
+    ) -> Result<(DomainVerdict, CountReservations), DecisionError> {
+        self.validate(request)?;
+        let config = self.active_config().ok_or(DecisionError::NoConfiguration)?;
+        let Some(domain) = config.set.domain(&request.domain) else {
+            self.metrics.record_unknown_domain(&request.domain, request.descriptors.len());
+            let matches: Vec<_> =
+                request.descriptors.iter().map(|_| (LimitMatch::Unmatched(QuotaGroup::None), None)).collect();
+            return Ok((build_verdict(request, &matches, &self.settings).0, Vec::new()));
         };
-        let subjects = force.resolve(domain, ask, (&self.settings, &self.metrics));
-        let (findings, reserved) = self.count(ask, &subjects, purpose).await?;
-        let found: Vec<_> = subjects.into_iter().zip(findings).collect();
-        let (verdict, refused) = fold(ask, &found, &self.settings);
+        let subjects = config.resolve(domain, request, (&self.settings, &self.metrics));
+        let (findings, reserved) = self.count(request, &subjects, purpose).await?;
+        let matches: Vec<_> = subjects.into_iter().zip(findings).collect();
+        let (verdict, refused) = build_verdict(request, &matches, &self.settings);
         if refused != verdict.overall {
             self.metrics.global_shadow_mode.fetch_add(1, Relaxed);
         }
-        tracing::debug!(domain = ask.domain, descriptors = ask.descriptors.len(), over = ?verdict.overall, "decided");
+        tracing::debug!(domain = request.domain, descriptors = request.descriptors.len(), over = ?verdict.overall, "decided");
         Ok((verdict, reserved))
     }
 
-    pub(super) fn examine(&self, ask: &DomainAsk) -> Result<(), DescriptorFault> {
-        let invalid = |what: String| Err(DescriptorFault::Invalid(what));
-        let ServiceSettings { most_descriptors, most_entries, .. } = self.settings;
-        if ask.domain.is_empty() {
-            return invalid("rate limit domain must not be empty".to_owned());
+    pub(super) fn validate(&self, request: &DomainRequest) -> Result<(), DecisionError> {
+        let reject = |what: String| Err(DecisionError::Invalid(what));
+        let ServiceSettings { max_descriptors: most_descriptors, max_entries: most_entries, .. } =
+            self.settings;
+        if request.domain.is_empty() {
+            return reject("rate limit domain must not be empty".to_owned());
         }
-        if ask.descriptors.is_empty() {
-            return invalid("rate limit descriptor list must not be empty".to_owned());
+        if request.descriptors.is_empty() {
+            return reject("rate limit descriptor list must not be empty".to_owned());
         }
-        if ask.descriptors.len() > most_descriptors {
-            let count = ask.descriptors.len();
-            return invalid(format!(
+        if request.descriptors.len() > most_descriptors {
+            let count = request.descriptors.len();
+            return reject(format!(
                 "{count} descriptors are too many; send at most {most_descriptors} at once"
             ));
         }
-        for (place, asked) in ask.descriptors.iter().enumerate() {
+        for (place, asked) in request.descriptors.iter().enumerate() {
             if asked.entries.len() > most_entries {
                 let count = asked.entries.len();
-                return invalid(format!(
+                return reject(format!(
                     "descriptors[{place}] has {count} entries, which are too many; send at most {most_entries}"
                 ));
             }
@@ -162,8 +169,11 @@ impl DescriptorService {
 }
 
 impl Decide for DescriptorService {
-    fn decide(&self, ask: DomainAsk) -> impl Future<Output = Result<DomainVerdict, DescriptorFault>> + Send {
-        self.decide(ask)
+    fn decide(
+        &self,
+        request: DomainRequest,
+    ) -> impl Future<Output = Result<DomainVerdict, DecisionError>> + Send {
+        self.decide(request)
     }
 }
 

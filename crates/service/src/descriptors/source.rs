@@ -18,21 +18,21 @@ use tidegate_policy::{
 };
 
 /// More files are a mistake.
-const MOST_FILES: usize = 10_000;
+const MAX_FILES: usize = 10_000;
 
 /// Folders in folders.
-const DEEPEST: usize = 16;
+const MAX_DEPTH: usize = 16;
 
 /// What all of them may take.
-const MOST_BYTES: usize = 64 * 1024 * 1024;
+const MAX_TOTAL_BYTES: usize = 64 * 1024 * 1024;
 
 /// A folder of files of descriptors, which is read again when something in it changes.
 ///
 /// ```no_run
-/// # async fn story() -> Result<(), tidegate_service::descriptors::SourceError> {
-/// use tidegate_service::descriptors::DescriptorSource;
+/// # async fn check_limits() -> Result<(), tidegate_service::descriptors::ConfigLoadError> {
+/// use tidegate_service::descriptors::DescriptorDirectory;
 ///
-/// let mut source = DescriptorSource::new("/data/ratelimit/config");
+/// let mut source = DescriptorDirectory::new("/data/ratelimit/config");
 /// let mut set = source.load()?;
 /// loop {
 ///     source.changed().await;
@@ -44,11 +44,11 @@ const MOST_BYTES: usize = 64 * 1024 * 1024;
 /// # }
 /// ```
 #[derive(Debug)]
-pub struct DescriptorSource {
+pub struct DescriptorDirectory {
     folder: PathBuf,
     dotfiles: Dotfiles,
     merge: DomainMerge,
-    loads: Arc<LoadCounts>,
+    loads: Arc<ConfigLoadCounters>,
     watch: Option<FileWatch>,
 }
 
@@ -64,17 +64,17 @@ pub enum Dotfiles {
 
 /// How often descriptors were loaded: `config_load_success` and `config_load_error`.
 #[derive(Debug, Default)]
-pub struct LoadCounts {
+pub struct ConfigLoadCounters {
     successes: AtomicU64,
     errors: AtomicU64,
 }
 
 /// Why descriptors could not be loaded.
 #[derive(Debug, thiserror::Error)]
-pub enum SourceError {
+pub enum ConfigLoadError {
     /// A file or the folder cannot be read.
     #[error("{path} cannot be read: {source}")]
-    Unread {
+    Unreadable {
         /// Which one.
         path: PathBuf,
         /// Why.
@@ -82,10 +82,10 @@ pub enum SourceError {
     },
     /// They are wrong.
     #[error("{0}")]
-    Descriptors(#[source] DescriptorError),
+    Invalid(#[source] DescriptorError),
 }
 
-impl DescriptorSource {
+impl DescriptorDirectory {
     /// All files in a folder.
     pub fn new(folder: impl Into<PathBuf>) -> Self {
         Self {
@@ -99,7 +99,7 @@ impl DescriptorSource {
 
     /// Whether files with a dot count.
     #[must_use]
-    pub fn dotfiles(self, dotfiles: Dotfiles) -> Self {
+    pub fn with_dotfiles(self, dotfiles: Dotfiles) -> Self {
         Self { dotfiles, ..self }
     }
 
@@ -110,21 +110,21 @@ impl DescriptorSource {
     }
 
     /// What is counted of loads, by this source and by whoever else is given it.
-    pub fn loads(&self) -> Arc<LoadCounts> {
+    pub fn loads(&self) -> Arc<ConfigLoadCounters> {
         self.loads.clone()
     }
 
     /// Reads all files: all that they say, or the first error, which is counted. Blocks as a disk does.
-    pub fn load(&mut self) -> Result<DescriptorSet, SourceError> {
+    pub fn load(&mut self) -> Result<DescriptorSet, ConfigLoadError> {
         let files = ReadFiles::default();
-        let loaded = self.read(&files);
+        let loaded = self.read_files(&files);
         match &mut self.watch {
             Some(watch) => watch.follow(&files),
             None => self.watch = Some(FileWatch::of(&files)),
         }
         match &loaded {
-            Ok(_) => self.loads.count_success(),
-            Err(_) => self.loads.count_error(),
+            Ok(_) => self.loads.record_success(),
+            Err(_) => self.loads.record_error(),
         }
         loaded
     }
@@ -137,46 +137,52 @@ impl DescriptorSource {
         }
     }
 
-    fn read(&self, files: &ReadFiles) -> Result<DescriptorSet, SourceError> {
-        let unread = |path: &Path| {
+    fn read_files(&self, files: &ReadFiles) -> Result<DescriptorSet, ConfigLoadError> {
+        let unreadable = |path: &Path| {
             let path = path.to_owned();
-            move |source| SourceError::Unread { path, source }
+            move |source| ConfigLoadError::Unreadable { path, source }
         };
-        let mut names = Vec::new();
-        self.list(files, Path::new(""), &mut names)?;
+        let mut paths = Vec::new();
+        self.list_files(files, Path::new(""), &mut paths)?;
         let (mut read, mut bytes) = (Vec::new(), 0);
-        for name in names {
+        for name in paths {
             let path = self.folder.join(&name);
-            let text = files.read(&path).map_err(unread(&path))?;
+            let text = files.read(&path).map_err(unreadable(&path))?;
             bytes += text.len();
-            if bytes > MOST_BYTES || read.len() >= MOST_FILES {
+            if bytes > MAX_TOTAL_BYTES || read.len() >= MAX_FILES {
                 let problem = "there are more than 10,000 files or 64 MiB of them; use fewer";
-                return Err(unread(&self.folder)(io::Error::other(problem)));
+                return Err(unreadable(&self.folder)(io::Error::other(problem)));
             }
             let text = String::from_utf8(text)
-                .map_err(|_| unread(&path)(io::Error::other("it is not UTF-8; save it as UTF-8")))?;
+                .map_err(|_| unreadable(&path)(io::Error::other("it is not UTF-8; save it as UTF-8")))?;
             read.push(DescriptorFile { name: name.to_string_lossy().into_owned(), text });
         }
-        DescriptorSet::read(&read, self.merge).map_err(SourceError::Descriptors)
+        DescriptorSet::read(&read, self.merge).map_err(ConfigLoadError::Invalid)
     }
 
     /// Adds the names of all files in a folder and below it, as they are in the whole folder.
-    fn list(&self, files: &ReadFiles, below: &Path, names: &mut Vec<PathBuf>) -> Result<(), SourceError> {
-        let folder = if below.as_os_str().is_empty() { self.folder.clone() } else { self.folder.join(below) };
-        let unread = |source| SourceError::Unread { path: folder.clone(), source };
-        if below.components().count() > DEEPEST {
-            let problem = format!("folders are more than {DEEPEST} levels deep; does a link lead back?");
-            return Err(unread(io::Error::other(problem)));
+    fn list_files(
+        &self,
+        files: &ReadFiles,
+        subfolder: &Path,
+        names: &mut Vec<PathBuf>,
+    ) -> Result<(), ConfigLoadError> {
+        let folder =
+            if subfolder.as_os_str().is_empty() { self.folder.clone() } else { self.folder.join(subfolder) };
+        let unreadable = |source| ConfigLoadError::Unreadable { path: folder.clone(), source };
+        if subfolder.components().count() > MAX_DEPTH {
+            let problem = format!("folders are more than {MAX_DEPTH} levels deep; does a link lead back?");
+            return Err(unreadable(io::Error::other(problem)));
         }
-        for name in files.list(&folder).map_err(unread)? {
+        for name in files.list(&folder).map_err(unreadable)? {
             let text = name.to_string_lossy();
             if text.starts_with('.') && self.dotfiles == Dotfiles::Ignore {
                 continue;
             }
-            let path = below.join(&name);
+            let path = subfolder.join(&name);
             match self.folder.join(&path).is_dir() {
                 true if text.starts_with("..") => {}
-                true => self.list(files, &path, names)?,
+                true => self.list_files(files, &path, names)?,
                 false => names.push(path),
             }
         }
@@ -184,7 +190,7 @@ impl DescriptorSource {
     }
 }
 
-impl LoadCounts {
+impl ConfigLoadCounters {
     /// How often everything was well.
     pub fn successes(&self) -> u64 {
         self.successes.load(Ordering::Relaxed)
@@ -196,12 +202,12 @@ impl LoadCounts {
     }
 
     /// One more that was well.
-    pub fn count_success(&self) {
+    pub fn record_success(&self) {
         self.successes.fetch_add(1, Ordering::Relaxed);
     }
 
     /// One more that was not.
-    pub fn count_error(&self) {
+    pub fn record_error(&self) {
         self.errors.fetch_add(1, Ordering::Relaxed);
     }
 }
@@ -211,17 +217,17 @@ mod tests {
     use super::*;
     use std::{fs, time::Duration};
 
-    fn limits(source: &mut DescriptorSource) -> Result<Vec<String>, String> {
+    fn load_limits(source: &mut DescriptorDirectory) -> Result<Vec<String>, String> {
         let set = source.load().map_err(|error| error.to_string())?;
         Ok(set.limits().map(|limit| limit.path.to_string()).collect())
     }
 
-    fn file(domain: &str, key: &str) -> String {
+    fn config_text(domain: &str, key: &str) -> String {
         format!("domain: {domain}\ndescriptors: [{{ key: {key}, rate_limit: {{ unit: day }} }}]")
     }
 
     /// Waits without an end where nothing is told, so that the test is no slower where all is well.
-    async fn changed(source: &mut DescriptorSource) {
+    async fn wait_for_change(source: &mut DescriptorDirectory) {
         tokio::time::timeout(Duration::from_secs(20), source.changed()).await.expect("nothing was told");
     }
 
@@ -229,26 +235,28 @@ mod tests {
     fn every_file_of_a_folder_is_read() {
         let root = tempfile::tempdir().unwrap();
         let folder = root.path().join("config");
-        let mut source = DescriptorSource::new(&folder);
-        let told = limits(&mut source).unwrap_err();
-        assert!(told.starts_with(&format!("{} cannot be read: ", folder.display())), "{told}");
+        let mut source = DescriptorDirectory::new(&folder);
+        let error = load_limits(&mut source).unwrap_err();
+        assert!(error.starts_with(&format!("{} cannot be read: ", folder.display())), "{error}");
 
         fs::create_dir_all(&folder).unwrap();
-        assert_eq!(limits(&mut source), Ok(vec![]));
-        fs::write(folder.join("b"), file("b", "k")).unwrap();
-        fs::write(folder.join("a.txt"), file("a", "k")).unwrap();
-        assert_eq!(limits(&mut source), Ok(vec!["a.k".to_owned(), "b.k".to_owned()]));
+        assert_eq!(load_limits(&mut source), Ok(vec![]));
+        fs::write(folder.join("b"), config_text("b", "k")).unwrap();
+        fs::write(folder.join("a.txt"), config_text("a", "k")).unwrap();
+        assert_eq!(load_limits(&mut source), Ok(vec!["a.k".to_owned(), "b.k".to_owned()]));
 
-        fs::write(folder.join(".b.swp"), file("b", "l")).unwrap();
-        assert_eq!(limits(&mut source), Err("b: duplicate domain 'b' in config file".to_owned()));
-        let mut joined = DescriptorSource::new(&folder).merge(DomainMerge::Combine);
-        assert_eq!(limits(&mut joined).unwrap().len(), 3);
-        let mut source = source.dotfiles(Dotfiles::Ignore);
-        assert_eq!(limits(&mut source).unwrap().len(), 2);
+        fs::write(folder.join(".b.swp"), config_text("b", "l")).unwrap();
+        assert_eq!(load_limits(&mut source), Err("b: duplicate domain 'b' in config file".to_owned()));
+        let mut joined = DescriptorDirectory::new(&folder).merge(DomainMerge::Combine);
+        assert_eq!(load_limits(&mut joined).unwrap().len(), 3);
+        let mut source = source.with_dotfiles(Dotfiles::Ignore);
+        assert_eq!(load_limits(&mut source).unwrap().len(), 2);
 
         fs::write(folder.join("d"), b"domain: \xff").unwrap();
         assert!(
-            limits(&mut source).unwrap_err().ends_with("d cannot be read: it is not UTF-8; save it as UTF-8")
+            load_limits(&mut source)
+                .unwrap_err()
+                .ends_with("d cannot be read: it is not UTF-8; save it as UTF-8")
         );
         assert_eq!((source.loads().successes(), source.loads().errors()), (3, 3));
     }
@@ -260,77 +268,81 @@ mod tests {
         for name in ["team/shop", ".hidden", "..2024"] {
             fs::create_dir_all(folder.join(name)).unwrap();
         }
-        fs::write(folder.join("a.yaml"), file("a", "k")).unwrap();
-        fs::write(folder.join("team/shop/b.yaml"), file("b", "k")).unwrap();
-        fs::write(folder.join(".hidden/c.yaml"), file("c", "k")).unwrap();
-        fs::write(folder.join("..2024/a.yaml"), file("a", "k")).unwrap();
-        let mut source = DescriptorSource::new(folder).dotfiles(Dotfiles::Ignore);
-        assert_eq!(limits(&mut source), Ok(vec!["a.k".to_owned(), "b.k".to_owned()]));
+        fs::write(folder.join("a.yaml"), config_text("a", "k")).unwrap();
+        fs::write(folder.join("team/shop/b.yaml"), config_text("b", "k")).unwrap();
+        fs::write(folder.join(".hidden/c.yaml"), config_text("c", "k")).unwrap();
+        fs::write(folder.join("..2024/a.yaml"), config_text("a", "k")).unwrap();
+        let mut source = DescriptorDirectory::new(folder).with_dotfiles(Dotfiles::Ignore);
+        assert_eq!(load_limits(&mut source), Ok(vec!["a.k".to_owned(), "b.k".to_owned()]));
 
-        fs::write(folder.join("team/shop/b.yaml"), file("b", "other")).unwrap();
-        changed(&mut source).await;
-        assert_eq!(limits(&mut source), Ok(vec!["a.k".to_owned(), "b.other".to_owned()]));
+        fs::write(folder.join("team/shop/b.yaml"), config_text("b", "other")).unwrap();
+        wait_for_change(&mut source).await;
+        assert_eq!(load_limits(&mut source), Ok(vec!["a.k".to_owned(), "b.other".to_owned()]));
         fs::write(folder.join("team/d.yaml"), "domian: d").unwrap();
-        changed(&mut source).await;
+        wait_for_change(&mut source).await;
         let error = "team/d.yaml: config error, unknown key 'domian'";
-        assert_eq!(limits(&mut source), Err(error.to_owned()));
-        fs::write(folder.join("team/d.yaml"), file("d", "k")).unwrap();
-        changed(&mut source).await;
-        assert_eq!(limits(&mut source).unwrap().len(), 3);
+        assert_eq!(load_limits(&mut source), Err(error.to_owned()));
+        fs::write(folder.join("team/d.yaml"), config_text("d", "k")).unwrap();
+        wait_for_change(&mut source).await;
+        assert_eq!(load_limits(&mut source).unwrap().len(), 3);
 
-        let mut every = DescriptorSource::new(folder);
-        assert_eq!(limits(&mut every).unwrap().len(), 4, "dot folders are read unless they are ignored");
+        let mut with_dotfiles = DescriptorDirectory::new(folder);
+        assert_eq!(
+            load_limits(&mut with_dotfiles).unwrap().len(),
+            4,
+            "dot folders are read unless they are ignored"
+        );
         #[cfg(unix)]
         {
             std::os::unix::fs::symlink("..", folder.join("team/back")).unwrap();
-            assert!(limits(&mut source).unwrap_err().contains("does a link lead back?"));
+            assert!(load_limits(&mut source).unwrap_err().contains("does a link lead back?"));
         }
     }
 
     #[tokio::test]
-    async fn whatever_changes_in_the_folder_is_told_of() {
+    async fn changes_in_the_folder_are_detected() {
         let root = tempfile::tempdir().unwrap();
         let folder = root.path().join("config");
-        let mut source = DescriptorSource::new(&folder);
+        let mut source = DescriptorDirectory::new(&folder);
         assert!(source.load().is_err());
 
         fs::create_dir(&folder).unwrap();
-        changed(&mut source).await;
-        assert_eq!(limits(&mut source), Ok(vec![]));
+        wait_for_change(&mut source).await;
+        assert_eq!(load_limits(&mut source), Ok(vec![]));
 
         // One that comes, one that is written to, one that is wrong, one that goes.
-        fs::write(folder.join("a"), file("a", "k")).unwrap();
-        changed(&mut source).await;
-        assert_eq!(limits(&mut source), Ok(vec!["a.k".to_owned()]));
-        fs::write(folder.join("a"), file("a", "other")).unwrap();
-        changed(&mut source).await;
-        assert_eq!(limits(&mut source), Ok(vec!["a.other".to_owned()]));
+        fs::write(folder.join("a"), config_text("a", "k")).unwrap();
+        wait_for_change(&mut source).await;
+        assert_eq!(load_limits(&mut source), Ok(vec!["a.k".to_owned()]));
+        fs::write(folder.join("a"), config_text("a", "other")).unwrap();
+        wait_for_change(&mut source).await;
+        assert_eq!(load_limits(&mut source), Ok(vec!["a.other".to_owned()]));
         fs::write(folder.join("b"), "domian: b").unwrap();
-        changed(&mut source).await;
-        assert_eq!(limits(&mut source), Err("b: config error, unknown key 'domian'".to_owned()));
+        wait_for_change(&mut source).await;
+        assert_eq!(load_limits(&mut source), Err("b: config error, unknown key 'domian'".to_owned()));
         fs::remove_file(folder.join("b")).unwrap();
-        changed(&mut source).await;
-        assert_eq!(limits(&mut source), Ok(vec!["a.other".to_owned()]));
+        wait_for_change(&mut source).await;
+        assert_eq!(load_limits(&mut source), Ok(vec!["a.other".to_owned()]));
     }
 
     /// As Kubernetes does it: a link to a folder is swapped, and the files are links through it.
     #[cfg(unix)]
     #[tokio::test]
-    async fn a_swap_of_links_is_told_of() {
+    async fn symlink_swap_is_detected() {
         use std::os::unix::fs::symlink;
         let root = tempfile::tempdir().unwrap();
         let root = root.path();
         for (folder, key) in [("..1", "one"), ("..2", "two")] {
             fs::create_dir(root.join(folder)).unwrap();
-            fs::write(root.join(folder).join("a.yaml"), file("a", key)).unwrap();
+            fs::write(root.join(folder).join("a.yaml"), config_text("a", key)).unwrap();
         }
         symlink("..1", root.join("..data")).unwrap();
         symlink("..data/a.yaml", root.join("a.yaml")).unwrap();
-        let mut source = DescriptorSource::new(root);
-        assert_eq!(limits(&mut source), Ok(vec!["a.one".to_owned()]));
+        let mut source = DescriptorDirectory::new(root);
+        assert_eq!(load_limits(&mut source), Ok(vec!["a.one".to_owned()]));
         symlink("..2", root.join("..next")).unwrap();
         fs::rename(root.join("..next"), root.join("..data")).unwrap();
-        changed(&mut source).await;
-        assert_eq!(limits(&mut source), Ok(vec!["a.two".to_owned()]));
+        wait_for_change(&mut source).await;
+        assert_eq!(load_limits(&mut source), Ok(vec!["a.two".to_owned()]));
     }
 }

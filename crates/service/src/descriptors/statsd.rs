@@ -3,7 +3,7 @@
 use super::{
     DescriptorService,
     environment::{Mogrifier, StatsdProtocol, StatsdSettings},
-    exposition::{Exposition, RESPONSE_TIME},
+    exposition::{Exposition, RESPONSE_TIME_STAT},
 };
 use cadence::{Counted as _, Gauged as _, MetricSink, StatsdClient};
 use regex::Regex;
@@ -25,9 +25,9 @@ use tokio::{
 };
 
 /// A packet of UDP that is sent in one piece on most networks.
-const PACKET: usize = 1_432;
+const MAX_PACKET_SIZE: usize = 1_432;
 /// How long a server may take to accept what is sent.
-const PATIENCE: Duration = Duration::from_secs(2);
+const SEND_TIMEOUT: Duration = Duration::from_secs(2);
 
 /// Sends the statistics of a service.
 pub(super) struct StatsdSender {
@@ -35,25 +35,25 @@ pub(super) struct StatsdSender {
     settings: StatsdSettings,
     mogrifiers: Vec<(Regex, Mogrifier)>,
     client: StatsdClient,
-    lines: Lines,
+    lines: StatsdLines,
     /// What has been sent of each counter.
-    sent: HashMap<String, u64>,
+    sent_counts: HashMap<String, u64>,
     connection: Option<TcpStream>,
     /// Whether the server was not there the last time.
-    is_away: bool,
+    is_unavailable: bool,
 }
 
 /// Lines that are not sent yet.
 #[derive(Clone, Default)]
-struct Lines(Arc<Mutex<Vec<String>>>);
+struct StatsdLines(Arc<Mutex<Vec<String>>>);
 
-impl Lines {
+impl StatsdLines {
     fn take(&self) -> Vec<String> {
         std::mem::take(&mut self.0.lock().unwrap_or_else(PoisonError::into_inner))
     }
 }
 
-impl MetricSink for Lines {
+impl MetricSink for StatsdLines {
     fn emit(&self, line: &str) -> io::Result<usize> {
         self.0.lock().unwrap_or_else(PoisonError::into_inner).push(line.to_owned());
         Ok(line.len())
@@ -62,7 +62,7 @@ impl MetricSink for Lines {
 
 impl StatsdSender {
     pub(super) fn new(service: Arc<DescriptorService>, settings: StatsdSettings) -> Self {
-        let lines = Lines::default();
+        let lines = StatsdLines::default();
         // Patterns have been tried when the environment was read.
         let compiled = |it: &Mogrifier| Some((Regex::new(&it.pattern).ok()?, it.clone()));
         Self {
@@ -71,22 +71,22 @@ impl StatsdSender {
             service,
             settings,
             lines,
-            sent: HashMap::new(),
+            sent_counts: HashMap::new(),
             connection: None,
-            is_away: false,
+            is_unavailable: false,
         }
     }
 
-    /// Sends until `ended`, and what is left then.
-    pub(super) async fn run(mut self, ended: impl Future<Output = ()>) {
-        let mut ended = pin!(ended);
+    /// Sends until `shutting_down`, and what is left then.
+    pub(super) async fn run(mut self, shutdown: impl Future<Output = ()>) {
+        let mut shutdown = pin!(shutdown);
         let mut ticks = time::interval(self.settings.interval);
         ticks.set_missed_tick_behavior(MissedTickBehavior::Delay);
         ticks.tick().await;
         loop {
             let is_over = tokio::select! {
                 _ = ticks.tick() => false,
-                () = ended.as_mut() => true,
+                () = shutdown.as_mut() => true,
             };
             self.flush().await;
             if is_over {
@@ -97,23 +97,23 @@ impl StatsdSender {
 
     async fn flush(&mut self) {
         let metrics = self.service.exposition();
-        let lines = self.lines_of(&metrics);
+        let lines = self.format_lines(&metrics);
         let sent = match self.settings.protocol {
-            StatsdProtocol::Statsd => time::timeout(PATIENCE, self.send_by_tcp(&lines)).await,
-            StatsdProtocol::DogStatsd => time::timeout(PATIENCE, self.send_by_udp(&lines)).await,
+            StatsdProtocol::Statsd => time::timeout(SEND_TIMEOUT, self.send_tcp(&lines)).await,
+            StatsdProtocol::DogStatsd => time::timeout(SEND_TIMEOUT, self.send_udp(&lines)).await,
         };
         match sent.unwrap_or_else(|_| Err(io::ErrorKind::TimedOut.into())) {
             Ok(()) => {
                 // Replaced, so that names of removed limits do not accumulate.
                 let counters = metrics.stats().into_iter().map(|(name, (_, count))| (name.to_owned(), count));
-                self.sent = counters.chain(bucket_counters(&metrics)).collect();
-                if std::mem::take(&mut self.is_away) {
+                self.sent_counts = counters.chain(bucket_counters(&metrics)).collect();
+                if std::mem::take(&mut self.is_unavailable) {
                     tracing::info!("statsd server accepts statistics again");
                 }
             }
             Err(error) => {
                 self.connection = None;
-                if !std::mem::replace(&mut self.is_away, true) {
+                if !std::mem::replace(&mut self.is_unavailable, true) {
                     let StatsdSettings { host, port, .. } = &self.settings;
                     tracing::info!(
                         host, port, %error,
@@ -125,12 +125,13 @@ impl StatsdSender {
     }
 
     /// The lines for everything that changed since the last successful flush, and for all gauges.
-    fn lines_of(&self, metrics: &Exposition) -> Vec<String> {
-        let since = |name: &str, count: u64| count.saturating_sub(self.sent.get(name).copied().unwrap_or(0));
+    fn format_lines(&self, metrics: &Exposition) -> Vec<String> {
+        let delta =
+            |name: &str, count: u64| count.saturating_sub(self.sent_counts.get(name).copied().unwrap_or(0));
         for (stat, (kind, value)) in metrics.stats() {
-            let (name, tags) = self.named(stat);
+            let (name, tags) = self.name_and_tags(stat);
             // Lines are only collected, which does not fail.
-            match (kind, since(stat, value)) {
+            match (kind, delta(stat, value)) {
                 (MetricKind::Gauge, _) => {
                     let metric = self.client.gauge_with_tags(&name, value);
                     let _ = tags.iter().fold(metric, |it, (tag, value)| it.with_tag(tag, value)).try_send();
@@ -143,10 +144,10 @@ impl StatsdSender {
             }
         }
         for ((name, count), (end, _)) in bucket_counters(metrics).into_iter().zip(metrics.response_times()) {
-            let new = since(&name, count);
+            let new = delta(&name, count);
             if new > 0 {
                 // Many that took as long, as one that stands for all of them. Times of statsd may have fractions.
-                let (name, tags) = self.named(RESPONSE_TIME);
+                let (name, tags) = self.name_and_tags(RESPONSE_TIME_STAT);
                 let tags: Vec<_> = tags.iter().map(|(tag, value)| format!("{tag}:{value}")).collect();
                 let tags = if tags.is_empty() { String::new() } else { format!("|#{}", tags.join(",")) };
                 let rate = if new == 1 { String::new() } else { format!("|@{}", 1.0 / new as f64) };
@@ -157,13 +158,13 @@ impl StatsdSender {
     }
 
     /// What a statistic is called, and its tags.
-    fn named<'a>(&self, name: &'a str) -> (Cow<'a, str>, Vec<(String, String)>) {
+    fn name_and_tags<'a>(&self, name: &'a str) -> (Cow<'a, str>, Vec<(String, String)>) {
         let tags = &self.settings.tags;
         match self.settings.protocol {
             StatsdProtocol::Statsd if tags.is_empty() => (name.into(), Vec::new()),
             StatsdProtocol::Statsd => {
                 let mut tags: Vec<_> =
-                    tags.iter().map(|(tag, value)| format!(".__{tag}={}", plain(value))).collect();
+                    tags.iter().map(|(tag, value)| format!(".__{tag}={}", sanitize_value(value))).collect();
                 tags.sort();
                 (format!("{name}{}", tags.concat()).into(), Vec::new())
             }
@@ -172,13 +173,19 @@ impl StatsdSender {
                 let Some((groups, mogrifier)) = found else { return (name.into(), tags.clone()) };
                 let groups: Vec<&str> =
                     groups.iter().map(|group| group.map_or("", |group| group.as_str())).collect();
-                let more = mogrifier.tags.iter().map(|(tag, value)| (tag.clone(), filled(value, &groups)));
-                (filled(&mogrifier.name, &groups).into(), tags.iter().cloned().chain(more).collect())
+                let more = mogrifier
+                    .tags
+                    .iter()
+                    .map(|(tag, value)| (tag.clone(), substitute_groups(value, &groups)));
+                (
+                    substitute_groups(&mogrifier.name, &groups).into(),
+                    tags.iter().cloned().chain(more).collect(),
+                )
             }
         }
     }
 
-    async fn send_by_tcp(&mut self, lines: &[String]) -> io::Result<()> {
+    async fn send_tcp(&mut self, lines: &[String]) -> io::Result<()> {
         let StatsdSettings { host, port, .. } = &self.settings;
         let mut connection = match self.connection.take() {
             Some(connection) => connection,
@@ -190,7 +197,7 @@ impl StatsdSender {
         Ok(())
     }
 
-    async fn send_by_udp(&self, lines: &[String]) -> io::Result<()> {
+    async fn send_udp(&self, lines: &[String]) -> io::Result<()> {
         let StatsdSettings { host, port, .. } = &self.settings;
         let server = lookup_host((host.as_str(), *port)).await?.next().ok_or(io::ErrorKind::NotFound)?;
         let any: SocketAddr = match server {
@@ -198,7 +205,7 @@ impl StatsdSender {
             SocketAddr::V6(_) => (Ipv6Addr::UNSPECIFIED, 0).into(),
         };
         let socket = UdpSocket::bind(any).await?;
-        for packet in packets(lines) {
+        for packet in pack_lines(lines) {
             socket.send_to(packet.as_bytes(), server).await?;
         }
         Ok(())
@@ -208,16 +215,16 @@ impl StatsdSender {
 /// Each bucket of response times as a counter.
 fn bucket_counters(metrics: &Exposition) -> Vec<(String, u64)> {
     let times = metrics.response_times().into_iter();
-    times.map(|(end, count)| (format!("{RESPONSE_TIME} {end}"), count)).collect()
+    times.map(|(end, count)| (format!("{RESPONSE_TIME_STAT} {end}"), count)).collect()
 }
 
 /// A value without what means something in a line.
-fn plain(value: &str) -> String {
+fn sanitize_value(value: &str) -> String {
     value.replace(['.', ':', '|'], "_")
 }
 
 /// `$1` in a text is the first group; a group that there is not stays as it is.
-fn filled(text: &str, groups: &[&str]) -> String {
+fn substitute_groups(text: &str, groups: &[&str]) -> String {
     let mut out = String::with_capacity(text.len());
     let mut rest = text;
     while let Some((before, behind)) = rest.split_once('$') {
@@ -237,11 +244,11 @@ fn filled(text: &str, groups: &[&str]) -> String {
 }
 
 /// Lines in packets that are no longer than one may be.
-fn packets(lines: &[String]) -> Vec<String> {
+fn pack_lines(lines: &[String]) -> Vec<String> {
     let mut packets: Vec<String> = Vec::new();
     for line in lines {
         match packets.last_mut() {
-            Some(packet) if packet.len() + 1 + line.len() <= PACKET => {
+            Some(packet) if packet.len() + 1 + line.len() <= MAX_PACKET_SIZE => {
                 packet.push('\n');
                 packet.push_str(line);
             }
@@ -256,7 +263,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn groups_fill_a_name() {
+    fn mogrifier_name_substitutes_groups() {
         let groups = ["all", "shop", "user_a"];
         for (text, expected) in [
             ("a.$1.$2", "a.shop.user_a"),
@@ -265,15 +272,15 @@ mod tests {
             ("$0x", "allx"),
             ("cost $$1", "cost $shop"),
         ] {
-            assert_eq!(filled(text, &groups), expected);
+            assert_eq!(substitute_groups(text, &groups), expected);
         }
     }
 
     #[test]
-    fn packets_are_short() {
+    fn packets_fit_the_size_limit() {
         let lines: Vec<String> = (0..500).map(|number| format!("a.name.that.is.long.{number}:1|c")).collect();
-        let packets = packets(&lines);
-        assert!(packets.len() > 1 && packets.iter().all(|packet| packet.len() <= PACKET));
+        let packets = pack_lines(&lines);
+        assert!(packets.len() > 1 && packets.iter().all(|packet| packet.len() <= MAX_PACKET_SIZE));
         assert_eq!(packets.join("\n"), lines.join("\n"));
     }
 }

@@ -1,10 +1,13 @@
 //! What is said of a request, from what was found of each of its descriptors.
 
 use super::{
-    DescriptorStatus, DomainAsk, DomainVerdict, OverLimit,
-    counters::Manner,
-    force::{Limited, Subject, policy, quoted},
-    settings::{Enforcement, HeaderNames, ServiceSettings, TellBody, TellHeaders, TellMetadata},
+    DomainRequest, DomainVerdict, LimitStatus, OverLimit,
+    active_config::{LimitMatch, MatchedLimit, policy_item, quote_name},
+    counters::LimitAction,
+    settings::{
+        GlobalEnforcement, HeaderNames, ResponseBodyMode, ResponseHeaderMode, ResponseMetadataMode,
+        ServiceSettings,
+    },
 };
 use serde_json::{Map, Value, json};
 use std::time::Duration;
@@ -13,31 +16,33 @@ use tidegate_rule::ProblemDetails;
 
 /// What was found of one descriptor.
 #[derive(Clone, Debug)]
-pub(super) struct Finding {
-    pub(super) over: OverLimit,
+pub(super) struct LimitFinding {
+    pub(super) over_limit: OverLimit,
     /// How many in which time, and which quota of the limit that is.
-    pub(super) told: (u32, CalendarUnit),
+    pub(super) declared: (u32, CalendarUnit),
     pub(super) quota: usize,
     pub(super) remaining: u64,
     pub(super) reset: Option<Duration>,
 }
 
 /// One descriptor: what applies to it, and what was found if that is a limit.
-pub(super) type Found<'a> = (Subject<'a>, Option<Finding>);
+pub(super) type DescriptorFinding<'a> = (LimitMatch<'a>, Option<LimitFinding>);
 
 /// Whether the limits of a request refuse it: one that does so by itself, or all of those that do so together.
-pub(super) fn refuses<'f>(found: impl Iterator<Item = (&'f Subject<'f>, Option<OverLimit>)>) -> OverLimit {
+pub(super) fn is_refused<'f>(
+    matches: impl Iterator<Item = (&'f LimitMatch<'f>, Option<OverLimit>)>,
+) -> OverLimit {
     let (mut together, mut has_room) = (0, 0);
-    for (subject, over) in found {
+    for (subject, over) in matches {
         match (subject, over) {
-            (Subject::Limited(Limited { manner: Manner::Refuse, .. }), Some(OverLimit::Yes)) => {
+            (LimitMatch::Limited(MatchedLimit { action: LimitAction::Deny, .. }), Some(OverLimit::Yes)) => {
                 return OverLimit::Yes;
             }
-            (Subject::Limited(Limited { manner: Manner::RefuseTogether, .. }), Some(over)) => {
+            (LimitMatch::Limited(MatchedLimit { action: LimitAction::DenyTogether, .. }), Some(over)) => {
                 together += 1;
                 has_room += u32::from(over == OverLimit::No);
             }
-            (subject, _) if subject.keeps_group_open() => {
+            (subject, _) if subject.always_has_capacity() => {
                 together += 1;
                 has_room += 1;
             }
@@ -48,38 +53,45 @@ pub(super) fn refuses<'f>(found: impl Iterator<Item = (&'f Subject<'f>, Option<O
 }
 
 /// Puts the verdict together, and says whether it would be another if it were meant.
-pub(super) fn fold(
-    ask: &DomainAsk,
-    found: &[Found<'_>],
+pub(super) fn build_verdict(
+    request: &DomainRequest,
+    matches: &[DescriptorFinding<'_>],
     settings: &ServiceSettings,
 ) -> (DomainVerdict, OverLimit) {
-    let refused =
-        refuses(found.iter().map(|(subject, finding)| (subject, finding.as_ref().map(|it| it.over))));
+    let refused = is_refused(
+        matches.iter().map(|(subject, finding)| (subject, finding.as_ref().map(|it| it.over_limit))),
+    );
     let overall = match settings.enforcement {
-        Enforcement::Enforce => refused,
-        Enforcement::Shadow => OverLimit::No,
+        GlobalEnforcement::Enforce => refused,
+        GlobalEnforcement::Shadow => OverLimit::No,
     };
-    let statuses = found.iter().map(status).collect();
+    let statuses = matches.iter().map(limit_status).collect();
     let headers = match &settings.headers {
-        TellHeaders::Nothing => Vec::new(),
-        TellHeaders::Three(names) => three(found, names),
-        TellHeaders::Ietf => ietf(found),
+        ResponseHeaderMode::None => Vec::new(),
+        ResponseHeaderMode::Custom(names) => custom_headers(matches, names),
+        ResponseHeaderMode::Ietf => ietf_headers(matches),
     };
-    let body = (overall == OverLimit::Yes && settings.body == TellBody::Problem).then(|| problem(found));
-    let metadata = (settings.metadata == TellMetadata::Asked).then(|| metadata(ask, found));
+    let body = (overall == OverLimit::Yes && settings.body == ResponseBodyMode::Problem)
+        .then(|| problem_body(matches));
+    let metadata =
+        (settings.metadata == ResponseMetadataMode::Request).then(|| response_metadata(request, matches));
     (DomainVerdict { overall, statuses, headers, body, metadata }, refused)
 }
 
-fn status((subject, finding): &Found<'_>) -> DescriptorStatus {
-    let free = DescriptorStatus { over: OverLimit::No, limit: None, remaining: 0, reset: None };
+fn limit_status((subject, finding): &DescriptorFinding<'_>) -> LimitStatus {
+    let free = LimitStatus { over_limit: OverLimit::No, limit: None, remaining: 0, reset: None };
     match (subject, finding) {
-        (Subject::Free(_), _) | (Subject::Limited(_), None) => free,
-        (Subject::Unlimited, _) => DescriptorStatus { remaining: u32::MAX, ..free },
-        (Subject::Limited(limited), Some(finding)) => {
-            let (requests, unit) = finding.told;
+        (LimitMatch::Unmatched(_), _) | (LimitMatch::Limited(_), None) => free,
+        (LimitMatch::Unlimited, _) => LimitStatus { remaining: u32::MAX, ..free },
+        (LimitMatch::Limited(limited), Some(finding)) => {
+            let (requests, unit) = finding.declared;
             let name = limited.state.and_then(|state| state.name()).cloned();
-            DescriptorStatus {
-                over: if limited.manner == Manner::Watch { OverLimit::No } else { finding.over },
+            LimitStatus {
+                over_limit: if limited.action == LimitAction::Shadow {
+                    OverLimit::No
+                } else {
+                    finding.over_limit
+                },
                 limit: Some((requests, unit, name)),
                 remaining: u32::try_from(finding.remaining).unwrap_or(u32::MAX),
                 reset: finding.reset,
@@ -88,73 +100,77 @@ fn status((subject, finding): &Found<'_>) -> DescriptorStatus {
     }
 }
 
-fn limits<'f>(found: &'f [Found<'f>]) -> impl Iterator<Item = (&'f Limited<'f>, &'f Finding)> {
-    found.iter().filter_map(|(subject, finding)| match (subject, finding) {
-        (Subject::Limited(limited), Some(finding)) => Some((limited, finding)),
+fn matched_limits<'f>(
+    matches: &'f [DescriptorFinding<'f>],
+) -> impl Iterator<Item = (&'f MatchedLimit<'f>, &'f LimitFinding)> {
+    matches.iter().filter_map(|(subject, finding)| match (subject, finding) {
+        (LimitMatch::Limited(limited), Some(finding)) => Some((limited, finding)),
         _ => None,
     })
 }
 
 /// Of the limit that has least left; if there are some that refuse by themselves, of the last of those.
-fn three(found: &[Found<'_>], names: &HeaderNames) -> Vec<(String, String)> {
-    let refusing =
-        limits(found).filter(|(limited, it)| limited.manner == Manner::Refuse && it.over == OverLimit::Yes);
-    let least = || limits(found).min_by_key(|(_, finding)| finding.remaining);
-    let Some((_, finding)) = refusing.last().or_else(least) else { return Vec::new() };
+fn custom_headers(matches: &[DescriptorFinding<'_>], names: &HeaderNames) -> Vec<(String, String)> {
+    let refusing = matched_limits(matches)
+        .filter(|(limited, it)| limited.action == LimitAction::Deny && it.over_limit == OverLimit::Yes);
+    let lowest = || matched_limits(matches).min_by_key(|(_, finding)| finding.remaining);
+    let Some((_, finding)) = refusing.last().or_else(lowest) else { return Vec::new() };
     let reset = finding.reset.map_or(0, |reset| reset.as_secs());
     vec![
-        (names.limit.clone(), finding.told.0.to_string()),
+        (names.limit.clone(), finding.declared.0.to_string()),
         (names.remaining.clone(), finding.remaining.to_string()),
         (names.reset.clone(), reset.to_string()),
     ]
 }
 
 /// Of each name once: where a limit applies twice, the tighter of both.
-fn ietf(found: &[Found<'_>]) -> Vec<(String, String)> {
-    let mut told: Vec<(&Limited<'_>, &Finding)> = Vec::new();
-    for (limited, finding) in limits(found) {
-        match told.iter_mut().find(|(known, _)| known.label() == limited.label()) {
+fn ietf_headers(matches: &[DescriptorFinding<'_>]) -> Vec<(String, String)> {
+    let mut reported: Vec<(&MatchedLimit<'_>, &LimitFinding)> = Vec::new();
+    for (limited, finding) in matched_limits(matches) {
+        match reported.iter_mut().find(|(known, _)| known.label() == limited.label()) {
             Some(known) if finding.remaining < known.1.remaining => *known = (limited, finding),
             Some(_) => {}
-            None => told.push((limited, finding)),
+            None => reported.push((limited, finding)),
         }
     }
-    if told.is_empty() {
+    if reported.is_empty() {
         return Vec::new();
     }
-    let (mut policies, mut left) = (Vec::new(), Vec::new());
-    for (limited, finding) in told {
-        let (requests, unit) = finding.told;
+    let (mut policies, mut remaining) = (Vec::new(), Vec::new());
+    for (limited, finding) in reported {
+        let (requests, unit) = finding.declared;
         let known = limited.state.and_then(|state| state.policies().get(finding.quota)).cloned();
-        let policy = known.unwrap_or_else(|| policy(limited.label(), requests, unit));
-        let name = policy.rsplit_once(";q=").map_or_else(|| quoted(limited.label()), |(it, _)| it.to_owned());
+        let policy = known.unwrap_or_else(|| policy_item(limited.label(), requests, unit));
+        let name =
+            policy.rsplit_once(";q=").map_or_else(|| quote_name(limited.label()), |(it, _)| it.to_owned());
         let more = finding.reset.map_or_else(String::new, |reset| format!(";t={}", reset.as_secs()));
-        left.push(format!("{name};r={}{more}", finding.remaining));
+        remaining.push(format!("{name};r={}{more}", finding.remaining));
         policies.push(policy);
     }
-    vec![("RateLimit-Policy".to_owned(), policies.join(", ")), ("RateLimit".to_owned(), left.join(", "))]
+    vec![("RateLimit-Policy".to_owned(), policies.join(", ")), ("RateLimit".to_owned(), remaining.join(", "))]
 }
 
-fn problem(found: &[Found<'_>]) -> String {
-    let over = || {
-        limits(found)
-            .filter(|(limited, finding)| finding.over == OverLimit::Yes && limited.manner != Manner::Watch)
+fn problem_body(matches: &[DescriptorFinding<'_>]) -> String {
+    let over_limits = || {
+        matched_limits(matches).filter(|(limited, finding)| {
+            finding.over_limit == OverLimit::Yes && limited.action != LimitAction::Shadow
+        })
     };
-    let names: Vec<&str> = over().map(|(limited, _)| limited.label()).collect();
+    let names: Vec<&str> = over_limits().map(|(limited, _)| limited.label()).collect();
     let problem = ProblemDetails {
         detail: "Too many requests: slow down, and try again later.",
         violated_policies: &names,
-        retry_after: over().filter_map(|(_, finding)| finding.reset).max().map(|wait| wait.as_secs()),
+        retry_after: over_limits().filter_map(|(_, finding)| finding.reset).max().map(|wait| wait.as_secs()),
         ..ProblemDetails::quota_exceeded()
     };
     problem.to_json()
 }
 
 /// Adds what is not there yet, in maps within maps, too.
-fn merge(merged: &mut Map<String, Value>, more: &Map<String, Value>) {
-    for (key, value) in more {
+fn merge_missing(merged: &mut Map<String, Value>, other: &Map<String, Value>) {
+    for (key, value) in other {
         match (merged.get_mut(key), value) {
-            (Some(Value::Object(known)), Value::Object(more)) => merge(known, more),
+            (Some(Value::Object(known)), Value::Object(more)) => merge_missing(known, more),
             (Some(_), _) => {}
             (None, value) => _ = merged.insert(key.clone(), value.clone()),
         }
@@ -162,8 +178,8 @@ fn merge(merged: &mut Map<String, Value>, more: &Map<String, Value>) {
 }
 
 /// What was asked, and the metadata of limits that have room; of two that say the same thing, the first is believed.
-fn metadata(ask: &DomainAsk, found: &[Found<'_>]) -> Value {
-    let descriptors = ask.descriptors.iter().map(|asked| {
+fn response_metadata(request: &DomainRequest, matches: &[DescriptorFinding<'_>]) -> Value {
+    let descriptors = request.descriptors.iter().map(|asked| {
         let entries: Vec<_> =
             asked.entries.iter().map(|entry| format!("{}={}", entry.key, entry.value)).collect();
         let mut descriptor = json!({ "entries": entries });
@@ -180,18 +196,18 @@ fn metadata(ask: &DomainAsk, found: &[Found<'_>]) -> Value {
         }
         descriptor
     });
-    let mut all = json!({ "domain": ask.domain, "descriptors": descriptors.collect::<Vec<_>>() });
-    if ask.hits > 0 {
-        all["hitsAddend"] = ask.hits.into();
+    let mut all = json!({ "domain": request.domain, "descriptors": descriptors.collect::<Vec<_>>() });
+    if request.hits > 0 {
+        all["hitsAddend"] = request.hits.into();
     }
     let mut merged = Map::new();
-    for it in found {
+    for it in matches {
         let state = match &it.0 {
-            Subject::Limited(limited) if status(it).over == OverLimit::No => limited.state,
-            Subject::Limited(_) | Subject::Unlimited | Subject::Free(_) => None,
+            LimitMatch::Limited(limited) if limit_status(it).over_limit == OverLimit::No => limited.state,
+            LimitMatch::Limited(_) | LimitMatch::Unlimited | LimitMatch::Unmatched(_) => None,
         };
         if let Some(Value::Object(said)) = state.and_then(|state| state.metadata()) {
-            merge(&mut merged, said);
+            merge_missing(&mut merged, said);
         }
     }
     if !merged.is_empty() {

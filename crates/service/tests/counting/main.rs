@@ -7,13 +7,13 @@
     reason = "a story ends where it goes wrong"
 )]
 
-mod crowd;
-mod day;
+mod common;
+mod concurrency;
 mod outage;
 mod reference;
+mod reference_model;
 mod reload;
-mod settle;
-mod shared;
-mod stage;
-mod tables;
-mod told;
+mod reservations;
+mod responses;
+mod scenarios;
+mod shared_keys;

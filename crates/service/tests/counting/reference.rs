@@ -1,6 +1,9 @@
 //! What envoyproxy/ratelimit does in cases that are rare, and this does too.
 
-use crate::stage::{AMPLE, ask, decide, files, in_memory, named, of, per, said, shadow, together};
+use crate::common::{
+    TEST_TIMEOUT, decide, limit_of_amount, memory_service, named_limit, parse_request, per_unit,
+    quota_mode_limit, shadow_limit, test_config, verdict_text,
+};
 use serde_json::json;
 use std::{sync::Arc, time::Duration};
 use tidegate_limiter::CounterStore;
@@ -9,24 +12,25 @@ use tidegate_policy::descriptors::{
 };
 use tidegate_redis::RedisStore;
 use tidegate_service::descriptors::{
-    DescriptorService, DomainAsk, QuotaMode, ServiceSettings, SharedKeys, TellMetadata, WhenOver, WindowTime,
+    DescriptorService, DomainRequest, OverLimitCounting, QuotaMode, ResponseMetadataMode, ServiceSettings,
+    SharedKeys, WindowClock,
 };
 use tidegate_testkit::servers::RedisServer;
 
-fn limits() -> Vec<(&'static str, DescriptorLimit)> {
+fn test_limits() -> Vec<(&'static str, DescriptorLimit)> {
     vec![
-        ("user", per(1, CalendarUnit::Year)),
-        ("quota", together(per(1, CalendarUnit::Year))),
-        ("watched", shadow(together(per(0, CalendarUnit::Year)))),
-        ("free", together(of(DescriptorAmount::Unlimited))),
-        ("old", named("old", &[], of(DescriptorAmount::Unlimited))),
-        ("new", named("new", &["old"], per(9, CalendarUnit::Year))),
+        ("user", per_unit(1, CalendarUnit::Year)),
+        ("quota", quota_mode_limit(per_unit(1, CalendarUnit::Year))),
+        ("watched", shadow_limit(quota_mode_limit(per_unit(0, CalendarUnit::Year)))),
+        ("free", quota_mode_limit(limit_of_amount(DescriptorAmount::Unlimited))),
+        ("old", named_limit("old", &[], limit_of_amount(DescriptorAmount::Unlimited))),
+        ("new", named_limit("new", &["old"], per_unit(9, CalendarUnit::Year))),
     ]
 }
 
 #[tokio::test]
-async fn quota_mode_decides_as_the_reference() {
-    let every = ServiceSettings { quota_mode: QuotaMode::Every, ..ServiceSettings::default() };
+async fn quota_mode_matches_the_reference() {
+    let every = ServiceSettings { quota_mode: QuotaMode::All, ..ServiceSettings::default() };
     let table = [
         // An unmatched descriptor is one of the group where all are, and has room.
         (every.clone(), "user=a x2", "OVER: OVER 0/1"),
@@ -40,28 +44,30 @@ async fn quota_mode_decides_as_the_reference() {
         (ServiceSettings::default(), "new=a, old=a", "OK: OK 8/9, OK unlimited"),
     ];
     for (settings, request, expected) in table {
-        let (service, _hand) = in_memory(settings, files(&limits()));
+        let (service, _hand) = memory_service(settings, test_config(&test_limits()));
         assert_eq!(decide(&service, request).await, expected, "{request}");
     }
 }
 
 /// In memory, in Redis, and under the keys of a fleet.
-async fn services(server: &RedisServer, settings: ServiceSettings) -> Vec<DescriptorService> {
-    let limits = files(&[("user", per(3, CalendarUnit::Year)), ("path", per(9, CalendarUnit::Year))]);
-    let connect =
-        || async { Arc::new(RedisStore::builder().deadline(AMPLE).connect(&server.url()).await.unwrap()) };
+async fn start_services(server: &RedisServer, settings: ServiceSettings) -> Vec<DescriptorService> {
+    let limits =
+        test_config(&[("user", per_unit(3, CalendarUnit::Year)), ("path", per_unit(9, CalendarUnit::Year))]);
+    let connect = || async {
+        Arc::new(RedisStore::builder().deadline(TEST_TIMEOUT).connect(&server.url()).await.unwrap())
+    };
     let tally: Arc<dyn CounterStore> = connect().await;
     let shared = SharedKeys {
-        tally,
+        counter_store: tally,
         per_second: None,
         prefix: String::new(),
         jitter: Duration::ZERO,
-        time: WindowTime::Wall,
+        window_time: WindowClock::System,
     };
     let all = [
         settings.clone(),
         ServiceSettings { store: Some(connect().await), ..settings.clone() },
-        ServiceSettings { shared: Some(shared), ..settings },
+        ServiceSettings { shared_keys: Some(shared), ..settings },
     ];
     let make = |settings| {
         let service = DescriptorService::new(settings).unwrap();
@@ -72,10 +78,13 @@ async fn services(server: &RedisServer, settings: ServiceSettings) -> Vec<Descri
 }
 
 #[tokio::test]
-async fn stop_increment_counts_as_the_reference() {
+async fn stop_increment_matches_the_reference() {
     let server = RedisServer::start().unwrap();
-    let settings = ServiceSettings { when_over: WhenOver::CountOver, ..ServiceSettings::default() };
-    for service in services(&server, settings.clone()).await {
+    let settings = ServiceSettings {
+        over_limit_counting: OverLimitCounting::CountOverLimit,
+        ..ServiceSettings::default()
+    };
+    for service in start_services(&server, settings.clone()).await {
         for (request, expected) in [
             ("user=a x2", "OK: OK 1/3"),
             // Neither goes over by what there is before both.
@@ -95,7 +104,7 @@ async fn stop_increment_counts_as_the_reference() {
     }
     let settings = ServiceSettings { local_cache: Some(1 << 20), ..settings };
     server.command(&["FLUSHALL"]).unwrap();
-    for service in services(&server, settings).await {
+    for service in start_services(&server, settings).await {
         for (request, expected) in [
             ("user=c x4", "OVER: OVER 0/3"),
             // It is known to be over: nothing else is counted.
@@ -107,25 +116,27 @@ async fn stop_increment_counts_as_the_reference() {
     }
 }
 
-fn set(text: &str) -> Arc<DescriptorSet> {
+fn parse_config(text: &str) -> Arc<DescriptorSet> {
     let file = DescriptorFile { name: "shop.yaml".to_owned(), text: text.to_owned() };
     Arc::new(DescriptorSet::read(&[file], DomainMerge::Reject).unwrap())
 }
 
 #[tokio::test]
-async fn statistics_are_those_of_the_reference() {
+async fn statistics_match_the_reference() {
     let service = DescriptorService::new(ServiceSettings::default()).unwrap();
-    service.load(set("
+    service.load(parse_config(
+        "
 domain: shop
 descriptors:
   - { key: watched, shadow_mode: true, rate_limit: { unit: year, requests_per_unit: 3 } }
   - { key: a, detailed_metric: true, rate_limit: { unit: year, requests_per_unit: 9 } }
   - { key: b, value_to_metric: true, rate_limit: { unit: year, requests_per_unit: 9 } }
-"));
+",
+    ));
     for request in ["watched=it x10", "guest=bob @5/YEAR", "guest= @5/YEAR", "a=", "a=1", "b=", "b=1"] {
-        service.decide(ask(request)).await.unwrap();
+        service.decide(parse_request(request)).await.unwrap();
     }
-    let unknown = DomainAsk { domain: "other".to_owned(), ..ask("a=1, b=2, c=3") };
+    let unknown = DomainRequest { domain: "other".to_owned(), ..parse_request("a=1, b=2, c=3") };
     service.decide(unknown).await.unwrap();
     let stats = service.stats();
     for line in [
@@ -146,23 +157,23 @@ descriptors:
 }
 
 #[tokio::test]
-async fn dynamic_metadata_is_that_of_the_reference() {
-    let settings = ServiceSettings { metadata: TellMetadata::Asked, ..ServiceSettings::default() };
+async fn dynamic_metadata_matches_the_reference() {
+    let settings = ServiceSettings { metadata: ResponseMetadataMode::Request, ..ServiceSettings::default() };
     let service = DescriptorService::new(settings).unwrap();
-    service.load(set("
+    service.load(parse_config("
 domain: shop
 descriptors:
   - { key: user, rate_limit: { unit: year, requests_per_unit: 3 }, metadata: { plan: { name: free, size: 1 } } }
   - { key: path, rate_limit: { unit: year, requests_per_unit: 3 }, metadata: { plan: { name: any, tier: 2 }, x: 1 } }
   - { key: open, rate_limit: { unlimited: true }, metadata: { y: 1 } }
 "));
-    let verdict = service.decide(ask("user=a, path=/, open=1, guest=b @0/DAY")).await.unwrap();
+    let verdict = service.decide(parse_request("user=a, path=/, open=1, guest=b @0/DAY")).await.unwrap();
     let metadata = verdict.metadata.unwrap();
     assert_eq!(metadata["metadata"], json!({ "plan": { "name": "free", "size": 1, "tier": 2 }, "x": 1 }));
     assert_eq!(metadata["descriptors"][3], json!({ "entries": ["guest=b"], "limit": "unit:DAY" }));
-    let unknown = DomainAsk { domain: "other".to_owned(), ..ask("user=a") };
+    let unknown = DomainRequest { domain: "other".to_owned(), ..parse_request("user=a") };
     let verdict = service.decide(unknown).await.unwrap();
-    assert_eq!(said(&verdict), "OK: -");
+    assert_eq!(verdict_text(&verdict), "OK: -");
     let expected = json!({ "domain": "other", "descriptors": [{ "entries": ["user=a"] }] });
     assert_eq!(verdict.metadata, Some(expected));
 }

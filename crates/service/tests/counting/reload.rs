@@ -1,35 +1,46 @@
 //! Files that change while requests are decided.
 
-use crate::stage::{ask, counting, decide, files, in_memory, per, quotas};
+use crate::common::{
+    decide, memory_service, parse_request, per_unit, settings_with_counting, test_config, with_quotas,
+};
 use std::sync::{
     Arc,
     atomic::{AtomicBool, Ordering::Relaxed},
 };
 use tidegate_policy::descriptors::CalendarUnit;
-use tidegate_service::descriptors::{Counting, OverLimit};
+use tidegate_service::descriptors::{CountingMode, OverLimit};
 
 #[tokio::test]
-async fn what_was_counted_stays_counted() {
-    for way in [Counting::Theirs, Counting::Atomic] {
-        let (service, _hand) = in_memory(counting(way), files(&[("user", per(5, CalendarUnit::Year))]));
+async fn reload_keeps_counters() {
+    for way in [CountingMode::Reference, CountingMode::Atomic] {
+        let (service, _hand) = memory_service(
+            settings_with_counting(way),
+            test_config(&[("user", per_unit(5, CalendarUnit::Year))]),
+        );
         assert_eq!(decide(&service, "user=alice x3").await, "OK: OK 2/5", "{way:?}");
-        service.load(files(&[("user", per(10, CalendarUnit::Year)), ("path", per(1, CalendarUnit::Year))]));
+        service.load(test_config(&[
+            ("user", per_unit(10, CalendarUnit::Year)),
+            ("path", per_unit(1, CalendarUnit::Year)),
+        ]));
         assert_eq!(decide(&service, "user=alice x3").await, "OK: OK 4/10", "{way:?}");
-        service.load(files(&[("user", per(6, CalendarUnit::Year))]));
+        service.load(test_config(&[("user", per_unit(6, CalendarUnit::Year))]));
         assert_eq!(decide(&service, "user=alice").await, "OVER: OVER 0/6", "{way:?}");
     }
-    let (service, _hand) = in_memory(counting(Counting::Theirs), files(&[("user", quotas(&["5 per 52w"]))]));
+    let (service, _hand) = memory_service(
+        settings_with_counting(CountingMode::Reference),
+        test_config(&[("user", with_quotas(&["5 per 52w"]))]),
+    );
     assert_eq!(decide(&service, "user=alice x3").await, "OK: OK 2/5");
-    service.load(files(&[("user", quotas(&["6 per 52w"]))]));
+    service.load(test_config(&[("user", with_quotas(&["6 per 52w"]))]));
     assert_eq!(decide(&service, "user=alice x3").await, "OK: OK 0/6");
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 4)]
-async fn a_reload_under_load_fails_no_call_and_admits_no_more() {
-    let limits = [per(1_000, CalendarUnit::Year), quotas(&["1000 per 52w"])];
-    for (limit, way) in limits.into_iter().zip([Counting::Theirs, Counting::Atomic]) {
-        let same = || files(&[("user", limit.clone()), ("path", per(7, CalendarUnit::Day))]);
-        let (service, _hand) = in_memory(counting(way), same());
+async fn reload_under_load_admits_exactly_the_limit() {
+    let limits = [per_unit(1_000, CalendarUnit::Year), with_quotas(&["1000 per 52w"])];
+    for (limit, way) in limits.into_iter().zip([CountingMode::Reference, CountingMode::Atomic]) {
+        let same = || test_config(&[("user", limit.clone()), ("path", per_unit(7, CalendarUnit::Day))]);
+        let (service, _hand) = memory_service(settings_with_counting(way), same());
         let (service, is_done) = (Arc::new(service), Arc::new(AtomicBool::new(false)));
         let callers: Vec<_> = (0..4)
             .map(|_| {
@@ -37,7 +48,7 @@ async fn a_reload_under_load_fails_no_call_and_admits_no_more() {
                 tokio::spawn(async move {
                     let mut admitted = 0;
                     for _ in 0..1_000 {
-                        let verdict = service.decide(ask("user=alice")).await.unwrap();
+                        let verdict = service.decide(parse_request("user=alice")).await.unwrap();
                         admitted += usize::from(verdict.overall == OverLimit::No);
                         tokio::task::yield_now().await;
                     }
@@ -47,7 +58,7 @@ async fn a_reload_under_load_fails_no_call_and_admits_no_more() {
             .collect();
         let reloads = {
             let (service, is_done, other) =
-                (service.clone(), is_done.clone(), files(&[("user", limit.clone())]));
+                (service.clone(), is_done.clone(), test_config(&[("user", limit.clone())]));
             let same = same();
             tokio::spawn(async move {
                 let mut reloads = 0;

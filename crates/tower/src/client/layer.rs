@@ -15,7 +15,7 @@ use tower_layer::Layer;
 
 /// Makes a client polite: it keeps a limit of its own, and does as servers say.
 ///
-/// A server that answers 429 or 503 with `Retry-After`, or anything with a `RateLimit` of which nothing remains, is not
+/// A server that answers 429 or 503 with `Retry-Recovered`, or anything with a `RateLimit` of which nothing remains, is not
 /// called again before the time it names. Calls to it wait for that moment if it comes within
 /// [`wait`](Self::wait), and fail at once if not.
 ///

@@ -2,7 +2,7 @@
 //!
 //! ```text
 //!   call ──▶ told request_to wait? ──▶ rule ──▶ inner ──▶ answer
-//!               ▲                                   │ 429, 503: Retry-After
+//!               ▲                                   │ 429, 503: Retry-Recovered
 //!               └────────── blocked_until then ◀────────────┘ any: RateLimit with nothing left
 //! ```
 

@@ -3,7 +3,7 @@
 //! ```text
 //!   call ──▶ guard ──advance──▶ inner ──▶ head ──▶ body
 //!              │                         └─ or ──┴──▶ classify
-//!              └──rejection──▶ 503, Retry-After
+//!              └──rejection──▶ 503, Retry-Recovered
 //! ```
 
 #[cfg(feature = "reqwest")]
@@ -48,7 +48,7 @@ use tower_service::Service;
 /// # Ok::<(), tidegate_core::SettingError>(())
 /// ```
 ///
-/// A rejected request gets 503 and `Retry-After`, in gRPC `UNAVAILABLE`, and the service is not called.
+/// A rejected request gets 503 and `Retry-Recovered`, in gRPC `UNAVAILABLE`, and the service is not called.
 /// A call that is given up is ignored. All services that are made from one layer share the guard.
 ///
 /// It goes around a client as well as around a server: hyper-util's client and a channel of tonic as they are, and with the

@@ -29,7 +29,7 @@ use tower_layer::Layer;
 /// | a request | pays | gets |
 /// |---|---|---|
 /// | that is let through | its cost, settled with the answer | the service's answer, and headers that tell what is left |
-/// | that is refused | nothing | 429 with `Retry-After`, or what the gate's function says; `RESOURCE_EXHAUSTED` in gRPC |
+/// | that is refused | nothing | 429 with `Retry-Recovered`, or what the gate's function says; `RESOURCE_EXHAUSTED` in gRPC |
 /// | that is cancelled while it waits for its turn or for a store | nothing | |
 /// | that is cancelled, or fails, in the service | what was taken; its slots are given back | the service's error |
 ///

@@ -19,7 +19,7 @@ use std::{
 use tidegate_gateway::{Gateway, PolicySource};
 use tidegate_policy::descriptors::{DescriptorFile, DescriptorSet, DomainMerge};
 use tidegate_rule::Rules;
-use tidegate_service::descriptors::{DescriptorService, ServiceSettings, wire::JsonWire};
+use tidegate_service::descriptors::{DescriptorService, ServiceSettings, transport::JsonHandler};
 use tokio::runtime::Builder;
 
 /// A name, and what takes any bytes.
@@ -107,18 +107,18 @@ fn gateway() -> SocketAddr {
 
 /// A body of `/json`: every answer is one of five.
 pub(crate) fn json(bytes: &[u8]) {
-    static WIRE: LazyLock<JsonWire<Arc<DescriptorService>>> = LazyLock::new(|| {
+    static WIRE: LazyLock<JsonHandler<Arc<DescriptorService>>> = LazyLock::new(|| {
         let text = "domain: shop\ndescriptors:\n  - key: user\n    rate_limit: { unit: hour, requests_per_unit: 3 }\n  \
                     - key: path\n    rate_limit: { quotas: [3/h burst 2, 9/d sliding-window] }\n";
         let file = DescriptorFile { name: "shop.yaml".to_owned(), text: text.to_owned() };
         let service = DescriptorService::new(ServiceSettings::default()).unwrap();
         service.load(Arc::new(DescriptorSet::read(&[file], DomainMerge::Reject).unwrap()));
-        JsonWire::new(service.into())
+        JsonHandler::new(service.into())
     });
     let body = Bytes::copy_from_slice(&bytes[..bytes.len().min(LONGEST)]);
     let request = Request::post("/json").body(Full::new(body)).unwrap();
     let runtime = Builder::new_current_thread().enable_time().build().unwrap();
-    let answer = runtime.block_on(WIRE.answer(request));
+    let answer = runtime.block_on(WIRE.handle(request));
     match answer.status().as_u16() {
         200 | 429 => drop(serde_json::from_slice::<Value>(answer.body()).unwrap()),
         400 => assert!(answer.headers().contains_key("tidegate-reason")),

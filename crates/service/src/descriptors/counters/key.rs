@@ -8,14 +8,14 @@ use tidegate_policy::descriptors::DescriptorEntry;
 /// front of it, so that no two of them are written alike. One that is long is written as its hash: clients choose values, and
 /// one that is too long must not be an error, which Envoy takes for a request to let through.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub(crate) struct CountedKey<'a> {
+pub(crate) struct DescriptorKey<'a> {
     pub(crate) domain: &'a str,
     pub(crate) entries: &'a [DescriptorEntry],
 }
 
-impl fmt::Display for CountedKey<'_> {
+impl fmt::Display for DescriptorKey<'_> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        if self.parts().map(str::len).sum::<usize>() <= MAX_WRITTEN {
+        if self.parts().map(str::len).sum::<usize>() <= MAX_PLAIN_KEY_LEN {
             return self.parts().try_for_each(|part| write!(f, "{}:{part}", part.len()));
         }
         let mut hash = Context::new(&SHA256);
@@ -28,7 +28,7 @@ impl fmt::Display for CountedKey<'_> {
     }
 }
 
-impl<'a> CountedKey<'a> {
+impl<'a> DescriptorKey<'a> {
     fn parts(self) -> impl Iterator<Item = &'a str> {
         let entries = self.entries.iter().flat_map(|entry| [entry.key.as_str(), entry.value.as_str()]);
         [self.domain].into_iter().chain(entries)
@@ -36,7 +36,7 @@ impl<'a> CountedKey<'a> {
 }
 
 /// Bytes of a key that a store is given as they are.
-const MAX_WRITTEN: usize = 1_024;
+const MAX_PLAIN_KEY_LEN: usize = 1_024;
 
 #[cfg(test)]
 mod tests {
@@ -44,7 +44,7 @@ mod tests {
     use std::collections::HashSet;
 
     #[test]
-    fn no_two_keys_are_written_alike() {
+    fn different_keys_have_different_text() {
         let entry =
             |(key, value): &(&str, &str)| DescriptorEntry { key: (*key).into(), value: (*value).into() };
         let keys: [(&str, &[(&str, &str)]); 9] = [
@@ -62,18 +62,18 @@ mod tests {
             .iter()
             .map(|(domain, entries)| {
                 let entries: Vec<_> = entries.iter().map(entry).collect();
-                CountedKey { domain, entries: &entries }.to_string()
+                DescriptorKey { domain, entries: &entries }.to_string()
             })
             .collect();
         assert_eq!(written.len(), keys.len(), "{written:?}");
     }
 
     #[test]
-    fn long_key_is_written_as_its_hash() {
+    fn long_key_is_hashed() {
         let written = |parts: &[&str]| {
             let entry = |value: &&str| DescriptorEntry { key: "user".to_owned(), value: (*value).to_owned() };
             let entries: Vec<_> = parts.iter().map(entry).collect();
-            CountedKey { domain: "shop", entries: &entries }.to_string()
+            DescriptorKey { domain: "shop", entries: &entries }.to_string()
         };
         let (long, longer) = ("a".repeat(20_000), "a".repeat(20_001));
         let keys = [written(&[&long]), written(&[&longer]), written(&[&long, ""]), written(&["", &long])];

@@ -1,23 +1,25 @@
 //! How many there are: counts per unit, and limiters with quotas of their own.
 
-mod hold;
 mod key;
-mod over;
-mod places;
+mod limiter;
+mod local_cache;
+mod reservation;
 mod shared;
 mod store;
 mod units;
 
-pub(super) use hold::{Hold, Reserved};
-pub(super) use key::CountedKey;
-pub(super) use over::OverKeys;
-pub(super) use places::{Before, Charge, Manner, PlaceLimiter, PlaceTerms, Purpose, charge_all};
-pub(super) use units::{Count, Hits, window};
+pub(super) use key::DescriptorKey;
+pub(super) use limiter::{
+    CountPurpose, LazyLimiter, LazyLimiterSettings, LimitAction, LimiterCharge, PriorResult, charge_all,
+};
+pub(super) use local_cache::LocalCache;
+pub(super) use reservation::{CountReservation, CountReservations};
+pub(super) use units::{KeyHits, UnitCount, unit_window};
 
 use super::settings::ServiceSettings;
 use shared::SharedCounters;
 use std::{sync::Arc, time::Duration};
-use store::{Patience, Punctual};
+use store::{DeadlineStore, DecisionDeadline};
 use tidegate_limiter::{
     BuildError, Capacity, Clock, FailureMode, Limiter, LimiterBuilder, Store, StoreError, TokenPrefetch,
 };
@@ -26,11 +28,11 @@ use units::UnitCounters;
 
 /// Where counts live.
 #[derive(Clone, Debug)]
-pub(super) struct Home {
+pub(super) struct CounterStores {
     store: Option<Arc<dyn Store>>,
     /// The store of what is counted per second, where that is another.
-    seconds: Option<Arc<dyn Store>>,
-    patience: Option<Arc<Patience>>,
+    per_second: Option<Arc<dyn Store>>,
+    deadline: Option<Arc<DecisionDeadline>>,
     outage: FailureMode,
     clock: Clock,
     lease: Option<Duration>,
@@ -39,30 +41,30 @@ pub(super) struct Home {
 
 /// Which of two stores counts.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Shelf {
-    Usual,
+pub(super) enum StoreKind {
+    Default,
     /// That of what is counted per second.
-    Seconds,
+    PerSecond,
 }
 
-impl Shelf {
-    pub(super) fn of(unit: Option<CalendarUnit>) -> Self {
-        if unit == Some(CalendarUnit::Second) { Self::Seconds } else { Self::Usual }
+impl StoreKind {
+    pub(super) fn for_unit(unit: Option<CalendarUnit>) -> Self {
+        if unit == Some(CalendarUnit::Second) { Self::PerSecond } else { Self::Default }
     }
 }
 
-impl Home {
+impl CounterStores {
     pub(super) fn new(settings: &ServiceSettings) -> Self {
-        let is_elsewhere = settings.store.is_some() || settings.shared.is_some();
-        let patience = is_elsewhere.then(|| Arc::new(Patience::new(settings.deadline)));
-        let punctual = |store: &Option<Arc<dyn Store>>| {
-            let (store, patience) = (store.as_ref()?, patience.as_ref()?);
-            Some(Arc::new(Punctual::new(store, patience)) as Arc<dyn Store>)
+        let has_store = settings.store.is_some() || settings.shared_keys.is_some();
+        let deadline = has_store.then(|| Arc::new(DecisionDeadline::new(settings.deadline)));
+        let with_deadline = |store: &Option<Arc<dyn Store>>| {
+            let (store, patience) = (store.as_ref()?, deadline.as_ref()?);
+            Some(Arc::new(DeadlineStore::new(store, patience)) as Arc<dyn Store>)
         };
         Self {
-            store: punctual(&settings.store),
-            seconds: punctual(&settings.per_second),
-            patience,
+            store: with_deadline(&settings.store),
+            per_second: with_deadline(&settings.per_second),
+            deadline,
             outage: settings.outage,
             clock: settings.clock.clone(),
             lease: settings.lease,
@@ -71,22 +73,26 @@ impl Home {
     }
 
     /// All that is asked for one decision, of a caller that waits for so long.
-    pub(super) async fn decision<T>(&self, caller: Option<Duration>, decision: impl Future<Output = T>) -> T {
-        match &self.patience {
-            Some(patience) => patience.decision(caller, decision).await,
+    pub(super) async fn with_deadline<T>(
+        &self,
+        caller_timeout: Option<Duration>,
+        decision: impl Future<Output = T>,
+    ) -> T {
+        match &self.deadline {
+            Some(patience) => patience.scope(caller_timeout, decision).await,
             None => decision.await,
         }
     }
 
     /// How often a store was away or late.
     pub(super) fn failures(&self) -> u64 {
-        self.patience.as_ref().map_or(0, |patience| patience.failures())
+        self.deadline.as_ref().map_or(0, |patience| patience.failures())
     }
 
-    fn builder(&self, name: &str, capacity: Capacity, shelf: Shelf) -> LimiterBuilder {
+    fn builder(&self, name: &str, capacity: Capacity, kind: StoreKind) -> LimiterBuilder {
         let builder = Limiter::builder().name(name).clock(self.clock.clone()).capacity(capacity);
         let builder = builder.failure_mode(self.outage);
-        let seconds = self.seconds.as_ref().filter(|_| shelf == Shelf::Seconds);
+        let seconds = self.per_second.as_ref().filter(|_| kind == StoreKind::PerSecond);
         match seconds.or(self.store.as_ref()) {
             Some(store) => builder.shared_store(store.clone()),
             None => builder,
@@ -94,53 +100,53 @@ impl Home {
     }
 
     /// How tokens are taken ahead where a limit does not say.
-    fn ahead(&self, own: Option<Duration>) -> Option<TokenPrefetch> {
-        own.or(self.lease).map(|ttl| TokenPrefetch::default().ttl(ttl))
+    fn prefetch(&self, lease: Option<Duration>) -> Option<TokenPrefetch> {
+        lease.or(self.lease).map(|ttl| TokenPrefetch::default().ttl(ttl))
     }
 
     /// The same without any store.
     fn in_memory(&self) -> Self {
-        Self { store: None, seconds: None, ..self.clone() }
+        Self { store: None, per_second: None, ..self.clone() }
     }
 }
 
 /// Counts of all keys, by unit.
 #[derive(Debug)]
-pub(super) enum Counters {
+pub(super) enum DescriptorCounters {
     /// In limiters of ours.
-    Own(UnitCounters),
+    Limiters(UnitCounters),
     /// Under keys that a fleet of theirs counts with, too.
     Shared(SharedCounters),
 }
 
-impl Counters {
-    pub(super) fn new(home: &Home, settings: &ServiceSettings) -> Result<Self, BuildError> {
-        match (&settings.shared, &home.patience) {
-            (Some(keys), Some(patience)) => SharedCounters::new(home, keys, patience).map(Self::Shared),
-            _ => UnitCounters::new(home).map(Self::Own),
+impl DescriptorCounters {
+    pub(super) fn new(stores: &CounterStores, settings: &ServiceSettings) -> Result<Self, BuildError> {
+        match (&settings.shared_keys, &stores.deadline) {
+            (Some(keys), Some(patience)) => SharedCounters::new(stores, keys, patience).map(Self::Shared),
+            _ => UnitCounters::new(stores).map(Self::Limiters),
         }
     }
 
     /// Counts all of them, in one round trip where there is one to make.
-    pub(super) async fn count(&self, hits: &[Hits<'_>]) -> Vec<Count> {
+    pub(super) async fn count(&self, hits: &[KeyHits<'_>]) -> Vec<UnitCount> {
         match self {
-            Self::Own(counters) => counters.count(hits).await,
+            Self::Limiters(counters) => counters.count(hits).await,
             Self::Shared(counters) => counters.count(hits).await,
         }
     }
 
     /// Counts all of them, so that each can be given back.
-    pub(super) async fn hold(&self, hits: &[Hits<'_>]) -> Vec<(Count, Hold)> {
+    pub(super) async fn reserve(&self, hits: &[KeyHits<'_>]) -> Vec<(UnitCount, CountReservation)> {
         match self {
-            Self::Own(counters) => counters.hold(hits).await,
-            Self::Shared(counters) => counters.hold(hits).await,
+            Self::Limiters(counters) => counters.reserve(hits).await,
+            Self::Shared(counters) => counters.reserve(hits).await,
         }
     }
 
     /// Forgets what was counted of a key in this unit.
-    pub(super) async fn reset(&self, key: CountedKey<'_>, unit: CalendarUnit) -> Result<(), StoreError> {
+    pub(super) async fn reset(&self, key: DescriptorKey<'_>, unit: CalendarUnit) -> Result<(), StoreError> {
         match self {
-            Self::Own(counters) => counters.reset(key, unit).await,
+            Self::Limiters(counters) => counters.reset(key, unit).await,
             Self::Shared(counters) => counters.reset(key, unit).await,
         }
     }

@@ -1,18 +1,18 @@
 //! Counts under the keys of envoyproxy/ratelimit, so that a fleet of theirs and one of ours count together.
 //!
 //! ```text
-//!   <prefix><domain>_<key>_<value>_…_<start of the window>      INCRBY hits, EXPIRE length + something
+//!   <prefix><domain>_<key>_<json_to_value>_…_<start of the unit_window>      INCRBY descriptor_hits, EXPIRE length + something
 //! ```
 //!
 //! The window is that of this machine's wall clock, as it is there. What lies in the key lies there, so whoever changes a letter
 //! of it counts alone.
 
 use super::{
-    CountedKey, Hold, Home, Shelf,
-    store::{Patience, Punctual},
-    units::{Count, Hits, UnitCounters},
+    CountReservation, CounterStores, DescriptorKey, StoreKind,
+    store::{DeadlineStore, DecisionDeadline},
+    units::{KeyHits, UnitCount, UnitCounters},
 };
-use crate::descriptors::settings::{SharedKeys, WindowTime};
+use crate::descriptors::settings::{SharedKeys, WindowClock};
 use std::{fmt::Write as _, sync::Arc, time::Duration};
 use tidegate_core::Micros;
 use tidegate_limiter::{BuildError, CounterStore, FailureMode, Increment, StoreError};
@@ -21,84 +21,95 @@ use tidegate_policy::descriptors::CalendarUnit;
 /// Counts of all keys, by unit, where others count as well.
 #[derive(Debug)]
 pub(crate) struct SharedCounters {
-    tally: Arc<dyn CounterStore>,
-    seconds: Option<Arc<dyn CounterStore>>,
+    store: Arc<dyn CounterStore>,
+    per_second: Option<Arc<dyn CounterStore>>,
     prefix: String,
     /// Numbers are kept for less than this longer than they are of use, so that not all go at once.
     jitter: Duration,
-    time: WindowTime,
+    window_clock: WindowClock,
     outage: FailureMode,
     /// What counts while the store is away, where that is to be.
-    local: Option<UnitCounters>,
+    fallback: Option<UnitCounters>,
 }
 
 impl SharedCounters {
-    pub(super) fn new(home: &Home, keys: &SharedKeys, patience: &Arc<Patience>) -> Result<Self, BuildError> {
-        let punctual =
-            |tally: &Arc<dyn CounterStore>| Arc::new(Punctual::new(tally, patience)) as Arc<dyn CounterStore>;
-        let local = match home.outage {
-            FailureMode::Local { .. } => Some(UnitCounters::new(&home.in_memory())?),
+    pub(super) fn new(
+        stores: &CounterStores,
+        keys: &SharedKeys,
+        deadline: &Arc<DecisionDeadline>,
+    ) -> Result<Self, BuildError> {
+        let with_deadline = |tally: &Arc<dyn CounterStore>| {
+            Arc::new(DeadlineStore::new(tally, deadline)) as Arc<dyn CounterStore>
+        };
+        let fallback = match stores.outage {
+            FailureMode::Local { .. } => Some(UnitCounters::new(&stores.in_memory())?),
             FailureMode::Open | FailureMode::Closed => None,
         };
         Ok(Self {
-            tally: punctual(&keys.tally),
-            seconds: keys.per_second.as_ref().map(punctual),
+            store: with_deadline(&keys.counter_store),
+            per_second: keys.per_second.as_ref().map(with_deadline),
             prefix: keys.prefix.clone(),
             jitter: keys.jitter,
-            time: keys.time.clone(),
-            outage: home.outage,
-            local,
+            window_clock: keys.window_time.clone(),
+            outage: stores.outage,
+            fallback,
         })
     }
 
-    pub(crate) async fn count(&self, hits: &[Hits<'_>]) -> Vec<Count> {
-        let now = self.time.now();
-        let additions = hits.iter().map(|hit| self.addition(hit, now)).collect();
-        let sums = self.sums(hits, additions).await;
+    pub(crate) async fn count(&self, hits: &[KeyHits<'_>]) -> Vec<UnitCount> {
+        let now = self.window_clock.now();
+        let additions = hits.iter().map(|hit| self.increment_for(hit, now)).collect();
+        let sums = self.increment(hits, additions).await;
         let mut counts = Vec::with_capacity(hits.len());
         for (hit, sum) in hits.iter().zip(sums) {
             counts.push(match sum {
-                Some(sum) => known(sum, hit.unit, now),
-                None => self.without_store(hit).await,
+                Some(sum) => known_count(sum, hit.unit, now),
+                None => self.count_without_store(hit).await,
             });
         }
         counts
     }
 
-    pub(crate) async fn hold(&self, hits: &[Hits<'_>]) -> Vec<(Count, Hold)> {
-        let now = self.time.now();
-        let additions: Vec<_> = hits.iter().map(|hit| self.addition(hit, now)).collect();
-        let sums = self.sums(hits, additions.clone()).await;
-        let mut held = Vec::with_capacity(hits.len());
+    pub(crate) async fn reserve(&self, hits: &[KeyHits<'_>]) -> Vec<(UnitCount, CountReservation)> {
+        let now = self.window_clock.now();
+        let additions: Vec<_> = hits.iter().map(|hit| self.increment_for(hit, now)).collect();
+        let sums = self.increment(hits, additions.clone()).await;
+        let mut reserved = Vec::with_capacity(hits.len());
         for ((hit, sum), Increment { key, ttl: kept, .. }) in hits.iter().zip(sums).zip(additions) {
-            held.push(match (sum, &self.local) {
+            reserved.push(match (sum, &self.fallback) {
                 (Some(sum), _) => {
-                    let tally = self.tally_of(hit.unit).clone();
-                    (known(sum, hit.unit, now), Hold::Number { tally, key, kept, count: hit.cost() })
+                    let tally = self.store_for(hit.unit).clone();
+                    (
+                        known_count(sum, hit.unit, now),
+                        CountReservation::Counter { store: tally, key, ttl: kept, count: hit.cost() },
+                    )
                 }
                 (None, Some(local)) => {
-                    let held = local.hold(std::slice::from_ref(hit)).await.pop();
-                    held.map_or((Count::Closed, Hold::Nothing), |(count, hold)| (degraded(count), hold))
+                    let held = local.reserve(std::slice::from_ref(hit)).await.pop();
+                    held.map_or((UnitCount::Closed, CountReservation::None), |(count, hold)| {
+                        (to_local(count), hold)
+                    })
                 }
-                (None, None) => (self.without_store(hit).await, Hold::Nothing),
+                (None, None) => (self.count_without_store(hit).await, CountReservation::None),
             });
         }
-        held
+        reserved
     }
 
-    pub(crate) async fn reset(&self, key: CountedKey<'_>, unit: CalendarUnit) -> Result<(), StoreError> {
-        let key = self.key(key, unit, self.time.now());
-        self.tally_of(unit).delete(vec![key]).await
+    pub(crate) async fn reset(&self, key: DescriptorKey<'_>, unit: CalendarUnit) -> Result<(), StoreError> {
+        let key = self.redis_key(key, unit, self.window_clock.now());
+        self.store_for(unit).delete(vec![key]).await
     }
 
     /// What all numbers are then; `None` of those whose store is away.
-    async fn sums(&self, hits: &[Hits<'_>], additions: Vec<Increment>) -> Vec<Option<i64>> {
+    async fn increment(&self, hits: &[KeyHits<'_>], additions: Vec<Increment>) -> Vec<Option<i64>> {
         let count = additions.len();
-        let is_second =
-            |place: usize| self.seconds.is_some() && Shelf::of(Some(hits[place].unit)) == Shelf::Seconds;
-        let (mut usual, mut seconds) = ((Vec::new(), Vec::new()), (Vec::new(), Vec::new()));
+        let is_second = |index: usize| {
+            self.per_second.is_some() && StoreKind::for_unit(Some(hits[index].unit)) == StoreKind::PerSecond
+        };
+        let (mut default, mut seconds) = ((Vec::new(), Vec::new()), (Vec::new(), Vec::new()));
         for (place, addition) in additions.into_iter().enumerate() {
-            let (places, part) = if is_second(place) { &mut seconds } else { &mut usual };
+            let (places, part) = if is_second(place) { &mut seconds } else { &mut default };
             places.push(place);
             part.push(addition);
         }
@@ -106,46 +117,48 @@ impl SharedCounters {
         let ask = |tally: &Arc<dyn CounterStore>, (places, part): (Vec<usize>, Vec<Increment>)| {
             let answer = (!part.is_empty()).then(|| tally.add(part));
             async move {
-                let told = match answer {
+                let counts = match answer {
                     Some(answer) => answer.await.unwrap_or_default(),
                     None => Vec::new(),
                 };
-                (places, told)
+                (places, counts)
             }
         };
-        let parts =
-            tokio::join!(ask(&self.tally, usual), ask(self.seconds.as_ref().unwrap_or(&self.tally), seconds));
+        let parts = tokio::join!(
+            ask(&self.store, default),
+            ask(self.per_second.as_ref().unwrap_or(&self.store), seconds)
+        );
         for (places, told) in [parts.0, parts.1] {
             places.into_iter().zip(told).for_each(|(place, sum)| sums[place] = Some(sum));
         }
         sums
     }
 
-    async fn without_store(&self, hit: &Hits<'_>) -> Count {
-        match (&self.local, self.outage) {
+    async fn count_without_store(&self, hit: &KeyHits<'_>) -> UnitCount {
+        match (&self.fallback, self.outage) {
             (Some(local), _) => {
                 let count = local.count(std::slice::from_ref(hit)).await.pop();
-                count.map_or(Count::Closed, degraded)
+                count.map_or(UnitCount::Closed, to_local)
             }
-            (None, FailureMode::Open) => Count::Open,
-            (None, FailureMode::Closed | FailureMode::Local { .. }) => Count::Closed,
+            (None, FailureMode::Open) => UnitCount::Open,
+            (None, FailureMode::Closed | FailureMode::Local { .. }) => UnitCount::Closed,
         }
     }
 
-    fn addition(&self, hit: &Hits<'_>, now: Micros) -> Increment {
+    fn increment_for(&self, hit: &KeyHits<'_>, now: Micros) -> Increment {
         let more = match self.jitter.as_secs() {
             0 => 0,
             most => fastrand::u64(0..most),
         };
         Increment {
-            key: self.key(hit.key, hit.unit, now),
+            key: self.redis_key(hit.key, hit.unit, now),
             count: i64::try_from(hit.cost()).unwrap_or(i64::MAX),
             ttl: Duration::from_secs(hit.unit.seconds().saturating_add(more)),
         }
     }
 
     /// The key, letter by letter as they write it.
-    fn key(&self, key: CountedKey<'_>, unit: CalendarUnit, now: Micros) -> String {
+    fn redis_key(&self, key: DescriptorKey<'_>, unit: CalendarUnit, now: Micros) -> String {
         let now = now.get() / Micros::from_secs(1).get();
         let mut text = format!("{}{}_", self.prefix, key.domain);
         for entry in key.entries {
@@ -156,20 +169,21 @@ impl SharedCounters {
         text
     }
 
-    fn tally_of(&self, unit: CalendarUnit) -> &Arc<dyn CounterStore> {
-        let seconds = self.seconds.as_ref().filter(|_| Shelf::of(Some(unit)) == Shelf::Seconds);
-        seconds.unwrap_or(&self.tally)
+    fn store_for(&self, unit: CalendarUnit) -> &Arc<dyn CounterStore> {
+        let seconds =
+            self.per_second.as_ref().filter(|_| StoreKind::for_unit(Some(unit)) == StoreKind::PerSecond);
+        seconds.unwrap_or(&self.store)
     }
 }
 
-fn known(sum: i64, unit: CalendarUnit, now: Micros) -> Count {
+fn known_count(sum: i64, unit: CalendarUnit, now: Micros) -> UnitCount {
     let length = Micros::from_secs(unit.seconds()).get();
-    Count::Known { after: u64::try_from(sum).unwrap_or(0), ends: Some(length - now.get() % length) }
+    UnitCount::Known { after: u64::try_from(sum).unwrap_or(0), ends: Some(length - now.get() % length) }
 }
 
-fn degraded(count: Count) -> Count {
+fn to_local(count: UnitCount) -> UnitCount {
     match count {
-        Count::Known { after, ends } => Count::Local { after, ends },
+        UnitCount::Known { after, ends } => UnitCount::Local { after, ends },
         other => other,
     }
 }

@@ -15,26 +15,30 @@ use tidegate_limiter::{
 
 tokio::task_local! {
     /// When the decision must be made that the questions of this task belong to: one may need several, one after the other.
-    static ENDS: Micros;
+    static DEADLINE: Micros;
 }
 
 /// How long stores may take, and how often one was away or took longer.
 #[derive(Debug)]
-pub(crate) struct Patience {
-    deadline: Duration,
+pub(crate) struct DecisionDeadline {
+    timeout: Duration,
     clock: Clock,
     failures: AtomicU64,
 }
 
-impl Patience {
+impl DecisionDeadline {
     pub(crate) fn new(deadline: Duration) -> Self {
-        Self { deadline, clock: Clock::system(), failures: AtomicU64::new(0) }
+        Self { timeout: deadline, clock: Clock::system(), failures: AtomicU64::new(0) }
     }
 
     /// All questions of a decision, which together have as long as one, or as long as the caller waits if that is less.
-    pub(crate) async fn decision<T>(&self, caller: Option<Duration>, decision: impl Future<Output = T>) -> T {
-        let deadline = caller.map_or(self.deadline, |caller| caller.min(self.deadline));
-        ENDS.scope(self.clock.now().plus(deadline.into()), decision).await
+    pub(crate) async fn scope<T>(
+        &self,
+        caller_timeout: Option<Duration>,
+        decision: impl Future<Output = T>,
+    ) -> T {
+        let deadline = caller_timeout.map_or(self.timeout, |caller| caller.min(self.timeout));
+        DEADLINE.scope(self.clock.now().plus(deadline.into()), decision).await
     }
 
     /// How often a store was away or late.
@@ -43,11 +47,11 @@ impl Patience {
     }
 
     /// An answer in the time that is left, as of now: it may be waited for by another task.
-    fn answer<T: Send + 'static>(
+    fn with_timeout<T: Send + 'static>(
         self: &Arc<Self>,
         reply: StoreFuture<Result<T, StoreError>>,
     ) -> StoreFuture<Result<T, StoreError>> {
-        let (left, patience) = (self.left(), self.clone());
+        let (left, patience) = (self.remaining(), self.clone());
         Box::pin(async move {
             let reply = tokio::time::timeout(left, reply).await.unwrap_or(Err(StoreError::Timeout));
             if reply.is_err() {
@@ -58,28 +62,28 @@ impl Patience {
     }
 
     /// How long a question may take that is asked now.
-    fn left(&self) -> Duration {
-        let left = ENDS.try_with(|ends| ends.since(self.clock.now()).into());
-        left.unwrap_or(self.deadline)
+    fn remaining(&self) -> Duration {
+        let left = DEADLINE.try_with(|ends| ends.since(self.clock.now()).into());
+        left.unwrap_or(self.timeout)
     }
 }
 
 /// A store that answers in time, or is away.
 #[derive(Debug)]
-pub(crate) struct Punctual<S: ?Sized> {
+pub(crate) struct DeadlineStore<S: ?Sized> {
     store: Arc<S>,
-    patience: Arc<Patience>,
+    deadline: Arc<DecisionDeadline>,
 }
 
-impl<S: ?Sized> Punctual<S> {
-    pub(crate) fn new(store: &Arc<S>, patience: &Arc<Patience>) -> Self {
-        Self { store: store.clone(), patience: patience.clone() }
+impl<S: ?Sized> DeadlineStore<S> {
+    pub(crate) fn new(store: &Arc<S>, deadline: &Arc<DecisionDeadline>) -> Self {
+        Self { store: store.clone(), deadline: deadline.clone() }
     }
 }
 
-impl Store for Punctual<dyn Store> {
+impl Store for DeadlineStore<dyn Store> {
     fn execute(&self, request: StoreRequest) -> StoreFuture<Result<StoreReply, StoreError>> {
-        self.patience.answer(self.store.execute(request))
+        self.deadline.with_timeout(self.store.execute(request))
     }
 
     fn effective_quota(&self, quota: Quota) -> Quota {
@@ -95,12 +99,12 @@ impl Store for Punctual<dyn Store> {
     }
 }
 
-impl CounterStore for Punctual<dyn CounterStore> {
+impl CounterStore for DeadlineStore<dyn CounterStore> {
     fn add(&self, additions: Vec<Increment>) -> StoreFuture<Result<Vec<i64>, StoreError>> {
-        self.patience.answer(self.store.add(additions))
+        self.deadline.with_timeout(self.store.add(additions))
     }
 
     fn delete(&self, keys: Vec<String>) -> StoreFuture<Result<(), StoreError>> {
-        self.patience.answer(self.store.delete(keys))
+        self.deadline.with_timeout(self.store.delete(keys))
     }
 }

@@ -4,16 +4,16 @@
 //! many were counted. So the limits that counts are compared with can change, or come with the request, and nothing has to be
 //! kept for each of them.
 
-use super::{Hold, Home, Shelf, key::CountedKey};
+use super::{CountReservation, CounterStores, StoreKind, key::DescriptorKey};
 use std::collections::HashMap;
 use tidegate_core::{Decision, Quota};
 use tidegate_limiter::{BuildError, Check, Limiter, StoreError, decide_all, reserve_all};
 use tidegate_policy::descriptors::CalendarUnit;
 
 /// So many hits of one key can be told apart in one unit; whoever has more is over every limit.
-const ROOM: u64 = 1 << 52;
+const MAX_COUNT: u64 = 1 << 52;
 /// More at once are over every limit too.
-const MOST_HITS: u64 = 1 << 32;
+const MAX_HITS: u64 = 1 << 32;
 
 /// Counts of all keys, by unit.
 #[derive(Debug)]
@@ -23,15 +23,15 @@ pub(crate) struct UnitCounters {
 
 /// Hits of one key in one unit.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct Hits<'a> {
-    pub(crate) key: CountedKey<'a>,
+pub(crate) struct KeyHits<'a> {
+    pub(crate) key: DescriptorKey<'a>,
     pub(crate) unit: CalendarUnit,
     pub(crate) hits: u64,
 }
 
 /// How many there are of a key, with those that were asked for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Count {
+pub(crate) enum UnitCount {
     /// So many, until the window ends in so many microseconds; that is not known of a key that was never hit.
     Known { after: u64, ends: Option<u64> },
     /// The same in this process alone, because the store is away.
@@ -43,58 +43,58 @@ pub(crate) enum Count {
 }
 
 impl UnitCounters {
-    pub(crate) fn new(home: &Home) -> Result<Self, BuildError> {
+    pub(crate) fn new(stores: &CounterStores) -> Result<Self, BuildError> {
         let mut limiters = Vec::with_capacity(CalendarUnit::ALL.len());
         for unit in CalendarUnit::ALL {
             let name = format!("descriptors.{}", unit.name().to_ascii_lowercase());
-            let quota = window(ROOM, unit)?;
-            let shelf = Shelf::of(Some(unit));
-            limiters.push(home.builder(&name, home.capacity, shelf).build(quota)?);
+            let quota = unit_window(MAX_COUNT, unit)?;
+            let shelf = StoreKind::for_unit(Some(unit));
+            limiters.push(stores.builder(&name, stores.capacity, shelf).build(quota)?);
         }
         let limiters = limiters.try_into().map_err(|_| BuildError::NoQuota)?;
         Ok(Self { limiters })
     }
 
     /// Counts all of them, in one round trip where there is one to make.
-    pub(crate) async fn count(&self, hits: &[Hits<'_>]) -> Vec<Count> {
+    pub(crate) async fn count(&self, hits: &[KeyHits<'_>]) -> Vec<UnitCount> {
         if let [only] = hits
-            && self.of(only.unit).is_in_memory()
+            && self.limiter(only.unit).is_in_memory()
         {
-            return vec![count(&self.of(only.unit).check_cost(&only.key, only.cost()), 0)];
+            return vec![to_unit_count(&self.limiter(only.unit).check_cost(&only.key, only.cost()), 0)];
         }
-        let mut counts = vec![Count::Closed; hits.len()];
-        let behind = behind(hits);
-        for shelf in [Shelf::Usual, Shelf::Seconds] {
-            let is_there = |(_, hit): &(usize, &Hits<'_>)| Shelf::of(Some(hit.unit)) == shelf;
+        let mut counts = vec![UnitCount::Closed; hits.len()];
+        let later = later_hits(hits);
+        for shelf in [StoreKind::Default, StoreKind::PerSecond] {
+            let is_there = |(_, hit): &(usize, &KeyHits<'_>)| StoreKind::for_unit(Some(hit.unit)) == shelf;
             let (places, part): (Vec<_>, Vec<_>) =
                 hits.iter().enumerate().filter(is_there).map(|(place, hit)| (place, *hit)).unzip();
-            for (place, decision) in places.into_iter().zip(decide_all(self.checks(&part)).await) {
-                counts[place] = count(&decision, behind[place]);
+            for (place, decision) in places.into_iter().zip(decide_all(self.to_checks(&part)).await) {
+                counts[place] = to_unit_count(&decision, later[place]);
             }
         }
         counts
     }
 
-    fn checks(&self, hits: &[Hits<'_>]) -> Vec<Check> {
-        hits.iter().map(|hit| self.of(hit.unit).prepare(&hit.key).cost(hit.cost())).collect()
+    fn to_checks(&self, hits: &[KeyHits<'_>]) -> Vec<Check> {
+        hits.iter().map(|hit| self.limiter(hit.unit).prepare(&hit.key).cost(hit.cost())).collect()
     }
 
     /// Counts all of them, so that each can be given back.
-    pub(crate) async fn hold(&self, hits: &[Hits<'_>]) -> Vec<(Count, Hold)> {
-        let claims = reserve_all(self.checks(hits)).await;
-        let held = claims.into_iter().zip(behind(hits)).map(|(claim, behind)| match claim {
-            Some(claim) => (count(claim.decision(), behind), Hold::of(claim)),
-            None => (Count::Closed, Hold::Nothing),
+    pub(crate) async fn reserve(&self, hits: &[KeyHits<'_>]) -> Vec<(UnitCount, CountReservation)> {
+        let claims = reserve_all(self.to_checks(hits)).await;
+        let held = claims.into_iter().zip(later_hits(hits)).map(|(claim, behind)| match claim {
+            Some(claim) => (to_unit_count(claim.decision(), behind), CountReservation::from_claim(claim)),
+            None => (UnitCount::Closed, CountReservation::None),
         });
         held.collect()
     }
 
     /// Forgets what was counted of a key in this unit.
-    pub(crate) async fn reset(&self, key: CountedKey<'_>, unit: CalendarUnit) -> Result<(), StoreError> {
-        self.of(unit).key(&key).reset().await
+    pub(crate) async fn reset(&self, key: DescriptorKey<'_>, unit: CalendarUnit) -> Result<(), StoreError> {
+        self.limiter(unit).key(&key).reset().await
     }
 
-    fn of(&self, unit: CalendarUnit) -> &Limiter {
+    fn limiter(&self, unit: CalendarUnit) -> &Limiter {
         let [second, minute, hour, day, week, month, year] = &self.limiters;
         match unit {
             CalendarUnit::Second => second,
@@ -108,49 +108,49 @@ impl UnitCounters {
     }
 }
 
-impl Hits<'_> {
+impl KeyHits<'_> {
     pub(super) fn cost(&self) -> u64 {
-        self.hits.min(MOST_HITS)
+        self.hits.min(MAX_HITS)
     }
 }
 
 /// So many in each unit, counted from the epoch.
-pub(crate) fn window(amount: u64, unit: CalendarUnit) -> Result<Quota, BuildError> {
+pub(crate) fn unit_window(amount: u64, unit: CalendarUnit) -> Result<Quota, BuildError> {
     let period = std::time::Duration::from_secs(unit.seconds());
     Ok(Quota::amount_per_period(amount, period).fixed_window_from_epoch()?)
 }
 
 /// How many hits of the same key come behind each, in the same request: they are counted together, and each is told of those
 /// before it only.
-fn behind(hits: &[Hits<'_>]) -> Vec<u64> {
-    let mut seen: HashMap<(CountedKey<'_>, CalendarUnit), u64> = HashMap::with_capacity(hits.len());
-    let mut behind: Vec<u64> = hits
+fn later_hits(hits: &[KeyHits<'_>]) -> Vec<u64> {
+    let mut sums: HashMap<(DescriptorKey<'_>, CalendarUnit), u64> = HashMap::with_capacity(hits.len());
+    let mut later: Vec<u64> = hits
         .iter()
         .rev()
         .map(|hit| {
-            let sum = seen.entry((hit.key, hit.unit)).or_default();
+            let sum = sums.entry((hit.key, hit.unit)).or_default();
             let behind = *sum;
             *sum = sum.saturating_add(hit.cost());
             behind
         })
         .collect();
-    behind.reverse();
-    behind
+    later.reverse();
+    later
 }
 
-fn count(decision: &Decision, behind: u64) -> Count {
-    let is_there = !decision.is_degraded();
+fn to_unit_count(decision: &Decision, later: u64) -> UnitCount {
+    let is_from_store = !decision.is_degraded();
     if decision.is_fail_closed() {
-        return Count::Closed;
+        return UnitCount::Closed;
     }
     if decision.limit() == u64::MAX {
-        return Count::Open;
+        return UnitCount::Open;
     }
     // One that was not granted found no room at all, and is over every limit.
     let after = match decision.is_granted() {
-        true => decision.limit().saturating_sub(decision.remaining()).saturating_sub(behind),
-        false => ROOM,
+        true => decision.limit().saturating_sub(decision.remaining()).saturating_sub(later),
+        false => MAX_COUNT,
     };
     let ends = Some(decision.reset_after().get()).filter(|ends| *ends > 0);
-    if is_there { Count::Known { after, ends } } else { Count::Local { after, ends } }
+    if is_from_store { UnitCount::Known { after, ends } } else { UnitCount::Local { after, ends } }
 }

@@ -3,26 +3,29 @@
 //! Variables are given as pairs and never asked of the process. One that cannot be read is an error that names it, what it says
 //! and what it could say; one that is known and means nothing here is told of, so that nobody waits for what it does.
 
-mod own;
 mod redis;
 mod statsd;
+mod tidegate;
 mod variables;
 
-use super::{ConfigNeed, Dotfiles, Enforcement, HeaderNames, QuotaMode, StoreNeed, TellMetadata, WhenOver};
+use super::{
+    ConfigRequirement, Dotfiles, GlobalEnforcement, HeaderNames, OverLimitCounting, QuotaMode,
+    ResponseMetadataMode, StoreRequirement,
+};
 use std::{error, fmt, net::IpAddr, path::PathBuf, time::Duration};
 use tidegate_policy::descriptors::DomainMerge;
 use variables::Variables;
 
-pub use own::{AdminToken, CountingWay, OwnSettings};
 pub use statsd::{Mogrifier, StatsdProtocol, StatsdSettings};
+pub use tidegate::{ApiToken, CountingChoice, TidegateSettings};
 
 /// All that the environment says.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Environment {
-    /// `HOST`, `PORT`: `/json` and `/healthcheck`.
+    /// `HOST`, `PORT`: `/json` and `/healthcheck_status`.
     pub http: Endpoint,
     /// `GRPC_HOST`, `GRPC_PORT` or `GRPC_UDS`.
-    pub grpc: GrpcEndpoint,
+    pub grpc: GrpcBindAddress,
     /// `DEBUG_HOST`, `DEBUG_PORT`: `/rlconfig` and `/stats`.
     pub debug: Endpoint,
     /// `USE_PROMETHEUS`, `PROMETHEUS_ADDR`, `PROMETHEUS_PATH`; none unless it is wanted.
@@ -32,27 +35,27 @@ pub struct Environment {
     /// `GRPC_SERVER_USE_TLS` and what belongs to it.
     pub tls: Option<ServerTls>,
     /// `GRPC_MAX_CONNECTION_AGE`: how long a connection is kept, give or take a tenth.
-    pub connection_age: Duration,
+    pub max_connection_age: Duration,
     /// `CONFIG_TYPE` and what belongs to it.
-    pub source: SourceSettings,
+    pub source: ConfigSourceSettings,
     /// `MERGE_DOMAIN_CONFIG`
     pub merge: DomainMerge,
     /// `FORCE_START_WITHOUT_INITIAL_CONFIG`
-    pub start: Start,
+    pub start: StartMode,
     /// `HEALTHY_WITH_AT_LEAST_ONE_CONFIG_LOADED`
-    pub health: ConfigNeed,
+    pub health: ConfigRequirement,
     /// `REDIS_*`
     pub redis: RedisSettings,
     /// How it is counted.
     pub counting: CountingSettings,
     /// What clients are told.
-    pub answers: AnswerSettings,
+    pub responses: ResponseSettings,
     /// What only we know.
-    pub own: OwnSettings,
+    pub tidegate: TidegateSettings,
     /// `LOG_LEVEL`, such as `info`.
     pub log_level: String,
     /// `LOG_FORMAT`
-    pub log_format: LogFormat,
+    pub log_format: ServiceLogFormat,
     /// Variables that were set and mean nothing here, each with why.
     pub ignored: Vec<(String, &'static str)>,
 }
@@ -67,7 +70,7 @@ pub struct Endpoint {
 
 /// Where gRPC is listened for.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub enum GrpcEndpoint {
+pub enum GrpcBindAddress {
     /// On an address.
     Tcp(Endpoint),
     /// On a socket of this machine.
@@ -90,14 +93,14 @@ pub struct ServerTls {
     /// `GRPC_SERVER_TLS_KEY`
     pub key: PathBuf,
     /// `GRPC_CLIENT_TLS_CACERT`: clients need a certificate of this authority.
-    pub client_authority: Option<PathBuf>,
+    pub client_ca: Option<PathBuf>,
     /// `GRPC_CLIENT_TLS_SAN`: and this name in it.
     pub client_name: Option<String>,
 }
 
 /// Where descriptors come from.
 #[derive(Clone, Debug, PartialEq)]
-pub enum SourceSettings {
+pub enum ConfigSourceSettings {
     /// `FILE`: from a folder.
     Folder {
         /// `RUNTIME_ROOT`, `RUNTIME_SUBDIRECTORY` and `RUNTIME_APPDIRECTORY`, one in the other.
@@ -106,12 +109,12 @@ pub enum SourceSettings {
         dotfiles: Dotfiles,
     },
     /// `GRPC_XDS_SOTW`: from a management server.
-    Xds(Box<XdsVariables>),
+    Xds(Box<XdsEnvironment>),
 }
 
 /// A management server, `CONFIG_GRPC_XDS_*`.
 #[derive(Clone, Debug, PartialEq)]
-pub struct XdsVariables {
+pub struct XdsEnvironment {
     /// `_SERVER_URL`: host and port.
     pub server: String,
     /// `_NODE_ID`
@@ -121,7 +124,7 @@ pub struct XdsVariables {
     /// `_CLIENT_ADDITIONAL_HEADERS`
     pub headers: Vec<(String, String)>,
     /// `_SERVER_USE_TLS` and what belongs to it.
-    pub tls: Option<XdsFiles>,
+    pub tls: Option<XdsTlsFiles>,
     /// `XDS_CLIENT_BACKOFF_INITIAL_INTERVAL`, `XDS_CLIENT_BACKOFF_MAX_INTERVAL`
     pub backoff: (Duration, Duration),
     /// `XDS_CLIENT_MAX_MSG_SIZE_IN_BYTES`
@@ -131,20 +134,20 @@ pub struct XdsVariables {
 /// TLS to a management server. All is left out that was not said.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 #[allow(missing_docs, reason = "they are what they say")]
-pub struct XdsFiles {
+pub struct XdsTlsFiles {
     pub certificate: Option<PathBuf>,
     pub key: Option<PathBuf>,
-    pub authority: Option<PathBuf>,
+    pub ca: Option<PathBuf>,
     pub server_name: Option<String>,
 }
 
 /// Whether to serve before there are descriptors.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Start {
+pub enum StartMode {
     /// Descriptors come first.
-    WithDescriptors,
+    WaitForConfig,
     /// There is no waiting for them.
-    AtOnce,
+    Immediate,
 }
 
 /// The stores. Their addresses may have passwords in them, and are not shown.
@@ -159,18 +162,18 @@ pub struct RedisSettings {
     /// `REDIS_PERSECOND_TIMEOUT`
     pub per_second_timeout: Duration,
     /// `REDIS_TLS_CACERT`
-    pub authority: Option<PathBuf>,
+    pub ca: Option<PathBuf>,
     /// `REDIS_TLS_CLIENT_CERT` and `REDIS_TLS_CLIENT_KEY`
     pub identity: Option<(PathBuf, PathBuf)>,
     /// `REDIS_TLS_SKIP_HOSTNAME_VERIFICATION`
-    pub host_names: HostNames,
+    pub hostname_verification: HostnameVerification,
     /// `REDIS_HEALTH_CHECK_ACTIVE_CONNECTION`
-    pub health: StoreNeed,
+    pub store_requirement: StoreRequirement,
 }
 
 /// Whether the name of a server must be in its certificate.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum HostNames {
+pub enum HostnameVerification {
     /// It must.
     Verify,
     /// The certificate must be signed, for whatever name.
@@ -189,26 +192,26 @@ pub struct CountingSettings {
     /// `LOCAL_CACHE_SIZE_IN_BYTES`; none where it is zero.
     pub local_cache: Option<u64>,
     /// `STOP_CACHE_KEY_INCREMENT_WHEN_OVERLIMIT`
-    pub over_limit: WhenOver,
+    pub over_limit_counting: OverLimitCounting,
     /// `SHADOW_MODE`
-    pub shadow: Enforcement,
+    pub enforcement: GlobalEnforcement,
     /// `QUOTA_MODE`
     pub quota_mode: QuotaMode,
 }
 
 /// What clients are told.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct AnswerSettings {
+pub struct ResponseSettings {
     /// `LIMIT_RESPONSE_HEADERS_ENABLED`, with the names of the headers.
     pub headers: Option<HeaderNames>,
     /// `RESPONSE_DYNAMIC_METADATA`
-    pub metadata: TellMetadata,
+    pub metadata: ResponseMetadataMode,
 }
 
 /// How a line of the log is written.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[allow(missing_docs, reason = "they are what they say")]
-pub enum LogFormat {
+pub enum ServiceLogFormat {
     Text,
     Json,
 }
@@ -225,7 +228,7 @@ pub struct EnvironmentError {
 }
 
 /// Variables of envoyproxy/ratelimit without effect here, or all that start so, and why.
-const IGNORED: [(&str, &str); 19] = [
+const IGNORED_VARIABLES: [(&str, &str); 19] = [
     ("PROMETHEUS_MAPPER_YAML", "metrics have their names already"),
     ("TRACING_", "this service sends no traces"),
     ("OTEL_", "this service sends no traces"),
@@ -261,7 +264,7 @@ impl Environment {
     pub fn deadline(&self) -> Duration {
         let RedisSettings { timeout, per_second_timeout, per_second, .. } = &self.redis;
         let longest = if per_second.is_some() { *timeout.max(per_second_timeout) } else { *timeout };
-        self.own.deadline.unwrap_or(longest)
+        self.tidegate.deadline.unwrap_or(longest)
     }
 
     /// Reads the variables of an environment; those that nobody knows belong to others.
@@ -269,63 +272,63 @@ impl Environment {
     /// ```
     /// use tidegate_service::descriptors::Environment;
     ///
-    /// let settings = Environment::read([("HOST", "::"), ("REDIS_URL", "redis:6379")])?;
-    /// assert_eq!(settings.http.port, 8080);
-    /// assert_eq!(settings.redis.url.as_deref(), Some("redis://redis:6379"));
+    /// let settings = Environment::parse([("HOST", "::"), ("REDIS_URL", "redis:6379")])?;
+    /// assert_eq!(settings.http.parse_port, 8080);
+    /// assert_eq!(settings.redis.redis_url.as_deref(), Some("redis://redis:6379"));
     /// # Ok::<(), tidegate_service::descriptors::EnvironmentError>(())
     /// ```
-    pub fn read<K: Into<String>, V: Into<String>>(
+    pub fn parse<K: Into<String>, V: Into<String>>(
         pairs: impl IntoIterator<Item = (K, V)>,
     ) -> Result<Self, EnvironmentError> {
         let variables = Variables::new(pairs);
         let pick = |is, yes, no| if is { yes } else { no };
         let statsd = statsd::settings(&variables)?;
-        let ignored = [&IGNORED[..], &statsd::ignored(statsd.as_ref())].concat();
+        let ignored = [&IGNORED_VARIABLES[..], &statsd::ignored_variables(statsd.as_ref())].concat();
         Ok(Self {
             http: variables.endpoint("HOST", "PORT", 8080)?,
             grpc: match variables.path("GRPC_UDS") {
-                Some(path) => GrpcEndpoint::Socket(path),
-                None => GrpcEndpoint::Tcp(variables.endpoint("GRPC_HOST", "GRPC_PORT", 8081)?),
+                Some(path) => GrpcBindAddress::Socket(path),
+                None => GrpcBindAddress::Tcp(variables.endpoint("GRPC_HOST", "GRPC_PORT", 8081)?),
             },
             debug: variables.endpoint("DEBUG_HOST", "DEBUG_PORT", 6070)?,
-            prometheus: prometheus(&variables)?,
+            prometheus: prometheus_settings(&variables)?,
             statsd,
             tls: server_tls(&variables)?,
-            connection_age: variables.duration("GRPC_MAX_CONNECTION_AGE", Duration::from_secs(86_400))?,
-            source: source(&variables)?,
-            merge: if variables.is("MERGE_DOMAIN_CONFIG")? {
+            max_connection_age: variables.duration("GRPC_MAX_CONNECTION_AGE", Duration::from_secs(86_400))?,
+            source: config_source(&variables)?,
+            merge: if variables.bool("MERGE_DOMAIN_CONFIG")? {
                 DomainMerge::Combine
             } else {
                 DomainMerge::Reject
             },
-            start: match variables.is("FORCE_START_WITHOUT_INITIAL_CONFIG")? {
-                true => Start::AtOnce,
-                false => Start::WithDescriptors,
+            start: match variables.bool("FORCE_START_WITHOUT_INITIAL_CONFIG")? {
+                true => StartMode::Immediate,
+                false => StartMode::WaitForConfig,
             },
             health: pick(
-                variables.is("HEALTHY_WITH_AT_LEAST_ONE_CONFIG_LOADED")?,
-                ConfigNeed::Loaded,
-                ConfigNeed::Never,
+                variables.bool("HEALTHY_WITH_AT_LEAST_ONE_CONFIG_LOADED")?,
+                ConfigRequirement::Required,
+                ConfigRequirement::Optional,
             ),
             redis: redis::settings(&variables)?,
-            counting: counting(&variables)?,
-            answers: answers(&variables)?,
-            own: own::settings(&variables)?,
-            log_level: log_level(&variables)?,
+            counting: counting_settings(&variables)?,
+            responses: response_settings(&variables)?,
+            tidegate: tidegate::settings(&variables)?,
+            log_level: parse_log_level(&variables)?,
             log_format: match variables.choice("LOG_FORMAT", &["text", "json"])? {
-                "json" => LogFormat::Json,
-                _ => LogFormat::Text,
+                "json" => ServiceLogFormat::Json,
+                _ => ServiceLogFormat::Text,
             },
-            ignored: variables.ignored(&ignored),
+            ignored: variables.find_ignored(&ignored),
         })
     }
 }
 
-fn prometheus(variables: &Variables) -> Result<Option<PrometheusSettings>, EnvironmentError> {
-    if !variables.is("USE_PROMETHEUS")? {
+fn prometheus_settings(variables: &Variables) -> Result<Option<PrometheusSettings>, EnvironmentError> {
+    if !variables.bool("USE_PROMETHEUS")? {
         return Ok(None);
     }
-    let path = variables.or("PROMETHEUS_PATH", "/metrics");
+    let path = variables.get_or("PROMETHEUS_PATH", "/metrics");
     if !path.starts_with('/') {
         return Err(variables.error("PROMETHEUS_PATH", "a path that starts with a slash, such as /metrics"));
     }
@@ -333,51 +336,51 @@ fn prometheus(variables: &Variables) -> Result<Option<PrometheusSettings>, Envir
 }
 
 fn server_tls(variables: &Variables) -> Result<Option<ServerTls>, EnvironmentError> {
-    if !variables.is("GRPC_SERVER_USE_TLS")? {
+    if !variables.bool("GRPC_SERVER_USE_TLS")? {
         return Ok(None);
     }
-    let needed = |name| {
+    let required = |name| {
         let fix = "the path of a file in PEM, since GRPC_SERVER_USE_TLS is true";
         variables.path(name).ok_or_else(|| variables.error(name, fix))
     };
     Ok(Some(ServerTls {
-        certificate: needed("GRPC_SERVER_TLS_CERT")?,
-        key: needed("GRPC_SERVER_TLS_KEY")?,
-        client_authority: variables.path("GRPC_CLIENT_TLS_CACERT"),
+        certificate: required("GRPC_SERVER_TLS_CERT")?,
+        key: required("GRPC_SERVER_TLS_KEY")?,
+        client_ca: variables.path("GRPC_CLIENT_TLS_CACERT"),
         client_name: variables.text("GRPC_CLIENT_TLS_SAN"),
     }))
 }
 
-fn source(variables: &Variables) -> Result<SourceSettings, EnvironmentError> {
+fn config_source(variables: &Variables) -> Result<ConfigSourceSettings, EnvironmentError> {
     if variables.choice("CONFIG_TYPE", &["FILE", "GRPC_XDS_SOTW"])? == "GRPC_XDS_SOTW" {
-        return xds(variables).map(Box::new).map(SourceSettings::Xds);
+        return xds_settings(variables).map(Box::new).map(ConfigSourceSettings::Xds);
     }
-    let mut folder = PathBuf::from(variables.or("RUNTIME_ROOT", "/srv/runtime_data/current"));
+    let mut folder = PathBuf::from(variables.get_or("RUNTIME_ROOT", "/srv/runtime_data/current"));
     folder.extend(variables.text("RUNTIME_SUBDIRECTORY"));
-    folder.push(variables.or("RUNTIME_APPDIRECTORY", "config"));
-    let dotfiles = match variables.is("RUNTIME_IGNOREDOTFILES")? {
+    folder.push(variables.get_or("RUNTIME_APPDIRECTORY", "config"));
+    let dotfiles = match variables.bool("RUNTIME_IGNOREDOTFILES")? {
         true => Dotfiles::Ignore,
         false => Dotfiles::Read,
     };
-    Ok(SourceSettings::Folder { folder, dotfiles })
+    Ok(ConfigSourceSettings::Folder { folder, dotfiles })
 }
 
-fn xds(variables: &Variables) -> Result<XdsVariables, EnvironmentError> {
-    let tls = variables.is("CONFIG_GRPC_XDS_SERVER_USE_TLS")?.then(|| XdsFiles {
+fn xds_settings(variables: &Variables) -> Result<XdsEnvironment, EnvironmentError> {
+    let tls = variables.bool("CONFIG_GRPC_XDS_SERVER_USE_TLS")?.then(|| XdsTlsFiles {
         certificate: variables.path("CONFIG_GRPC_XDS_CLIENT_TLS_CERT"),
         key: variables.path("CONFIG_GRPC_XDS_CLIENT_TLS_KEY"),
-        authority: variables.path("CONFIG_GRPC_XDS_SERVER_TLS_CACERT"),
+        ca: variables.path("CONFIG_GRPC_XDS_SERVER_TLS_CACERT"),
         server_name: variables.text("CONFIG_GRPC_XDS_SERVER_TLS_SAN"),
     });
     let initial = variables.duration("XDS_CLIENT_BACKOFF_INITIAL_INTERVAL", Duration::from_secs(10))?;
-    let most = variables.duration("XDS_CLIENT_BACKOFF_MAX_INTERVAL", Duration::from_secs(60))?;
-    Ok(XdsVariables {
-        server: variables.or("CONFIG_GRPC_XDS_SERVER_URL", "localhost:18000"),
-        node_id: variables.or("CONFIG_GRPC_XDS_NODE_ID", "default"),
+    let max = variables.duration("XDS_CLIENT_BACKOFF_MAX_INTERVAL", Duration::from_secs(60))?;
+    Ok(XdsEnvironment {
+        server: variables.get_or("CONFIG_GRPC_XDS_SERVER_URL", "localhost:18000"),
+        node_id: variables.get_or("CONFIG_GRPC_XDS_NODE_ID", "default"),
         node_metadata: variables.pairs("CONFIG_GRPC_XDS_NODE_METADATA")?,
         headers: variables.pairs("CONFIG_GRPC_XDS_CLIENT_ADDITIONAL_HEADERS")?,
         tls,
-        backoff: (initial, most),
+        backoff: (initial, max),
         max_message: match variables.number(
             "XDS_CLIENT_MAX_MSG_SIZE_IN_BYTES",
             0_usize,
@@ -389,7 +392,7 @@ fn xds(variables: &Variables) -> Result<XdsVariables, EnvironmentError> {
     })
 }
 
-fn counting(variables: &Variables) -> Result<CountingSettings, EnvironmentError> {
+fn counting_settings(variables: &Variables) -> Result<CountingSettings, EnvironmentError> {
     let near_limit_ratio =
         variables.number("NEAR_LIMIT_RATIO", 0.8_f32, "a share from 0 to 1, such as 0.8")?;
     if !(0.0..=1.0).contains(&near_limit_ratio) {
@@ -399,27 +402,31 @@ fn counting(variables: &Variables) -> Result<CountingSettings, EnvironmentError>
         variables.number("EXPIRATION_JITTER_MAX_SECONDS", 300_u32, "a number of seconds, such as 300")?;
     let cache = variables.number("LOCAL_CACHE_SIZE_IN_BYTES", 0_u64, "a number of bytes, such as 1048576")?;
     Ok(CountingSettings {
-        prefix: variables.or("CACHE_KEY_PREFIX", ""),
+        prefix: variables.get_or("CACHE_KEY_PREFIX", ""),
         near_limit_ratio,
         expiration_jitter: Duration::from_secs(jitter.into()),
         local_cache: (cache > 0).then_some(cache),
-        over_limit: match variables.is("STOP_CACHE_KEY_INCREMENT_WHEN_OVERLIMIT")? {
-            true => WhenOver::CountOver,
-            false => WhenOver::CountAll,
+        over_limit_counting: match variables.bool("STOP_CACHE_KEY_INCREMENT_WHEN_OVERLIMIT")? {
+            true => OverLimitCounting::CountOverLimit,
+            false => OverLimitCounting::CountAll,
         },
-        shadow: if variables.is("SHADOW_MODE")? { Enforcement::Shadow } else { Enforcement::Enforce },
-        quota_mode: if variables.is("QUOTA_MODE")? { QuotaMode::Every } else { QuotaMode::Declared },
+        enforcement: if variables.bool("SHADOW_MODE")? {
+            GlobalEnforcement::Shadow
+        } else {
+            GlobalEnforcement::Enforce
+        },
+        quota_mode: if variables.bool("QUOTA_MODE")? { QuotaMode::All } else { QuotaMode::Declared },
     })
 }
 
-fn answers(variables: &Variables) -> Result<AnswerSettings, EnvironmentError> {
+fn response_settings(variables: &Variables) -> Result<ResponseSettings, EnvironmentError> {
     let name = |variable, usual| {
-        let name = variables.or(variable, usual);
+        let name = variables.get_or(variable, usual);
         let fix = "the name of a header, such as RateLimit-Limit";
         http::HeaderName::try_from(name.as_str()).map_err(|_| variables.error(variable, fix))?;
         Ok(name)
     };
-    let headers = match variables.is("LIMIT_RESPONSE_HEADERS_ENABLED")? {
+    let headers = match variables.bool("LIMIT_RESPONSE_HEADERS_ENABLED")? {
         false => None,
         true => Some(HeaderNames {
             limit: name("LIMIT_LIMIT_HEADER", "RateLimit-Limit")?,
@@ -427,14 +434,14 @@ fn answers(variables: &Variables) -> Result<AnswerSettings, EnvironmentError> {
             reset: name("LIMIT_RESET_HEADER", "RateLimit-Reset")?,
         }),
     };
-    let metadata = match variables.is("RESPONSE_DYNAMIC_METADATA")? {
-        true => TellMetadata::Asked,
-        false => TellMetadata::Nothing,
+    let metadata = match variables.bool("RESPONSE_DYNAMIC_METADATA")? {
+        true => ResponseMetadataMode::Request,
+        false => ResponseMetadataMode::None,
     };
-    Ok(AnswerSettings { headers, metadata })
+    Ok(ResponseSettings { headers, metadata })
 }
 
-fn log_level(variables: &Variables) -> Result<String, EnvironmentError> {
+fn parse_log_level(variables: &Variables) -> Result<String, EnvironmentError> {
     const LEVELS: [&str; 8] = ["warn", "warning", "trace", "debug", "info", "error", "fatal", "panic"];
     let level = match variables.choice("LOG_LEVEL", &LEVELS)? {
         "warning" => "warn",
@@ -450,7 +457,7 @@ impl fmt::Debug for RedisSettings {
         f.debug_struct("RedisSettings")
             .field("url", &scheme(&self.url))
             .field("per_second", &scheme(&self.per_second))
-            .field("authority", &self.authority)
+            .field("authority", &self.ca)
             .finish()
     }
 }

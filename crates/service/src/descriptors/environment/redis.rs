@@ -1,16 +1,16 @@
 //! `REDIS_*` as the addresses that stores take.
 
-use super::{EnvironmentError, HostNames, RedisSettings, variables::Variables};
-use crate::descriptors::{StoreNeed, settings::DEFAULT_DEADLINE};
+use super::{EnvironmentError, HostnameVerification, RedisSettings, variables::Variables};
+use crate::descriptors::{StoreRequirement, settings::DEFAULT_DEADLINE};
 use std::{fmt::Write as _, time::Duration};
 
 pub(super) fn settings(variables: &Variables) -> Result<RedisSettings, EnvironmentError> {
     if variables.choice("BACKEND_TYPE", &["redis", "memcache"])? == "memcache" {
         return Err(variables.error("BACKEND_TYPE", "redis; there is no memcached"));
     }
-    let per_second = match variables.is("REDIS_PERSECOND")? {
+    let per_second = match variables.bool("REDIS_PERSECOND")? {
         false => None,
-        true => match url(variables, "REDIS_PERSECOND_")? {
+        true => match redis_url(variables, "REDIS_PERSECOND_")? {
             Some(url) => Some(url),
             None => {
                 let fix = "host:port of the second Redis, since REDIS_PERSECOND is true";
@@ -18,7 +18,7 @@ pub(super) fn settings(variables: &Variables) -> Result<RedisSettings, Environme
             }
         },
     };
-    let url = url(variables, "REDIS_")?;
+    let url = redis_url(variables, "REDIS_")?;
     if url.is_none() && per_second.is_some() {
         let fix = "host:port of the Redis of all other limits, since REDIS_PERSECOND is true";
         return Err(variables.error("REDIS_URL", fix));
@@ -36,38 +36,38 @@ pub(super) fn settings(variables: &Variables) -> Result<RedisSettings, Environme
             return Err(variables.error("REDIS_TLS_CLIENT_CERT", fix));
         }
     };
-    let host_names = match variables.is("REDIS_TLS_SKIP_HOSTNAME_VERIFICATION")? {
-        true => HostNames::Skip,
-        false => HostNames::Verify,
+    let host_names = match variables.bool("REDIS_TLS_SKIP_HOSTNAME_VERIFICATION")? {
+        true => HostnameVerification::Skip,
+        false => HostnameVerification::Verify,
     };
     Ok(RedisSettings {
         url,
         per_second,
-        timeout: timeout(variables, "REDIS_TIMEOUT")?,
-        per_second_timeout: timeout(variables, "REDIS_PERSECOND_TIMEOUT")?,
-        authority: variables.path("REDIS_TLS_CACERT"),
+        timeout: parse_timeout(variables, "REDIS_TIMEOUT")?,
+        per_second_timeout: parse_timeout(variables, "REDIS_PERSECOND_TIMEOUT")?,
+        ca: variables.path("REDIS_TLS_CACERT"),
         identity,
-        host_names,
-        health: match variables.is("REDIS_HEALTH_CHECK_ACTIVE_CONNECTION")? {
-            true => StoreNeed::Always,
-            false => StoreNeed::AtStart,
+        hostname_verification: host_names,
+        store_requirement: match variables.bool("REDIS_HEALTH_CHECK_ACTIVE_CONNECTION")? {
+            true => StoreRequirement::Always,
+            false => StoreRequirement::Startup,
         },
     })
 }
 
-fn timeout(variables: &Variables, name: &str) -> Result<Duration, EnvironmentError> {
+fn parse_timeout(variables: &Variables, name: &str) -> Result<Duration, EnvironmentError> {
     match variables.duration(name, DEFAULT_DEADLINE)? {
         // There it means to wait for ever; a caller that waits for less still says so.
-        Duration::ZERO => Ok(LONGEST_TIMEOUT),
-        time => Ok(time.min(LONGEST_TIMEOUT)),
+        Duration::ZERO => Ok(MAX_TIMEOUT),
+        time => Ok(time.min(MAX_TIMEOUT)),
     }
 }
 
 /// Nobody waits longer for a decision.
-const LONGEST_TIMEOUT: Duration = Duration::from_secs(3_600);
+const MAX_TIMEOUT: Duration = Duration::from_secs(3_600);
 
 /// The address that the variables with this prefix say.
-fn url(variables: &Variables, prefix: &str) -> Result<Option<String>, EnvironmentError> {
+fn redis_url(variables: &Variables, prefix: &str) -> Result<Option<String>, EnvironmentError> {
     let name = |suffix: &str| format!("{prefix}{suffix}");
     let Some(url) = variables.get(&name("URL")) else { return Ok(None) };
     // Whoever writes an address in full is taken at their word.
@@ -75,15 +75,15 @@ fn url(variables: &Variables, prefix: &str) -> Result<Option<String>, Environmen
         return Ok(Some(url.to_owned()));
     }
     let kind = variables.choice(&name("TYPE"), &["SINGLE", "SENTINEL", "CLUSTER"])?;
-    let tls = variables.is(&name("TLS"))?;
-    let login = login(variables.get(&name("AUTH")));
+    let tls = variables.bool(&name("TLS"))?;
+    let login = url_credentials(variables.get(&name("AUTH")));
     let is_socket = match variables.get(&name("SOCKET_TYPE")) {
         None => url.starts_with('/'),
         Some("unix") => true,
         Some("tcp" | "tls") => false,
         Some(_) => return Err(variables.error(&name("SOCKET_TYPE"), "tcp or unix")),
     };
-    let error = |fix: &str| Err(variables.hidden(&name("URL"), fix));
+    let error = |fix: &str| Err(variables.secret_error(&name("URL"), fix));
     if is_socket {
         if kind != "SINGLE" || !url.starts_with('/') {
             return error("the path of a socket, or the socket type to tcp");
@@ -107,9 +107,13 @@ fn url(variables: &Variables, prefix: &str) -> Result<Option<String>, Environmen
             let sentinel = match variables.get(&name("SENTINEL_AUTH")) {
                 None => String::new(),
                 Some(auth) => match auth.split_once(':') {
-                    None => format!("?sentinel-password={}", escaped(auth)),
+                    None => format!("?sentinel-password={}", percent_encode(auth)),
                     Some((user, password)) => {
-                        format!("?sentinel-user={}&sentinel-password={}", escaped(user), escaped(password))
+                        format!(
+                            "?sentinel-user={}&sentinel-password={}",
+                            percent_encode(user),
+                            percent_encode(password)
+                        )
                     }
                 },
             };
@@ -122,20 +126,20 @@ fn url(variables: &Variables, prefix: &str) -> Result<Option<String>, Environmen
 }
 
 /// `password` or `user:password`, as an address has it.
-fn login(auth: Option<&str>) -> String {
+fn url_credentials(auth: Option<&str>) -> String {
     match auth.map(|auth| auth.split_once(':').unwrap_or(("", auth))) {
         None => String::new(),
-        Some((user, password)) => format!("{}:{}@", escaped(user), escaped(password)),
+        Some((user, password)) => format!("{}:{}@", percent_encode(user), percent_encode(password)),
     }
 }
 
-fn escaped(text: &str) -> String {
-    let mut whole = String::new();
+fn percent_encode(text: &str) -> String {
+    let mut encoded = String::new();
     for byte in text.bytes() {
         match byte.is_ascii_alphanumeric() || b"-._~".contains(&byte) {
-            true => whole.push(byte.into()),
-            false => _ = write!(whole, "%{byte:02X}"),
+            true => encoded.push(byte.into()),
+            false => _ = write!(encoded, "%{byte:02X}"),
         }
     }
-    whole
+    encoded
 }

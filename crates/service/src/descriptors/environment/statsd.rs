@@ -41,20 +41,20 @@ pub struct Mogrifier {
     pub tags: Vec<(String, String)>,
 }
 
-const SINKS: &str = "one of USE_STATSD, USE_DOG_STATSD and USE_PROMETHEUS";
+const SINK_CHOICES: &str = "one of USE_STATSD, USE_DOG_STATSD and USE_PROMETHEUS";
 
 /// Statistics are sent over statsd unless something else is said.
 pub(super) fn settings(variables: &Variables) -> Result<Option<StatsdSettings>, EnvironmentError> {
-    let (is_dog, is_prometheus) = (variables.is("USE_DOG_STATSD")?, variables.is("USE_PROMETHEUS")?);
-    let is_plain = variables.is("USE_STATSD")?;
+    let (is_dog, is_prometheus) = (variables.bool("USE_DOG_STATSD")?, variables.bool("USE_PROMETHEUS")?);
+    let is_plain = variables.bool("USE_STATSD")?;
     if is_dog && is_prometheus {
-        return Err(variables.error("USE_DOG_STATSD", SINKS));
+        return Err(variables.error("USE_DOG_STATSD", SINK_CHOICES));
     }
     if is_plain && (is_dog || is_prometheus) {
-        return Err(variables.error("USE_STATSD", SINKS));
+        return Err(variables.error("USE_STATSD", SINK_CHOICES));
     }
-    let is_usual = variables.get("USE_STATSD").is_none() && !is_prometheus;
-    if variables.is("DISABLE_STATS")? || !(is_plain || is_dog || is_usual) {
+    let is_default = variables.get("USE_STATSD").is_none() && !is_prometheus;
+    if variables.bool("DISABLE_STATS")? || !(is_plain || is_dog || is_default) {
         return Ok(None);
     }
     let interval = variables.duration("STATS_FLUSH_INTERVAL", Duration::from_secs(10))?;
@@ -63,30 +63,30 @@ pub(super) fn settings(variables: &Variables) -> Result<Option<StatsdSettings>, 
     }
     Ok(Some(StatsdSettings {
         protocol: if is_dog { StatsdProtocol::DogStatsd } else { StatsdProtocol::Statsd },
-        host: variables.or("STATSD_HOST", "localhost"),
+        host: variables.get_or("STATSD_HOST", "localhost"),
         port: variables.number("STATSD_PORT", 8125, "a port from 0 to 65535")?,
         interval,
         tags: variables.pairs("EXTRA_TAGS")?,
-        mogrifiers: if is_dog { mogrifiers(variables)? } else { Vec::new() },
+        mogrifiers: if is_dog { parse_mogrifiers(variables)? } else { Vec::new() },
     }))
 }
 
-fn mogrifiers(variables: &Variables) -> Result<Vec<Mogrifier>, EnvironmentError> {
-    let names = variables.or("USE_DOG_STATSD_MOGRIFIERS", "");
+fn parse_mogrifiers(variables: &Variables) -> Result<Vec<Mogrifier>, EnvironmentError> {
+    let names = variables.get_or("USE_DOG_STATSD_MOGRIFIERS", "");
     let mut found = Vec::new();
     for name in names.split(',').map(str::trim).filter(|name| !name.is_empty()) {
         let variable = |part: &str| format!("DOG_STATSD_MOGRIFIER_{name}_{part}");
-        let needed = |part: &str, fix: &str| {
+        let required = |part: &str, fix: &str| {
             let variable = variable(part);
             variables.text(&variable).ok_or_else(|| variables.error(&variable, fix))
         };
-        let pattern = needed("PATTERN", "a regular expression, since USE_DOG_STATSD_MOGRIFIERS names it")?;
+        let pattern = required("PATTERN", "a regular expression, since USE_DOG_STATSD_MOGRIFIERS names it")?;
         if Regex::new(&pattern).is_err() {
             return Err(variables.error(&variable("PATTERN"), "a regular expression"));
         }
         found.push(Mogrifier {
             pattern,
-            name: needed("NAME", "the name of a metric, since USE_DOG_STATSD_MOGRIFIERS names it")?,
+            name: required("NAME", "the name of a metric, since USE_DOG_STATSD_MOGRIFIERS names it")?,
             tags: variables.pairs(&variable("TAGS"))?,
         });
     }
@@ -94,14 +94,14 @@ fn mogrifiers(variables: &Variables) -> Result<Vec<Mogrifier>, EnvironmentError>
 }
 
 /// Why variables of statsd have no effect beside others.
-pub(super) fn ignored(settings: Option<&StatsdSettings>) -> Vec<(&'static str, &'static str)> {
-    const OFF: &str = "statistics are not sent; set USE_STATSD or USE_DOG_STATSD to true";
+pub(super) fn ignored_variables(settings: Option<&StatsdSettings>) -> Vec<(&'static str, &'static str)> {
+    const DISABLED_REASON: &str = "statistics are not sent; set USE_STATSD or USE_DOG_STATSD to true";
     match settings.map(|settings| settings.protocol) {
         None => vec![
-            ("STATSD_", OFF),
-            ("STATS_FLUSH_INTERVAL", OFF),
-            ("USE_DOG_STATSD_MOGRIFIERS", OFF),
-            ("DOG_STATSD_MOGRIFIER_", OFF),
+            ("STATSD_", DISABLED_REASON),
+            ("STATS_FLUSH_INTERVAL", DISABLED_REASON),
+            ("USE_DOG_STATSD_MOGRIFIERS", DISABLED_REASON),
+            ("DOG_STATSD_MOGRIFIER_", DISABLED_REASON),
             ("EXTRA_TAGS", "add labels where metrics are collected"),
         ],
         Some(StatsdProtocol::Statsd) => vec![

@@ -1,9 +1,9 @@
 use super::*;
-use crate::descriptors::{TellBody, TellHeaders};
+use crate::descriptors::{ResponseBodyMode, ResponseHeaderMode};
 use tidegate_limiter::FailureMode;
 
-fn read(pairs: &[(&str, &str)]) -> Result<Environment, EnvironmentError> {
-    Environment::read(pairs.iter().copied())
+fn parse(pairs: &[(&str, &str)]) -> Result<Environment, EnvironmentError> {
+    Environment::parse(pairs.iter().copied())
 }
 
 fn endpoint(host: &str, port: u16) -> Endpoint {
@@ -12,30 +12,33 @@ fn endpoint(host: &str, port: u16) -> Endpoint {
 
 #[test]
 fn defaults_are_those_of_the_reference() {
-    let settings = read(&[]).unwrap();
+    let settings = parse(&[]).unwrap();
     assert_eq!(settings.http, endpoint("::", 8080));
-    assert_eq!(settings.grpc, GrpcEndpoint::Tcp(endpoint("::", 8081)));
+    assert_eq!(settings.grpc, GrpcBindAddress::Tcp(endpoint("::", 8081)));
     assert_eq!(settings.debug, endpoint("::", 6070));
     assert_eq!(settings.deadline(), Duration::from_secs(10));
-    assert_eq!((settings.redis.health, settings.redis.host_names), (StoreNeed::AtStart, HostNames::Verify));
+    assert_eq!(
+        (settings.redis.store_requirement, settings.redis.hostname_verification),
+        (StoreRequirement::Startup, HostnameVerification::Verify)
+    );
     assert_eq!((settings.prometheus, settings.tls), (None, None));
     let folder = PathBuf::from("/srv/runtime_data/current/config");
-    assert_eq!(settings.source, SourceSettings::Folder { folder, dotfiles: Dotfiles::Read });
+    assert_eq!(settings.source, ConfigSourceSettings::Folder { folder, dotfiles: Dotfiles::Read });
     assert_eq!(
         (settings.merge, settings.start, settings.health),
-        (DomainMerge::Reject, Start::WithDescriptors, ConfigNeed::Never)
+        (DomainMerge::Reject, StartMode::WaitForConfig, ConfigRequirement::Optional)
     );
     assert_eq!(settings.redis.url, None);
     assert_eq!(settings.counting.expiration_jitter, Duration::from_secs(300));
-    assert_eq!((settings.log_level.as_str(), settings.log_format), ("warn", LogFormat::Text));
-    assert_eq!(settings.connection_age, Duration::from_secs(86_400));
+    assert_eq!((settings.log_level.as_str(), settings.log_format), ("warn", ServiceLogFormat::Text));
+    assert_eq!(settings.max_connection_age, Duration::from_secs(86_400));
     assert!(settings.ignored.is_empty());
 }
 
 /// As Envoy Gateway starts it.
 #[test]
-fn a_gateway_is_understood() {
-    let settings = read(&[
+fn envoy_gateway_variables_are_read() {
+    let settings = parse(&[
         ("RUNTIME_ROOT", "/data"),
         ("RUNTIME_SUBDIRECTORY", "ratelimit"),
         ("RUNTIME_IGNOREDOTFILES", "true"),
@@ -61,14 +64,14 @@ fn a_gateway_is_understood() {
         ("HOME", "elsewhere"),
     ])
     .unwrap();
-    let SourceSettings::Xds(xds) = settings.source else { panic!("{:?}", settings.source) };
+    let ConfigSourceSettings::Xds(xds) = settings.source else { panic!("{:?}", settings.source) };
     assert_eq!((xds.server.as_str(), xds.node_id.as_str()), ("envoy-gateway:18001", "envoy-ratelimit"));
     let tls = xds.tls.unwrap();
-    assert_eq!((tls.authority, tls.server_name), (Some("/certs/ca.crt".into()), None));
+    assert_eq!((tls.ca, tls.server_name), (Some("/certs/ca.crt".into()), None));
     assert_eq!(xds.backoff, (Duration::from_secs(10), Duration::from_secs(60)));
     let tls = settings.tls.unwrap();
-    assert_eq!((tls.certificate, tls.client_authority), (PathBuf::from("/certs/tls.crt"), None));
-    assert_eq!(settings.start, Start::AtOnce);
+    assert_eq!((tls.certificate, tls.client_ca), (PathBuf::from("/certs/tls.crt"), None));
+    assert_eq!(settings.start, StartMode::Immediate);
     assert_eq!(settings.prometheus.unwrap().endpoint, endpoint("::", 19001));
     assert_eq!(settings.log_level, "info");
     let ignored: Vec<_> = settings.ignored.iter().map(|(name, _)| name.as_str()).collect();
@@ -77,8 +80,8 @@ fn a_gateway_is_understood() {
 }
 
 #[test]
-fn variables_have_their_meaning() {
-    let settings = read(&[
+fn variables_set_their_fields() {
+    let settings = parse(&[
         ("HOST", "::"),
         ("GRPC_HOST", "0.0.0.0"),
         ("GRPC_PORT", "9"),
@@ -99,25 +102,28 @@ fn variables_have_their_meaning() {
     ])
     .unwrap();
     assert_eq!(settings.http.host.to_string(), "::");
-    assert_eq!(settings.grpc, GrpcEndpoint::Tcp(endpoint("0.0.0.0", 9)));
+    assert_eq!(settings.grpc, GrpcBindAddress::Tcp(endpoint("0.0.0.0", 9)));
     let folder = PathBuf::from("/data/ratelimit/config");
-    assert_eq!(settings.source, SourceSettings::Folder { folder, dotfiles: Dotfiles::Ignore });
+    assert_eq!(settings.source, ConfigSourceSettings::Folder { folder, dotfiles: Dotfiles::Ignore });
     assert_eq!(settings.merge, DomainMerge::Combine);
     let counting = settings.counting;
-    assert_eq!((counting.shadow, counting.quota_mode), (Enforcement::Shadow, QuotaMode::Every));
-    assert_eq!((counting.over_limit, counting.local_cache), (WhenOver::CountOver, Some(1024)));
+    assert_eq!((counting.enforcement, counting.quota_mode), (GlobalEnforcement::Shadow, QuotaMode::All));
+    assert_eq!(
+        (counting.over_limit_counting, counting.local_cache),
+        (OverLimitCounting::CountOverLimit, Some(1024))
+    );
     assert_eq!(counting.prefix, "p_");
-    let headers = settings.answers.headers.unwrap();
+    let headers = settings.responses.headers.unwrap();
     assert_eq!((headers.limit.as_str(), headers.reset.as_str()), ("RateLimit-Limit", "x-reset"));
-    assert_eq!(settings.answers.metadata, TellMetadata::Asked);
-    assert_eq!(settings.connection_age, Duration::from_secs(5_400));
-    assert_eq!(settings.log_format, LogFormat::Json);
-    let socket = read(&[("GRPC_UDS", "/run/rl.sock")]).unwrap().grpc;
-    assert_eq!(socket, GrpcEndpoint::Socket("/run/rl.sock".into()));
+    assert_eq!(settings.responses.metadata, ResponseMetadataMode::Request);
+    assert_eq!(settings.max_connection_age, Duration::from_secs(5_400));
+    assert_eq!(settings.log_format, ServiceLogFormat::Json);
+    let socket = parse(&[("GRPC_UDS", "/run/rl.sock")]).unwrap().grpc;
+    assert_eq!(socket, GrpcBindAddress::Socket("/run/rl.sock".into()));
 }
 
 #[test]
-fn stores_are_addresses() {
+fn redis_variables_become_urls() {
     let table: [(&[(&str, &str)], &str); 11] = [
         (
             &[("URL", "m,a:1"), ("TYPE", "SENTINEL"), ("AUTH", "x"), ("SENTINEL_AUTH", "p&w")],
@@ -145,22 +151,25 @@ fn stores_are_addresses() {
             let named = pairs.iter().map(|(name, value)| (format!("{prefix}{name}"), (*value).to_owned()));
             let per_second = ("REDIS_PERSECOND".to_owned(), (prefix != "REDIS_").to_string());
             let usual = ("REDIS_URL".to_owned(), "other:6379".to_owned());
-            let redis = Environment::read([usual, per_second].into_iter().chain(named)).unwrap().redis;
+            let redis = Environment::parse([usual, per_second].into_iter().chain(named)).unwrap().redis;
             let found = if prefix == "REDIS_" { &redis.url } else { &redis.per_second };
             assert_eq!(found.as_deref(), Some(url));
         }
     }
-    let secret = read(&[("REDIS_URL", "r:1"), ("REDIS_AUTH", "hunter2")]).unwrap();
+    let secret = parse(&[("REDIS_URL", "r:1"), ("REDIS_AUTH", "hunter2")]).unwrap();
     assert!(!format!("{secret:?}").contains("hunter2"));
 }
 
 #[test]
-fn what_only_we_know_is_read() {
-    let usual = read(&[]).unwrap().own;
-    assert_eq!((usual.counting, usual.outage, usual.lease), (CountingWay::Theirs, FailureMode::Closed, None));
+fn tidegate_variables_are_read() {
+    let usual = parse(&[]).unwrap().tidegate;
+    assert_eq!(
+        (usual.counting, usual.outage, usual.lease),
+        (CountingChoice::Reference, FailureMode::Closed, None)
+    );
     assert_eq!(usual.deadline, None);
-    assert_eq!((usual.headers, usual.body), (None, TellBody::Nothing));
-    let own = read(&[
+    assert_eq!((usual.headers, usual.body), (None, ResponseBodyMode::None));
+    let own = parse(&[
         ("TIDEGATE_COUNTING", "SHARED"),
         ("TIDEGATE_OUTAGE", "local 3"),
         ("TIDEGATE_DEADLINE", "40ms"),
@@ -169,22 +178,23 @@ fn what_only_we_know_is_read() {
         ("TIDEGATE_BODY", "problem"),
         ("TIDEGATE_ADMIN_TOKEN", "hunter2"),
     ]);
-    let own = own.unwrap().own;
-    assert_eq!((own.counting, own.outage), (CountingWay::Shared, FailureMode::Local { nodes: 3 }));
+    let own = own.unwrap().tidegate;
+    assert_eq!((own.counting, own.outage), (CountingChoice::Shared, FailureMode::Local { nodes: 3 }));
     assert_eq!(
         (own.deadline, own.lease),
         (Some(Duration::from_millis(40)), Some(Duration::from_millis(200)))
     );
-    assert_eq!((&own.headers, own.body), (&Some(TellHeaders::Ietf), TellBody::Problem));
+    assert_eq!((&own.headers, own.body), (&Some(ResponseHeaderMode::Ietf), ResponseBodyMode::Problem));
     assert!(!format!("{own:?}").contains("hunter2"));
-    assert_eq!(read(&[("TIDEGATE_OUTAGE", "open")]).unwrap().own.outage, FailureMode::Open);
+    assert_eq!(parse(&[("TIDEGATE_OUTAGE", "open")]).unwrap().tidegate.outage, FailureMode::Open);
 
-    let redis = read(&[("REDIS_TLS_CLIENT_CERT", "c.pem"), ("REDIS_TLS_CLIENT_KEY", "k.pem")]).unwrap().redis;
+    let redis =
+        parse(&[("REDIS_TLS_CLIENT_CERT", "c.pem"), ("REDIS_TLS_CLIENT_KEY", "k.pem")]).unwrap().redis;
     assert_eq!(redis.identity, Some(("c.pem".into(), "k.pem".into())));
 }
 
 #[test]
-fn what_cannot_be_read_is_named_with_a_way_out() {
+fn invalid_variables_are_reported_with_a_fix() {
     let table: [(&[(&str, &str)], &str); 19] = [
         (&[("PORT", "many")], "PORT is `many`; set it to a port from 0 to 65535"),
         (&[("HOST", "here")], "HOST is `here`; set it to an address such as 0.0.0.0, :: or 127.0.0.1"),
@@ -251,13 +261,13 @@ fn what_cannot_be_read_is_named_with_a_way_out() {
             "CONFIG_GRPC_XDS_CLIENT_ADDITIONAL_HEADERS cannot be used; set it to pairs such as a:b,c:d",
         ),
     ];
-    for (pairs, told) in table {
-        assert_eq!(read(pairs).unwrap_err().to_string(), told);
+    for (pairs, expected) in table {
+        assert_eq!(parse(pairs).unwrap_err().to_string(), expected);
     }
 }
 
 /// All variables that envoyproxy/ratelimit reads, each with a value other than its default and with what it depends on.
-const REFERENCE: [(&str, &str, &str); 100] = [
+const REFERENCE_VARIABLES: [(&str, &str, &str); 100] = [
     ("HOST", "127.0.0.1", ""),
     ("PORT", "1", ""),
     ("DEBUG_HOST", "127.0.0.1", ""),
@@ -382,10 +392,10 @@ const REFERENCE: [(&str, &str, &str); 100] = [
 
 #[test]
 fn every_variable_of_the_reference_has_an_effect_or_is_reported() {
-    for (name, value, context) in REFERENCE {
+    for (name, value, context) in REFERENCE_VARIABLES {
         let context: Vec<_> = context.split_whitespace().filter_map(|pair| pair.split_once('=')).collect();
-        let without = read(&context).unwrap();
-        let with = read(&[context.as_slice(), &[(name, value)]].concat()).unwrap();
+        let without = parse(&context).unwrap();
+        let with = parse(&[context.as_slice(), &[(name, value)]].concat()).unwrap();
         let is_reported = with.ignored.iter().any(|(known, _)| known == name);
         let has_effect = Environment { ignored: without.ignored.clone(), ..with } != without;
         assert!(is_reported != has_effect, "{name}: reported {is_reported}, has effect {has_effect}");
@@ -393,8 +403,8 @@ fn every_variable_of_the_reference_has_an_effect_or_is_reported() {
 }
 
 #[test]
-fn statistics_are_sent_as_the_reference_does() {
-    let usual = read(&[]).unwrap().statsd.unwrap();
+fn statsd_defaults_match_the_reference() {
+    let usual = parse(&[]).unwrap().statsd.unwrap();
     assert_eq!(
         (usual.protocol, usual.host.as_str(), usual.port),
         (StatsdProtocol::Statsd, "localhost", 8125)
@@ -403,11 +413,11 @@ fn statistics_are_sent_as_the_reference_does() {
     let off: [&[(&str, &str)]; 3] =
         [&[("USE_STATSD", "false")], &[("USE_PROMETHEUS", "true")], &[("DISABLE_STATS", "true")]];
     for variables in off {
-        assert_eq!(read(variables).unwrap().statsd, None, "{variables:?}");
+        assert_eq!(parse(variables).unwrap().statsd, None, "{variables:?}");
     }
     let dog = [("USE_DOG_STATSD", "true"), ("EXTRA_TAGS", "a:b"), ("USE_DOG_STATSD_MOGRIFIERS", "X")];
     let more = [("DOG_STATSD_MOGRIFIER_X_PATTERN", "^(a+)$"), ("DOG_STATSD_MOGRIFIER_X_NAME", "$1")];
-    let settings = read(&[&dog[..], &more].concat()).unwrap();
+    let settings = parse(&[&dog[..], &more].concat()).unwrap();
     assert!(settings.ignored.is_empty());
     let settings = settings.statsd.unwrap();
     assert_eq!((settings.protocol, settings.mogrifiers[0].name.as_str()), (StatsdProtocol::DogStatsd, "$1"));
@@ -424,9 +434,9 @@ fn statistics_are_sent_as_the_reference_does() {
             "DOG_STATSD_MOGRIFIER_X_PATTERN",
         ),
     ] {
-        assert_eq!(read(&variables).unwrap_err().variable, blamed, "{variables:?}");
+        assert_eq!(parse(&variables).unwrap_err().variable, blamed, "{variables:?}");
     }
     let without = [("USE_STATSD", "false"), ("STATSD_HOST", "a"), ("EXTRA_TAGS", "a:b")];
-    let ignored: Vec<_> = read(&without).unwrap().ignored.into_iter().map(|(name, _)| name).collect();
+    let ignored: Vec<_> = parse(&without).unwrap().ignored.into_iter().map(|(name, _)| name).collect();
     assert_eq!(ignored, ["EXTRA_TAGS", "STATSD_HOST"]);
 }

@@ -26,8 +26,8 @@ impl Variables {
         self.get(name).map(str::to_owned)
     }
 
-    pub(super) fn or(&self, name: &str, usual: &str) -> String {
-        self.get(name).unwrap_or(usual).to_owned()
+    pub(super) fn get_or(&self, name: &str, default: &str) -> String {
+        self.get(name).unwrap_or(default).to_owned()
     }
 
     pub(super) fn path(&self, name: &str) -> Option<PathBuf> {
@@ -35,7 +35,7 @@ impl Variables {
     }
 
     /// Whether it is true, in the words that theirs takes.
-    pub(super) fn is(&self, name: &str) -> Result<bool, EnvironmentError> {
+    pub(super) fn bool(&self, name: &str) -> Result<bool, EnvironmentError> {
         match self.get(name) {
             None | Some("0" | "f" | "F" | "false" | "FALSE" | "False") => Ok(false),
             Some("1" | "t" | "T" | "true" | "TRUE" | "True") => Ok(true),
@@ -50,18 +50,28 @@ impl Variables {
         known.copied().ok_or_else(|| self.error(name, &format!("one of {}", words.join(", "))))
     }
 
-    pub(super) fn number<T: FromStr>(&self, name: &str, usual: T, fix: &str) -> Result<T, EnvironmentError> {
-        self.get(name).map_or(Ok(usual), |value| value.parse().map_err(|_| self.error(name, fix)))
+    pub(super) fn number<T: FromStr>(
+        &self,
+        name: &str,
+        default: T,
+        fix: &str,
+    ) -> Result<T, EnvironmentError> {
+        self.get(name).map_or(Ok(default), |value| value.parse().map_err(|_| self.error(name, fix)))
     }
 
     /// As Go writes it: `24h`, `1h30m`, `150us`.
-    pub(super) fn duration(&self, name: &str, usual: Duration) -> Result<Duration, EnvironmentError> {
-        let Some(value) = self.get(name) else { return Ok(usual) };
-        duration(value).ok_or_else(|| self.error(name, "a time such as 24h, 90s or 1h30m"))
+    pub(super) fn duration(&self, name: &str, default: Duration) -> Result<Duration, EnvironmentError> {
+        let Some(value) = self.get(name) else { return Ok(default) };
+        parse_duration(value).ok_or_else(|| self.error(name, "a time such as 24h, 90s or 1h30m"))
     }
 
     /// A host and a port; all addresses of both families by default.
-    pub(super) fn endpoint(&self, host: &str, port: &str, usual: u16) -> Result<Endpoint, EnvironmentError> {
+    pub(super) fn endpoint(
+        &self,
+        host: &str,
+        port: &str,
+        default: u16,
+    ) -> Result<Endpoint, EnvironmentError> {
         let address = match self.get(host) {
             None => IpAddr::V6(Ipv6Addr::UNSPECIFIED),
             Some("localhost") => IpAddr::V4(Ipv4Addr::LOCALHOST),
@@ -70,14 +80,14 @@ impl Variables {
                 .parse()
                 .map_err(|_| self.error(host, "an address such as 0.0.0.0, :: or 127.0.0.1"))?,
         };
-        let port = self.number(port, usual, "a port from 0 to 65535")?;
+        let port = self.number(port, default, "a port from 0 to 65535")?;
         Ok(Endpoint { host: address, port })
     }
 
     /// `:9090` or `127.0.0.1:9090`; without a host, all addresses of both families.
-    pub(super) fn address(&self, name: &str, usual: u16) -> Result<Endpoint, EnvironmentError> {
+    pub(super) fn address(&self, name: &str, default: u16) -> Result<Endpoint, EnvironmentError> {
         let Some(value) = self.get(name) else {
-            return Ok(Endpoint { host: IpAddr::V6(Ipv6Addr::UNSPECIFIED), port: usual });
+            return Ok(Endpoint { host: IpAddr::V6(Ipv6Addr::UNSPECIFIED), port: default });
         };
         let error = || self.error(name, "an address and a port such as :9090 or 127.0.0.1:9090");
         let (host, port) = value.rsplit_once(':').ok_or_else(error)?;
@@ -98,35 +108,35 @@ impl Variables {
         };
         let pairs: Option<_> = value.split(',').map(pair).collect();
         // Headers have tokens in them.
-        pairs.ok_or_else(|| self.hidden(name, "pairs such as a:b,c:d"))
+        pairs.ok_or_else(|| self.secret_error(name, "pairs such as a:b,c:d"))
     }
 
     /// Those that are set and known to mean nothing.
-    pub(super) fn ignored(&self, known: &[(&str, &'static str)]) -> Vec<(String, &'static str)> {
-        let why = |name: &str| {
+    pub(super) fn find_ignored(&self, known: &[(&str, &'static str)]) -> Vec<(String, &'static str)> {
+        let reason = |name: &str| {
             let is_meant = |known: &str| known == name || known.ends_with('_') && name.starts_with(known);
             known.iter().find(|(known, _)| is_meant(known)).map(|(_, why)| *why)
         };
-        self.0.keys().filter_map(|name| Some((name.clone(), why(name)?))).collect()
+        self.0.keys().filter_map(|name| Some((name.clone(), reason(name)?))).collect()
     }
 
     pub(super) fn error(&self, name: &str, fix: &str) -> EnvironmentError {
-        let value = Some(self.or(name, ""));
+        let value = Some(self.get_or(name, ""));
         EnvironmentError { variable: name.to_owned(), value, fix: fix.to_owned() }
     }
 
     /// The same, for what may have a secret in it.
     #[allow(clippy::unused_self, reason = "as the other one")]
-    pub(super) fn hidden(&self, name: &str, fix: &str) -> EnvironmentError {
+    pub(super) fn secret_error(&self, name: &str, fix: &str) -> EnvironmentError {
         EnvironmentError { variable: name.to_owned(), value: None, fix: fix.to_owned() }
     }
 }
 
-fn duration(text: &str) -> Option<Duration> {
+fn parse_duration(text: &str) -> Option<Duration> {
     if text == "0" {
         return Some(Duration::ZERO);
     }
-    let (mut rest, mut whole) = (text, Duration::ZERO);
+    let (mut rest, mut total) = (text, Duration::ZERO);
     while !rest.is_empty() {
         let end = rest.find(|sign: char| !sign.is_ascii_digit() && sign != '.')?;
         let (number, behind) = rest.split_at(end);
@@ -142,7 +152,7 @@ fn duration(text: &str) -> Option<Duration> {
             _ => return None,
         };
         let part = Duration::try_from_secs_f64(number.parse::<f64>().ok()? * seconds).ok()?;
-        (rest, whole) = (behind, whole.checked_add(part)?);
+        (rest, total) = (behind, total.checked_add(part)?);
     }
-    (!text.is_empty()).then_some(whole)
+    (!text.is_empty()).then_some(total)
 }

@@ -28,39 +28,39 @@ use tokio_rustls::{
 use tonic::{body::Body, codegen::Service};
 
 /// How long it may take to connect.
-const CONNECT: Duration = Duration::from_secs(10);
+const CONNECT_TIMEOUT: Duration = Duration::from_secs(10);
 
 /// How often a server is asked whether it is still there, and how long it may take to say so.
-const PING: Duration = Duration::from_secs(30);
-const PONG: Duration = Duration::from_secs(20);
+const KEEP_ALIVE_INTERVAL: Duration = Duration::from_secs(30);
+const KEEP_ALIVE_TIMEOUT: Duration = Duration::from_secs(20);
 
 /// Where a server is.
 #[derive(Clone, Debug)]
-pub(super) struct Target {
+pub(super) struct XdsEndpoint {
     host: String,
     port: u16,
     origin: Uri,
     tls: Option<(XdsTls, ServerName<'static>)>,
 }
 
-impl Target {
-    pub(super) fn of(server: &str, tls: Option<XdsTls>) -> Result<Self, XdsError> {
-        let wrong =
+impl XdsEndpoint {
+    pub(super) fn parse(server: &str, tls: Option<XdsTls>) -> Result<Self, XdsError> {
+        let invalid =
             |why: &str| XdsError(format!("`{server}`: {why}; write host and port, as in `gateway:18001`"));
         let (scheme, authority) = match server.split_once("://") {
             None => (if tls.is_some() { "https" } else { "http" }, server),
             Some((scheme @ ("http" | "https"), authority)) => (scheme, authority.trim_end_matches('/')),
-            Some(_) => return Err(wrong("its scheme is neither http nor https")),
+            Some(_) => return Err(invalid("its scheme is neither http nor https")),
         };
         let tls = if scheme == "https" { Some(tls.unwrap_or_default()) } else { tls };
         let origin: Uri =
-            format!("{scheme}://{authority}").parse().map_err(|_| wrong("it is no address of a server"))?;
-        let host = origin.host().ok_or_else(|| wrong("it names no host"))?;
+            format!("{scheme}://{authority}").parse().map_err(|_| invalid("it is no address of a server"))?;
+        let host = origin.host().ok_or_else(|| invalid("it names no host"))?;
         let host = host.trim_start_matches('[').trim_end_matches(']').to_owned();
-        let port = origin.port_u16().ok_or_else(|| wrong("it names no port"))?;
+        let port = origin.port_u16().ok_or_else(|| invalid("it names no port"))?;
         let tls = tls.map(|tls| {
-            let name = tls.name.clone().unwrap_or_else(|| host.clone());
-            let name = ServerName::try_from(name).map_err(|_| wrong("its name is none"))?;
+            let name = tls.server_name.clone().unwrap_or_else(|| host.clone());
+            let name = ServerName::try_from(name).map_err(|_| invalid("its name is none"))?;
             Ok((tls, name))
         });
         Ok(Self { host, port, origin, tls: tls.transpose()? })
@@ -71,30 +71,30 @@ impl Target {
     }
 
     /// Whether its files can be read.
-    pub(super) fn check(&self) -> Result<(), XdsError> {
-        self.tls.as_ref().map_or(Ok(()), |(tls, _)| connector(tls).map(|_| ()).map_err(XdsError))
+    pub(super) fn check_tls_files(&self) -> Result<(), XdsError> {
+        self.tls.as_ref().map_or(Ok(()), |(tls, _)| tls_connector(tls).map(|_| ()).map_err(XdsError))
     }
 
-    pub(super) async fn connect(&self) -> Result<Connection, String> {
-        time::timeout(CONNECT, self.connected())
+    pub(super) async fn connect(&self) -> Result<XdsConnection, String> {
+        time::timeout(CONNECT_TIMEOUT, self.open_connection())
             .await
-            .map_err(|_| format!("it did not answer within {} s", CONNECT.as_secs()))?
+            .map_err(|_| format!("it did not answer within {} s", CONNECT_TIMEOUT.as_secs()))?
     }
 
-    async fn connected(&self) -> Result<Connection, String> {
-        let told = |error: std::io::Error| error.to_string();
-        let stream = TcpStream::connect((self.host.as_str(), self.port)).await.map_err(told)?;
+    async fn open_connection(&self) -> Result<XdsConnection, String> {
+        let message = |error: std::io::Error| error.to_string();
+        let stream = TcpStream::connect((self.host.as_str(), self.port)).await.map_err(message)?;
         match &self.tls {
-            None => shake_hands(stream).await,
+            None => http2_handshake(stream).await,
             Some((tls, name)) => {
-                let connector = connector(tls)?;
-                shake_hands(connector.connect(name.clone(), stream).await.map_err(told)?).await
+                let connector = tls_connector(tls)?;
+                http2_handshake(connector.connect(name.clone(), stream).await.map_err(message)?).await
             }
         }
     }
 }
 
-fn connector(tls: &XdsTls) -> Result<TlsConnector, String> {
+fn tls_connector(tls: &XdsTls) -> Result<TlsConnector, String> {
     let builder = ClientConfig::builder_with_provider(Arc::new(ring::default_provider()))
         .with_safe_default_protocol_versions()
         .map_err(|error| error.to_string())?
@@ -116,13 +116,13 @@ fn connector(tls: &XdsTls) -> Result<TlsConnector, String> {
     Ok(TlsConnector::from(Arc::new(config)))
 }
 
-async fn shake_hands(
+async fn http2_handshake(
     stream: impl AsyncRead + AsyncWrite + Unpin + Send + 'static,
-) -> Result<Connection, String> {
+) -> Result<XdsConnection, String> {
     let (sender, connection) = http2::Builder::new(TokioExecutor::new())
         .timer(TokioTimer::new())
-        .keep_alive_interval(PING)
-        .keep_alive_timeout(PONG)
+        .keep_alive_interval(KEEP_ALIVE_INTERVAL)
+        .keep_alive_timeout(KEEP_ALIVE_TIMEOUT)
         .keep_alive_while_idle(true)
         .handshake(TokioIo::new(stream))
         .await
@@ -133,15 +133,15 @@ async fn shake_hands(
             tracing::debug!(%error, "the connection to the server of limits ended");
         }
     });
-    Ok(Connection { sender })
+    Ok(XdsConnection { sender })
 }
 
 /// What requests are sent on.
-pub(super) struct Connection {
+pub(super) struct XdsConnection {
     sender: http2::SendRequest<Body>,
 }
 
-impl Service<Request<Body>> for Connection {
+impl Service<Request<Body>> for XdsConnection {
     type Response = Response<Incoming>;
     type Error = hyper::Error;
     type Future = Pin<Box<dyn Future<Output = Result<Response<Incoming>, hyper::Error>> + Send>>;

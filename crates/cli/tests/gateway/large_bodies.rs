@@ -1,0 +1,98 @@
+//! Bodies that are larger than the memory of the gateway may become.
+
+use crate::common::{GatewayProcess, TestUpstream, read_head, run_curl};
+use std::io;
+use tokio::{
+    io::{AsyncBufReadExt, AsyncReadExt, AsyncWriteExt, BufReader},
+    net::TcpStream,
+};
+
+const GIGABYTE: u64 = 1_000_000_000;
+/// Far more than is needed, far less than a body.
+const MAX_MEMORY: u64 = 64 << 20;
+
+/// Sends a gigabyte to whoever asks for `/down`, and counts what it is sent by all others.
+async fn start_large_body_server() -> TestUpstream {
+    TestUpstream::start(|mut stream| async move {
+        while let Some(head) = read_head(&mut stream).await? {
+            if head[0].starts_with("get /down ") {
+                send_gigabyte(&mut stream).await?;
+                continue;
+            }
+            let length = head.iter().find_map(|line| line.strip_prefix("content-length: ")?.parse().ok());
+            let came = match length {
+                Some(length) => skip_body(&mut stream, length).await?,
+                None => skip_chunked_body(&mut stream).await?,
+            };
+            let text = came.to_string();
+            let answer = format!("HTTP/1.1 200 OK\r\ncontent-length: {}\r\n\r\n{text}", text.len());
+            stream.write_all(answer.as_bytes()).await?;
+        }
+        Ok(())
+    })
+    .await
+}
+
+async fn send_gigabyte(stream: &mut BufReader<TcpStream>) -> io::Result<()> {
+    stream.write_all(format!("HTTP/1.1 200 OK\r\ncontent-length: {GIGABYTE}\r\n\r\n").as_bytes()).await?;
+    let piece = vec![b'a'; 1_000_000];
+    for _ in 0..GIGABYTE / 1_000_000 {
+        stream.write_all(&piece).await?;
+    }
+    Ok(())
+}
+
+async fn skip_body(stream: &mut BufReader<TcpStream>, length: u64) -> io::Result<u64> {
+    let mut left = length;
+    while left > 0 {
+        let buffered = stream.fill_buf().await?.len();
+        if buffered == 0 {
+            break;
+        }
+        let taken = buffered.min(usize::try_from(left).unwrap_or(usize::MAX));
+        stream.consume(taken);
+        left -= taken as u64;
+    }
+    Ok(length - left)
+}
+
+async fn skip_chunked_body(stream: &mut BufReader<TcpStream>) -> io::Result<u64> {
+    let mut came = 0;
+    loop {
+        let mut line = String::new();
+        stream.read_line(&mut line).await?;
+        let length = u64::from_str_radix(line.trim(), 16).map_err(io::Error::other)?;
+        came += skip_body(stream, length).await?;
+        stream.read_exact(&mut [0; 2]).await?;
+        if length == 0 {
+            return Ok(came);
+        }
+    }
+}
+
+#[tokio::test]
+async fn large_bodies_pass_in_constant_memory() {
+    let server = start_large_body_server().await;
+    let gateway = GatewayProcess::start(&format!("listen: 127.0.0.1:0\n{}", server.upstream_config())).await;
+    let directory = tempfile::tempdir().unwrap();
+    let file = directory.path().join("gigabyte");
+    // A hole: it takes no place on the disk.
+    std::fs::File::create(&file).unwrap().set_len(GIGABYTE).unwrap();
+    let file = file.to_str().unwrap();
+
+    for how in ["--http1.1", "--http2-prior-knowledge"] {
+        let down = gateway.url("/down");
+        let (code, size) = run_curl(&[how, "-o", "/dev/null", "-w", "%{size_download}", &down]).await;
+        assert_eq!((code, size), (0, GIGABYTE.to_string()), "down, {how}");
+        let up = gateway.url("/up");
+        let (code, size) = run_curl(&[how, "--upload-file", file, &up]).await;
+        assert_eq!((code, size), (0, GIGABYTE.to_string()), "up, {how}");
+        let pieces = ["--upload-file", file, "-H", "transfer-encoding: chunked"];
+        if how == "--http1.1" {
+            let (code, size) = run_curl(&[&[how], &pieces[..], &[&up]].concat()).await;
+            assert_eq!((code, size), (0, GIGABYTE.to_string()), "up in pieces, {how}");
+        }
+        let peak = gateway.peak_memory();
+        assert!(peak < MAX_MEMORY, "{peak} bytes after {how}");
+    }
+}

@@ -1,0 +1,148 @@
+//! From shadow to enforce, by the command line: a real file, in front of a gateway that runs or of none.
+
+use crate::common::{GatewayProcess, TEST_TIMEOUT, TestUpstream, get};
+use http::StatusCode;
+use serde_json::Value;
+use std::{
+    fs,
+    process::{Command, Output},
+};
+use tokio::time::timeout;
+
+async fn run_tidegate(args: &[&str]) -> Output {
+    let mut command = Command::new(env!("CARGO_BIN_EXE_tidegate"));
+    command.args(args).env_remove("TIDEGATE_ADMIN").env_remove("TIDEGATE_ADMIN_TOKEN");
+    tokio::task::spawn_blocking(move || command.output()).await.unwrap().unwrap()
+}
+
+/// What it says when all goes well.
+async fn stdout_of(args: &[&str]) -> String {
+    let output = run_tidegate(args).await;
+    assert!(output.status.success(), "{args:?}: {}", String::from_utf8_lossy(&output.stderr));
+    String::from_utf8(output.stdout).unwrap()
+}
+
+/// What it says when it does not.
+async fn stderr_of(args: &[&str]) -> String {
+    let output = run_tidegate(args).await;
+    let text = String::from_utf8(output.stderr).unwrap();
+    assert_eq!(output.status.code(), Some(2), "{args:?}: {text}");
+    text
+}
+
+fn policy(server: &TestUpstream) -> String {
+    format!(
+        "# Ours: ask before you change it.\nlisten: 127.0.0.1:0\nadmin: 127.0.0.1:0\n{}\
+         observe: {{ denials: 10 }}\nrules:\n  - name: watched   # for now\n    key: ip\n    mode: shadow\n    quota: 1/h\n",
+        server.upstream_config()
+    )
+}
+
+#[tokio::test]
+async fn rule_is_promoted_and_rolled_back() {
+    let server = TestUpstream::start_ok().await;
+    let before = policy(&server);
+    let gateway = GatewayProcess::start(&before).await;
+    let admin = gateway.wait_for_line("admin").await;
+    let at = ["--admin", admin.as_str()];
+    let ask = || async { get(gateway.address, "/").await.0 };
+    let text = || fs::read_to_string(gateway.policy_path()).unwrap();
+    for _ in 0..3 {
+        assert_eq!(ask().await, StatusCode::OK);
+    }
+    let told = stdout_of(&["shadow", "--admin", &admin]).await;
+    assert!(told.contains("of 3 requests it would have denied 2 more: 66.7 %"), "{told}");
+    assert!(told.contains("100.0 %  127.0.0.1\n"), "{told}");
+
+    let told = stdout_of(&["mode", "watched", "enforce", at[0], at[1]]).await;
+    assert_eq!(told, "watched: shadow → enforce\nThe gateway has applied it.\n");
+    assert_eq!(ask().await, StatusCode::TOO_MANY_REQUESTS, "what was counted in shadow mode counts");
+    assert_eq!(text(), before.replace("mode: shadow", "mode: enforce"));
+    let told = stdout_of(&["mode", "watched", "enforce", at[0], at[1]]).await;
+    assert_eq!(told, "watched: it is in that mode already; nothing was changed\n");
+
+    let told = stderr_of(&["rollback", at[0], at[1]]).await;
+    assert!(
+        told.contains("rule `watched` would be enforced for fewer keys (enforce → shadow); add --yes"),
+        "{told}"
+    );
+    let told = stdout_of(&["rollback", "--yes", at[0], at[1]]).await;
+    assert_eq!(told, "watched: enforce → shadow, change 1 is taken back\nThe gateway has applied it.\n");
+    assert_eq!(ask().await, StatusCode::OK);
+    assert_eq!(text(), before);
+
+    let json = stdout_of(&["mode", "watched", "enforce", "--percent", "12.5", "--json", at[0], at[1]]).await;
+    let json: Value = serde_json::from_str(&json).unwrap();
+    assert_eq!((&json["change"]["id"], &json["change"]["to"]["percent"]), (&3.into(), &12.5.into()));
+    let told = stdout_of(&["changes", at[0], at[1]]).await;
+    for part in [
+        "watched: shadow → enforce 12.5 %  (policy.yaml, by api)",
+        "watched: enforce → shadow, takes back 1  (policy.yaml, by api)",
+        "A rollback takes back change 3.",
+    ] {
+        assert!(told.contains(part), "{part} is not in {told}");
+    }
+    for (args, part) in [
+        (vec!["mode", "wathced", "off"], "answers 404: there is no rule `wathced`; did you mean `watched`?"),
+        (vec!["rollback", "--yes", "--id", "1"], "answers 409: the last change is number 3 now"),
+        (vec!["shadow", "watch"], "there is no rule `watch`"),
+    ] {
+        let told = stderr_of(&[&args[..], &at[..]].concat()).await;
+        assert!(told.contains(part), "{part} is not in {told}");
+    }
+    let told = stderr_of(&["mode", "watched", "off", "--admin", "http://me:hunter2@127.0.0.1:1"]).await;
+    assert!(told.contains("has no user and no password") && !told.contains("hunter2"), "{told}");
+    let told = stderr_of(&["mode", "watched", "off", at[0], at[1]]).await;
+    assert!(told.contains("would be enforced for fewer keys (enforce 12.5% → off); add --yes"), "{told}");
+    // Somebody has edited the file since: that stays.
+    let edited = format!("{}# Mine.\n", text());
+    gateway.replace_policy(&edited);
+    let told = stderr_of(&["rollback", "--yes", at[0], at[1]]).await;
+    assert!(told.contains("answers 409") && told.contains("has changed since"), "{told}");
+    assert_eq!(text(), edited);
+}
+
+#[tokio::test]
+async fn mode_change_in_file_is_reloaded_by_gateway() {
+    let server = TestUpstream::start_ok().await;
+    let gateway = GatewayProcess::start(&policy(&server)).await;
+    let file = gateway.policy_path();
+    let (file, folder) = (file.to_str().unwrap(), gateway.directory.path());
+    assert_eq!(get(gateway.address, "/").await.0, StatusCode::OK);
+    let told = stdout_of(&["mode", "watched", "enforce", "--policy", file]).await;
+    assert!(told.ends_with("A gateway that serves this file reads it again by itself.\n"), "{told}");
+    gateway.wait_for_output("the policy was read again", 1).await;
+    let denied = async {
+        while get(gateway.address, "/").await.0 != StatusCode::TOO_MANY_REQUESTS {
+            tokio::task::yield_now().await;
+        }
+    };
+    timeout(TEST_TIMEOUT, denied).await.expect("it is in force");
+    let told = stdout_of(&["changes", "--policy", file]).await;
+    assert!(told.contains("(policy.yaml, by command line)"), "{told}");
+    stdout_of(&["rollback", "--yes", "--policy", file, "--json"]).await;
+    assert_eq!(fs::read_to_string(file).unwrap(), policy(&server));
+
+    // Nobody is there who could be asked.
+    stdout_of(&["mode", "watched", "enforce", "--percent", "50", "--policy", file]).await;
+    let enforced = fs::read_to_string(file).unwrap();
+    for weaker in [&["shadow"][..], &["off"], &["enforce", "--percent", "10"]] {
+        let told = stderr_of(&[&["mode", "watched"], weaker, &["--policy", file]].concat()).await;
+        assert!(
+            told.contains("would be enforced for fewer keys (enforce 50% → ") && told.contains("--yes"),
+            "{told}"
+        );
+    }
+    assert_eq!(fs::read_to_string(file).unwrap(), enforced);
+    stdout_of(&["mode", "watched", "shadow", "--yes", "--policy", file]).await;
+    assert_eq!(fs::read_to_string(file).unwrap(), policy(&server));
+
+    let told = stderr_of(&["mode", "watched", "shadow", "--percent", "5", "--policy", file]).await;
+    assert!(told.contains("a percentage of keys in mode `shadow`"), "{told}");
+    let told = stderr_of(&["mode", "watched", "on", "--policy", file]).await;
+    assert!(told.contains("[possible values: enforce, shadow, off]"), "{told}");
+    let link = folder.join("link.yaml");
+    std::os::unix::fs::symlink("policy.yaml", &link).unwrap();
+    let told = stderr_of(&["mode", "watched", "off", "--policy", link.to_str().unwrap()]).await;
+    assert!(told.contains("link.yaml is a link") && told.contains("ConfigMap"), "{told}");
+}

@@ -1,0 +1,24 @@
+//! The binary, called as people call it.
+
+#![allow(clippy::expect_used, reason = "this is how a test fails")]
+
+use std::{
+    fs,
+    path::{Path, PathBuf},
+    process::{Command, Output},
+};
+
+pub(crate) fn run_tidegate(args: &[&str]) -> Output {
+    Command::new(env!("CARGO_BIN_EXE_tidegate")).args(args).output().expect("the program runs")
+}
+
+pub(crate) fn utf8_text(bytes: &[u8]) -> String {
+    String::from_utf8_lossy(bytes).into_owned()
+}
+
+/// A file of one test; others have other names.
+pub(crate) fn write_file(name: &str, content: &str) -> PathBuf {
+    let path = Path::new(env!("CARGO_TARGET_TMPDIR")).join(name);
+    fs::write(&path, content).expect("the file is written");
+    path
+}

@@ -1,0 +1,153 @@
+//! What only we know: variables that start with `TIDEGATE_`.
+
+use super::{EnvironmentError, variables::Variables};
+use crate::descriptors::{CountingMode, HeaderNames, ResponseBodyMode, ResponseHeaderMode};
+use std::{fmt, time::Duration};
+use tidegate_limiter::FailureMode;
+use tidegate_policy::model::Tls;
+
+/// What only we know, as the environment says it.
+#[derive(Clone, Debug, PartialEq)]
+pub struct TidegateSettings {
+    /// `TIDEGATE_COUNTING`
+    pub counting: CountingChoice,
+    /// `TIDEGATE_OUTAGE`: `closed`, `open`, or `fallback` with the number of processes that share a limit, as in `fallback 3`.
+    pub outage: FailureMode,
+    /// `TIDEGATE_DEADLINE`: how long a store may take with a decision, in place of `REDIS_TIMEOUT`.
+    pub deadline: Option<Duration>,
+    /// `TIDEGATE_LEASE`: for how long tokens of a store may lie here; none are taken ahead unless it is set.
+    pub lease: Option<Duration>,
+    /// `TIDEGATE_HEADERS`: which headers are told, in place of theirs.
+    pub headers: Option<ResponseHeaderMode>,
+    /// `TIDEGATE_BODY`: what clients are told that are refused.
+    pub body: ResponseBodyMode,
+    /// `TIDEGATE_ADMIN_TOKEN`: what operators know.
+    pub admin_token: Option<ApiToken>,
+    /// `TIDEGATE_TOKENS`: what programs must know to ask, with blanks between them; everybody may unless it is set.
+    pub tokens: Vec<ApiToken>,
+    /// `TIDEGATE_HTTP_TLS_CERT`, `TIDEGATE_HTTP_TLS_KEY` and `TIDEGATE_HTTP_TLS_CLIENT_CACERT`: how all that is HTTP and no gRPC
+    /// is spoken.
+    pub http_tls: Option<Tls>,
+}
+
+/// How it is counted, and under whose keys.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum CountingChoice {
+    /// `reference_settings`: as envoyproxy/ratelimit does, under keys of our own.
+    Reference,
+    /// `atomic`: all or none.
+    Atomic,
+    /// `shared`: as envoyproxy/ratelimit does, under its keys: together with a fleet of it.
+    Shared,
+}
+
+impl CountingChoice {
+    /// What becomes of hits.
+    pub fn mode(self) -> CountingMode {
+        match self {
+            Self::Reference | Self::Shared => CountingMode::Reference,
+            Self::Atomic => CountingMode::Atomic,
+        }
+    }
+}
+
+/// What operators know. It is never shown.
+#[derive(Clone, PartialEq, Eq)]
+pub struct ApiToken(pub(crate) String);
+
+pub(super) fn settings(variables: &Variables) -> Result<TidegateSettings, EnvironmentError> {
+    Ok(TidegateSettings {
+        counting: match variables.choice("TIDEGATE_COUNTING", &["theirs", "atomic", "shared"])? {
+            "atomic" => CountingChoice::Atomic,
+            "shared" => CountingChoice::Shared,
+            _ => CountingChoice::Reference,
+        },
+        outage: parse_outage(variables)?,
+        deadline: parse_deadline(variables)?,
+        lease: parse_lease(variables)?,
+        headers: match variables
+            .choice("TIDEGATE_HEADERS", &["theirs", "ratelimit", "x-ratelimit", "ietf"])?
+        {
+            "ratelimit" => Some(ResponseHeaderMode::Custom(HeaderNames::rate_limit())),
+            "x-ratelimit" => Some(ResponseHeaderMode::Custom(HeaderNames::x_rate_limit())),
+            "ietf" => Some(ResponseHeaderMode::Ietf),
+            _ => None,
+        },
+        body: match variables.choice("TIDEGATE_BODY", &["none", "problem"])? {
+            "problem" => ResponseBodyMode::Problem,
+            _ => ResponseBodyMode::None,
+        },
+        admin_token: variables.text("TIDEGATE_ADMIN_TOKEN").map(ApiToken),
+        tokens: parse_tokens(variables)?,
+        http_tls: parse_http_tls(variables)?,
+    })
+}
+
+fn parse_tokens(variables: &Variables) -> Result<Vec<ApiToken>, EnvironmentError> {
+    const NAME: &str = "TIDEGATE_TOKENS";
+    let Some(text) = variables.get(NAME) else { return Ok(Vec::new()) };
+    let tokens: Vec<_> = text.split_whitespace().map(|token| ApiToken(token.to_owned())).collect();
+    // To take it for none would let everybody in.
+    if tokens.is_empty() {
+        Err(variables.secret_error(NAME, "one token, or several with blanks between them"))
+    } else {
+        Ok(tokens)
+    }
+}
+
+fn parse_http_tls(variables: &Variables) -> Result<Option<Tls>, EnvironmentError> {
+    const NAMES: [&str; 3] =
+        ["TIDEGATE_HTTP_TLS_CERT", "TIDEGATE_HTTP_TLS_KEY", "TIDEGATE_HTTP_TLS_CLIENT_CACERT"];
+    let [certificate, key, clients] = NAMES.map(|name| variables.path(name));
+    match (certificate, key, clients) {
+        (None, None, None) => Ok(None),
+        (Some(certificate), Some(key), clients) => Ok(Some(Tls { certificate, key, client_ca: clients })),
+        (None, ..) => {
+            Err(variables.error(NAMES[0], "a file with a certificate; the others mean nothing without it"))
+        }
+        (_, None, _) => Err(variables.error(NAMES[1], "the file with the key of TIDEGATE_HTTP_TLS_CERT")),
+    }
+}
+
+fn parse_outage(variables: &Variables) -> Result<FailureMode, EnvironmentError> {
+    const NAME: &str = "TIDEGATE_OUTAGE";
+    let error = || variables.error(NAME, "closed, open, or local and a number of processes, such as local 3");
+    let mut words = variables.get(NAME).unwrap_or("closed").split_whitespace();
+    let outage = match (words.next(), words.next()) {
+        (Some("closed"), None) => FailureMode::Closed,
+        (Some("open"), None) => FailureMode::Open,
+        (Some("local"), None) => FailureMode::Local { nodes: 1 },
+        (Some("local"), Some(nodes)) => match nodes.parse() {
+            Ok(nodes @ 1..) => FailureMode::Local { nodes },
+            _ => return Err(error()),
+        },
+        _ => return Err(error()),
+    };
+    if words.next().is_some() { Err(error()) } else { Ok(outage) }
+}
+
+fn parse_deadline(variables: &Variables) -> Result<Option<Duration>, EnvironmentError> {
+    const NAME: &str = "TIDEGATE_DEADLINE";
+    let time = variables.duration(NAME, Duration::ZERO)?;
+    match time {
+        Duration::ZERO => Ok(None),
+        time if (Duration::from_millis(1)..=Duration::from_secs(60)).contains(&time) => Ok(Some(time)),
+        _ => Err(variables.error(NAME, "a time from 1ms to 60s, such as 100ms")),
+    }
+}
+
+fn parse_lease(variables: &Variables) -> Result<Option<Duration>, EnvironmentError> {
+    const NAME: &str = "TIDEGATE_LEASE";
+    let time = variables.duration(NAME, Duration::ZERO)?;
+    match time {
+        Duration::ZERO => Ok(None),
+        time if (Duration::from_millis(2)..=Duration::from_secs(60)).contains(&time) => Ok(Some(time)),
+        _ => Err(variables.error(NAME, "a time from 2ms to 1m, such as 200ms")),
+    }
+}
+
+impl fmt::Debug for ApiToken {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("ApiToken(…)")
+    }
+}

@@ -1,0 +1,95 @@
+//! `/json`: the same questions in JSON over HTTP, by any method.
+
+use super::{MAX_MESSAGE_SIZE, convert};
+use crate::descriptors::{Decide, DecisionError, OverLimit};
+use bytes::Bytes;
+use http::{HeaderValue, Request, Response, StatusCode, header};
+use http_body::Body;
+use std::{error::Error, sync::Arc};
+use tidegate_http_server::{Authorization, read_body};
+use tidegate_proto::json;
+
+/// The decision service for those who speak JSON.
+#[derive(Clone, Debug)]
+pub struct JsonHandler<D> {
+    decider: D,
+    authorization: Arc<Authorization>,
+}
+
+/// What is wrong with a request. The body of a refusal is the reference service's, which does not say.
+const REASON_HEADER: &str = "tidegate-reason";
+
+impl<D: Decide> JsonHandler<D> {
+    /// Asks this about every request.
+    pub fn new(decider: D) -> Self {
+        Self { decider, authorization: Arc::default() }
+    }
+
+    /// Requires these tokens.
+    #[must_use]
+    pub(crate) fn authorization(self, authorization: Arc<Authorization>) -> Self {
+        Self { authorization, ..self }
+    }
+
+    /// Answers a request for `/json`.
+    pub async fn handle<B>(&self, request: Request<B>) -> Response<Bytes>
+    where
+        B: Body<Data = Bytes, Error: Into<Box<dyn Error + Send + Sync>>>,
+    {
+        let body = match self.authorization.caller(request.headers()) {
+            Ok(_) => read_body(request.into_body(), MAX_MESSAGE_SIZE).await,
+            Err(error) => Err(error),
+        };
+        let body = match body {
+            Ok(body) => body,
+            Err(error) => return error_response(error.status, &error.detail),
+        };
+        match self.decide(&body).await {
+            Ok(response) => response,
+            Err(DecisionError::Invalid(told)) => error_response(StatusCode::BAD_REQUEST, &told),
+            Err(fault @ (DecisionError::NoConfiguration | DecisionError::Unavailable(_))) => {
+                error_response(StatusCode::SERVICE_UNAVAILABLE, &fault.to_string())
+            }
+        }
+    }
+
+    async fn decide(&self, body: &[u8]) -> Result<Response<Bytes>, DecisionError> {
+        let request = json::from_slice(body).map_err(|error| DecisionError::Invalid(error.to_string()))?;
+        let verdict = self.decider.decide(convert::decode_request(request)?).await?;
+        let status = match verdict.overall {
+            OverLimit::No => StatusCode::OK,
+            OverLimit::Yes => StatusCode::TOO_MANY_REQUESTS,
+        };
+        let json_text = json::to_vec(&convert::encode_response(verdict))
+            .map_err(|error| DecisionError::Unavailable(format!("the answer is no JSON: {error}")))?;
+        Ok(build_response(status, "application/json", json_text.into()))
+    }
+}
+
+fn error_response(status: StatusCode, reason: &str) -> Response<Bytes> {
+    let body = format!("{}\n", status.canonical_reason().unwrap_or_default());
+    let mut response = build_response(status, "text/plain; charset=utf-8", body.into());
+    let reason: String = reason
+        .chars()
+        .take(MAX_REASON_LEN)
+        .map(|sign| if is_printable_ascii(sign) { sign } else { '?' })
+        .collect();
+    if let Ok(told) = HeaderValue::from_str(&reason) {
+        response.headers_mut().insert(REASON_HEADER, told);
+    }
+    response
+}
+
+fn build_response(status: StatusCode, kind: &'static str, body: Bytes) -> Response<Bytes> {
+    let mut response = Response::new(body);
+    *response.status_mut() = status;
+    response.headers_mut().insert(header::CONTENT_TYPE, HeaderValue::from_static(kind));
+    response
+}
+
+/// Signs of a reason that are told.
+const MAX_REASON_LEN: usize = 512;
+
+fn is_printable_ascii(sign: char) -> bool {
+    matches!(sign, ' '..='~')
+}

@@ -1,0 +1,72 @@
+//! Many clients of gRPC at once: exactly as many are let through as the limit says.
+
+use crate::common::{TestGrpcServer, descriptor_of};
+use std::{sync::Arc, time::Duration};
+use tidegate_limiter::Store;
+use tidegate_policy::descriptors::{DescriptorFile, DescriptorSet, DomainMerge};
+use tidegate_proto::rls::{Code, RateLimitRequest, RateLimitServiceClient};
+use tidegate_redis::RedisStore;
+use tidegate_service::descriptors::{DescriptorService, ServiceSettings, transport::GrpcSettings};
+use tidegate_testkit::servers::RedisServer;
+use tonic::transport::Channel;
+
+const CLIENTS: usize = 200;
+
+/// A limit of every algorithm, and how many it grants at once, and then none for as long as a test runs.
+const LIMITS: [(&str, usize); 9] = [
+    ("unit: year, requests_per_unit: 50", 50),
+    ("quota: 50 per 52w", 50),
+    ("quota: 50 per 52w leaky-bucket queue 49 nodelay", 50),
+    ("quota: 50 per 364d fixed-window from-first-hit", 50),
+    ("quota: 50 per 52w sliding-window", 50),
+    ("quota: 50 per 52w sliding-strict 4", 50),
+    ("quota: 50 per 52w sliding-log", 50),
+    ("quota: 50 per 52w smooth", 1),
+    ("quota: 50 per 52w warm-up 4s cold 3", 1),
+];
+
+async fn check_limits(store: Option<Arc<dyn Store>>) {
+    let limits = LIMITS.iter().enumerate();
+    let limits = limits.map(|(at, (limit, _))| format!("  - key: r{at}\n    rate_limit: {{ {limit} }}\n"));
+    let text = format!("domain: shop\ndescriptors:\n{}", limits.collect::<String>());
+    let file = DescriptorFile { name: "shop.yaml".to_owned(), text };
+    // Time is not the point here.
+    let settings = ServiceSettings { store, deadline: Duration::from_secs(5), ..ServiceSettings::default() };
+    let decide = DescriptorService::new(settings).unwrap();
+    decide.load(Arc::new(DescriptorSet::read(&[file], DomainMerge::Reject).unwrap()));
+    let service = TestGrpcServer::start(Arc::new(decide), None, GrpcSettings::default()).await;
+    for (at, (limit, most)) in LIMITS.into_iter().enumerate() {
+        let tasks: Vec<_> = (0..CLIENTS)
+            .map(|_| {
+                let channel = Channel::from_shared(service.uri()).unwrap().connect_lazy();
+                let request = RateLimitRequest {
+                    domain: "shop".to_owned(),
+                    descriptors: vec![descriptor_of(&format!("r{at}"), "alice")],
+                    hits_addend: 0,
+                };
+                let mut client = RateLimitServiceClient::new(channel);
+                tokio::spawn(async move {
+                    client.should_rate_limit(request).await.unwrap().into_inner().overall_code()
+                })
+            })
+            .collect();
+        let mut admitted = 0;
+        for task in tasks {
+            admitted += usize::from(task.await.unwrap() == Code::Ok);
+        }
+        assert_eq!(admitted, most, "{limit}");
+    }
+    service.stop().await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 4)]
+async fn concurrent_grpc_clients_get_exactly_the_limit_in_memory() {
+    check_limits(None).await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 4)]
+async fn concurrent_grpc_clients_get_exactly_the_limit_in_redis() {
+    let server = RedisServer::start().unwrap();
+    let store = RedisStore::builder().deadline(Duration::from_secs(5)).connect(&server.url()).await.unwrap();
+    check_limits(Some(Arc::new(store))).await;
+}
