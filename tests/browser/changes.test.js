@@ -2,7 +2,7 @@
 
 import assert from 'node:assert/strict';
 import { after, before, test } from 'node:test';
-import { Browser, Gateway, TOKEN, barriers, giveToken, tokenDialog } from './stage.js';
+import { Browser, Gateway, TOKEN, accessibilityViolations, enterToken, tokenDialog } from './harness.js';
 
 let gateway;
 let browser;
@@ -21,19 +21,19 @@ async function ban(page, who) {
   await page.getByRole('button', { name: 'Ban', exact: true }).click();
 }
 
-test('nothing is read without the token', async () => {
-  const page = await browser.openLocked(gateway, 'bans');
+test('dashboard needs the token', async () => {
+  const page = await browser.openWithoutToken(gateway, 'bans');
   await tokenDialog(page).waitFor();
-  assert.deepEqual(await barriers(page), []);
+  assert.deepEqual(await accessibilityViolations(page), []);
   await page.keyboard.press('Escape');
   await tokenDialog(page).waitFor({ state: 'hidden' });
   await page.getByText('Locked').waitFor();
   assert.equal(await page.getByText('Nobody is banned.').isVisible(), false);
 
   await page.getByRole('button', { name: 'Give token' }).click();
-  await giveToken(page, 'a guess');
+  await enterToken(page, 'a guess');
   await tokenDialog(page).getByText('That is not the token of operators.').waitFor();
-  await giveToken(page, TOKEN);
+  await enterToken(page, TOKEN);
   await page.getByText('Nobody is banned.').waitFor();
 
   await page.getByRole('button', { name: 'Forget token' }).click();
@@ -41,7 +41,7 @@ test('nothing is read without the token', async () => {
   assert.equal(await page.getByText('Nobody is banned.').isVisible(), false);
 });
 
-test('a ban holds, and is lifted', async () => {
+test('ban is enforced and lifted', async () => {
   const page = await browser.open(gateway, 'bans');
   await page.getByText('Nobody is banned.').waitFor();
   await page.getByLabel('What', { exact: true }).selectOption('network');
@@ -50,40 +50,40 @@ test('a ban holds, and is lifted', async () => {
   await page.getByText('127.0.0.0/8 is banned for 10').waitFor();
   const row = page.getByRole('row', { name: /127\.0\.0\.0\/8 by an operator: too curious/ });
   await row.waitFor();
-  assert.equal((await gateway.ask(1, '/')).status, 403);
-  assert.deepEqual(await barriers(page), []);
+  assert.equal((await gateway.sendRequests(1, '/')).status, 403);
+  assert.deepEqual(await accessibilityViolations(page), []);
 
   await row.getByRole('button', { name: 'Lift' }).click();
   await page.getByText('Nobody is banned.').waitFor();
-  assert.equal((await gateway.ask(1, '/')).status, 200);
+  assert.equal((await gateway.sendRequests(1, '/')).status, 200);
 });
 
-test('a ban of nearly everybody is asked about', async () => {
+test('wide ban needs confirmation', async () => {
   const page = await browser.open(gateway, 'bans');
   await page.getByLabel('What', { exact: true }).selectOption('network');
   const question = page.getByRole('dialog', { name: 'Ban 0.0.0.0/0?' });
   await ban(page, '0.0.0.0/0');
   await question.getByRole('button', { name: 'Cancel' }).click();
   await page.getByText('Nobody is banned.').waitFor();
-  assert.equal((await gateway.ask(1, '/')).status, 200);
+  assert.equal((await gateway.sendRequests(1, '/')).status, 200);
   await ban(page, '0.0.0.0/0');
   await question.getByRole('button', { name: 'Ban them' }).click();
   const row = page.getByRole('row', { name: /0\.0\.0\.0\/0/ });
   await row.waitFor();
-  assert.equal((await gateway.ask(1, '/')).status, 403);
+  assert.equal((await gateway.sendRequests(1, '/')).status, 403);
   await row.getByRole('button', { name: 'Lift' }).click();
   await page.getByText('Nobody is banned.').waitFor();
 });
 
-test('what is wrong with a ban is told beside it', async () => {
+test('invalid ban shows its error', async () => {
   const page = await browser.open(gateway, 'bans');
   await ban(page, 'somebody');
   await page.getByRole('alert').filter({ hasText: 'is not an address' }).waitFor();
 });
 
-test('a key that is reset passes again', async () => {
+test('reset key is admitted again', async () => {
   const post = { user: 'alice', method: 'POST' };
-  assert.equal((await gateway.ask(3, '/login', post)).status, 429);
+  assert.equal((await gateway.sendRequests(3, '/login', post)).status, 429);
   const page = await browser.open(gateway, 'keys');
   await page
     .getByRole('row', { name: /alice login/ })
@@ -94,16 +94,16 @@ test('a key that is reset passes again', async () => {
   assert.equal(await form.getByLabel('Rule').inputValue(), 'login');
   await form.getByRole('button', { name: 'Reset' }).click();
   await page.getByText('What rule login counted for alice is forgotten.').waitFor();
-  assert.equal((await gateway.ask(1, '/login', post)).status, 200);
+  assert.equal((await gateway.sendRequests(1, '/login', post)).status, 200);
 });
 
-test('a token that has expired is told and asked for again', async () => {
+test('expired token prompts for a new one', async () => {
   const page = await browser.open(gateway, 'bans');
   await gateway.stop();
   await page.getByText('Connection lost').waitFor();
-  await gateway.again({ token: 'another-token' });
+  await gateway.restart({ token: 'another-token' });
   await tokenDialog(page).getByText('it is wrong, or has expired').waitFor();
-  await giveToken(page, 'another-token');
+  await enterToken(page, 'another-token');
   await page.locator('#connection[data-state="live"]').waitFor();
 
   await ban(page, '192.0.2.7');

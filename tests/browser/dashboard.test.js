@@ -2,7 +2,7 @@
 
 import assert from 'node:assert/strict';
 import { after, before, test } from 'node:test';
-import { Browser, Gateway, barriers, excess } from './stage.js';
+import { Browser, Gateway, accessibilityViolations, horizontalOverflow } from './harness.js';
 
 let gateway;
 let browser;
@@ -10,10 +10,10 @@ let denial;
 
 before(async () => {
   [gateway, browser] = await Promise.all([Gateway.start(), Browser.start()]);
-  await gateway.ask(20, '/');
-  await gateway.ask(5, '/search', { user: 'bob' });
-  await gateway.ask(2, '/reports');
-  denial = (await gateway.ask(5, '/login', { user: 'alice', method: 'POST' })).headers.get('tidegate-denial');
+  await gateway.sendRequests(20, '/');
+  await gateway.sendRequests(5, '/search', { user: 'bob' });
+  await gateway.sendRequests(2, '/reports');
+  denial = (await gateway.sendRequests(5, '/login', { user: 'alice', method: 'POST' })).headers.get('tidegate-denial');
 });
 
 after(async () => {
@@ -23,14 +23,14 @@ after(async () => {
 
 const row = (page, name) => page.locator('.rules > li', { has: page.getByRole('link', { name, exact: true }) });
 
-test('traffic is told for each rule, and follows what comes', async () => {
+test('traffic view shows live rates per rule', async () => {
   const page = await browser.open(gateway);
   const login = row(page, 'login');
   await login.getByText('3 in all').waitFor();
   await login.getByText('POST /login').waitFor();
   await row(page, 'candidate').getByText('4 in all').waitFor();
   await row(page, 'candidate').getByText('shadow', { exact: true }).waitFor();
-  await gateway.ask(1, '/login', { user: 'alice', method: 'POST' });
+  await gateway.sendRequests(1, '/login', { user: 'alice', method: 'POST' });
   await login.getByText('4 in all').waitFor();
 
   await page.getByText('Numbers as a table').click();
@@ -41,7 +41,7 @@ test('traffic is told for each rule, and follows what comes', async () => {
     .waitFor();
 });
 
-test('a rule tells what it is made of and why it denies', async () => {
+test('rule view shows settings and denial reasons', async () => {
   const page = await browser.open(gateway);
   await page.getByRole('link', { name: 'login', exact: true }).click();
   await page.getByRole('heading', { name: 'login', level: 1 }).waitFor();
@@ -53,20 +53,20 @@ test('a rule tells what it is made of and why it denies', async () => {
   await page.getByText('There is no such rule').waitFor();
 });
 
-test('a rule in shadow mode tells whom it would deny', async () => {
+test('rule view of shadow rule shows keys it would deny', async () => {
   const page = await browser.open(gateway, 'rules/candidate');
   await page.getByText('It would have denied 4 requests.').waitFor();
   await page.getByRole('row', { name: /bob/ }).waitFor();
 });
 
-test('the keys that are denied most are known', async () => {
+test('keys view lists most denied keys', async () => {
   const page = await browser.open(gateway, 'keys');
   await page.getByRole('row', { name: /alice login/ }).waitFor();
   await page.getByLabel('Rule').selectOption('reports');
   await page.getByText('Nobody was denied yet.').waitFor();
 });
 
-test('a denial says why, also to whoever has its id', async () => {
+test('denial is found by its id', async () => {
   const page = await browser.open(gateway, 'denials');
   await page
     .getByRole('row', { name: /alice POST \/login/ })
@@ -74,43 +74,43 @@ test('a denial says why, also to whoever has its id', async () => {
     .getByRole('link', { name: 'over its quota' })
     .click();
   await page.getByRole('heading', { name: 'Why?' }).waitFor();
-  await page.locator('.told', { hasText: 'login' }).first().waitFor();
+  await page.locator('.statement', { hasText: 'login' }).first().waitFor();
   await page.getByText('0 of 2', { exact: true }).waitFor();
 
   await page.getByRole('link', { name: 'All denials' }).click();
   await page.getByLabel('Id of a denial').fill(`urn:tidegate:denial:${denial}`);
   await page.getByRole('button', { name: 'Tell me' }).click();
   await page.getByText(denial).waitFor();
-  await page.locator('.told').first().waitFor();
+  await page.locator('.statement').first().waitFor();
   await page.goto(`${gateway.admin}/#/why/nothing`);
   await page.getByText('not known, or not any more').waitFor();
 });
 
-test('a list that is held still does not move', async () => {
+test('paused denial list does not update', async () => {
   const page = await browser.open(gateway, 'denials');
   const rows = page.locator('tbody tr');
   await rows.first().waitFor();
   await page.getByRole('button', { name: 'Hold still' }).click();
-  const held = await rows.count();
-  await gateway.ask(1, '/login', { user: 'carol', method: 'POST' });
-  await gateway.ask(2, '/login', { user: 'carol', method: 'POST' });
+  const frozen = await rows.count();
+  await gateway.sendRequests(1, '/login', { user: 'carol', method: 'POST' });
+  await gateway.sendRequests(2, '/login', { user: 'carol', method: 'POST' });
   const denied = (await gateway.status()).requests.refused;
-  const seen = page.waitForResponse((answer) => answer.url().includes('/api/v1/denials'));
-  assert.equal(await rows.count(), held);
+  const refreshed = page.waitForResponse((answer) => answer.url().includes('/api/v1/denials'));
+  assert.equal(await rows.count(), frozen);
   await page.getByRole('button', { name: 'Hold still' }).click();
-  await seen;
+  await refreshed;
   await page.getByRole('row', { name: /carol/ }).waitFor();
-  assert.ok(denied > held);
+  assert.ok(denied > frozen);
 });
 
-test('servers and queues are looked after', async () => {
+test('health view shows servers and queues', async () => {
   const page = await browser.open(gateway, 'health');
   await page.getByRole('row', { name: /app 127\.0\.0\.1:\d+ good/ }).waitFor();
   await page.getByRole('row', { name: /reports 0 – – – – –/ }).waitFor();
   await page.getByText('Everything is counted in memory.').waitFor();
 });
 
-test('a rule in shadow mode tells what it would have done', async () => {
+test('shadow view shows would-be denials', async () => {
   const page = await browser.open(gateway, 'shadow');
   await page.getByText('Of 5 requests it would have denied 4 that were let through').waitFor();
   await page.getByRole('row', { name: /bob 4 100/ }).waitFor();
@@ -119,18 +119,18 @@ test('a rule in shadow mode tells what it would have done', async () => {
   assert.equal(await page.getByRole('button', { name: 'Roll back the last change' }).isDisabled(), true);
 });
 
-test('the policy is shown, with what is hardly meant', async () => {
+test('policy view shows source and warnings', async () => {
   const page = await browser.open(gateway, 'policy');
   const source = page.getByRole('region', { name: 'The policy as text' });
   await source.getByText('name: candidate').waitFor();
   assert.ok(!(await source.textContent()).includes('a-token-of-operators'));
 });
 
-test('traffic is drawn by hand and by keyboard, and quotas are compared', async () => {
+test('playground compares quotas on drawn traffic', async () => {
   const page = await browser.open(gateway, 'playground');
-  const lane = (place) => page.locator('.lanes > li').nth(place);
-  await lane(0).getByText('token-bucket: ').waitFor();
-  await lane(1).getByText('fixed-window: ').waitFor();
+  const quotaResult = (place) => page.locator('.quota-results > li').nth(place);
+  await quotaResult(0).getByText('token-bucket: ').waitFor();
+  await quotaResult(1).getByText('fixed-window: ').waitFor();
 
   await page.getByRole('button', { name: 'Nothing' }).click();
   await page.getByText('0 come in 10').waitFor();
@@ -142,9 +142,9 @@ test('traffic is drawn by hand and by keyboard, and quotas are compared', async 
   await page.keyboard.press('5');
   assert.equal(await field.getAttribute('aria-valuetext'), '5 come at 0.166667 s');
   await page.getByText('15 come in 10').waitFor();
-  await lane(0).getByText('15 admitted, 0 delayed, 0 denied').waitFor();
-  await lane(0).getByLabel('Quota').fill('3/h');
-  await lane(0).getByText('3 admitted, 0 delayed, 12 denied').waitFor();
+  await quotaResult(0).getByText('15 admitted, 0 delayed, 0 denied').waitFor();
+  await quotaResult(0).getByLabel('Quota').fill('3/h');
+  await quotaResult(0).getByText('3 admitted, 0 delayed, 12 denied').waitFor();
 
   const box = await field.boundingBox();
   await page.mouse.move(box.x + box.width / 2, box.y + 2);
@@ -153,8 +153,8 @@ test('traffic is drawn by hand and by keyboard, and quotas are compared', async 
   await page.mouse.up();
   await page.getByText('375 come in 10').waitFor();
 
-  await lane(0).getByLabel('Quota').fill('5/fortnight');
-  await lane(0).getByText('fortnight').waitFor();
+  await quotaResult(0).getByLabel('Quota').fill('5/fortnight');
+  await quotaResult(0).getByText('fortnight').waitFor();
   await page.getByText('Use recorded traffic').click();
   await page.getByLabel('Moments').fill('0\n1.5\nsoon');
   await page.getByRole('button', { name: 'Use these' }).click();
@@ -185,21 +185,21 @@ for (const look of [
   { phone: false, dark: false },
   { phone: true, dark: true },
 ]) {
-  const name = `${look.phone ? 'on a phone' : 'on a desk'}, ${look.dark ? 'in the dark' : 'by day'}`;
-  test(`every view is usable by all ${name}`, async () => {
+  const name = `${look.phone ? 'on a phone' : 'on a desktop'}, ${look.dark ? 'dark' : 'light'}`;
+  test(`every view is accessible ${name}`, async () => {
     const page = await browser.open(gateway, '', look);
     for (const [place, text] of Object.entries({ ...READY, [`why/${denial}`]: 'The state before' })) {
       await page.goto(`${gateway.admin}/#/${place}`);
       await page.getByText(text).first().waitFor();
-      assert.deepEqual(await barriers(page), [], place);
-      assert.ok((await excess(page)) <= 0, `${place} is wider than the window`);
+      assert.deepEqual(await accessibilityViolations(page), [], place);
+      assert.ok((await horizontalOverflow(page)) <= 0, `${place} is wider than the window`);
     }
     const ground = await page.evaluate(() => getComputedStyle(document.body).backgroundColor);
     assert.equal(ground, look.dark ? 'rgb(13, 19, 23)' : 'rgb(244, 246, 247)');
   });
 }
 
-test('everything is reached by keyboard, and the focus goes where one looks', async () => {
+test('views are reachable by keyboard', async () => {
   const page = await browser.open(gateway);
   // Without the dialog that asks for the token.
   await page.reload();

@@ -2,7 +2,7 @@
 
 import assert from 'node:assert/strict';
 import { after, before, test } from 'node:test';
-import { Browser, Gateway, barriers, excess } from './stage.js';
+import { Browser, Gateway, accessibilityViolations, horizontalOverflow } from './harness.js';
 
 let browser;
 
@@ -19,10 +19,10 @@ async function choose(page, rule, mode) {
   await page.getByRole('button', { name: `Apply to ${rule}` }).click();
 }
 
-test('a rule is put in force, and the change is taken back', async () => {
+test('mode change is applied and rolled back', async () => {
   const gateway = await Gateway.start();
   const before = await gateway.text();
-  const ask = async () => (await gateway.ask(1, '/search', { user: 'bob' })).status;
+  const ask = async () => (await gateway.sendRequests(1, '/search', { user: 'bob' })).status;
   for (let turn = 0; turn < 3; turn += 1) assert.equal(await ask(), 200);
   const page = await browser.open(gateway, 'shadow');
 
@@ -30,7 +30,7 @@ test('a rule is put in force, and the change is taken back', async () => {
   await choose(page, 'candidate', 'enforce');
   const question = dialog(page, 'candidate: enforce for all?');
   await question.getByText('So far it let 2 of 3 requests through that it would have denied.').waitFor();
-  assert.deepEqual(await barriers(page), []);
+  assert.deepEqual(await accessibilityViolations(page), []);
   await question.getByRole('button', { name: 'Cancel' }).click();
   assert.equal(await ask(), 200);
   assert.equal(await gateway.text(), before);
@@ -42,7 +42,7 @@ test('a rule is put in force, and the change is taken back', async () => {
   assert.equal(await gateway.text(), before.replace('mode: shadow', 'mode: enforce'));
   await page.getByText('candidate: shadow → enforce (api)').waitFor();
   await page.getByText('No rule runs in shadow mode.').waitFor();
-  assert.deepEqual(await barriers(page), []);
+  assert.deepEqual(await accessibilityViolations(page), []);
 
   await page.getByRole('button', { name: 'Roll back the last change' }).click();
   await dialog(page, 'Roll back?').getByRole('button', { name: 'Roll back' }).click();
@@ -56,7 +56,7 @@ test('a rule is put in force, and the change is taken back', async () => {
   await gateway.close();
 });
 
-test('an enforced rule is weakened only by who says so', async () => {
+test('weakening a rule needs confirmation', async () => {
   const gateway = await Gateway.start({ admin: 'admin: 127.0.0.1:0' });
   const before = await gateway.text();
   const page = await browser.open(gateway, 'shadow');
@@ -83,22 +83,22 @@ test('an enforced rule is weakened only by who says so', async () => {
   await gateway.close();
 });
 
-test('a part of the keys is enforced, also from a phone', async () => {
+test('percentage mode is set from a phone', async () => {
   const gateway = await Gateway.start({ admin: 'admin: 127.0.0.1:0' });
   const page = await browser.open(gateway, 'shadow', { phone: true, dark: true });
   await choose(page, 'candidate', 'enforce 25');
   await dialog(page, 'candidate: enforce for 25 %?').getByRole('button', { name: 'Put in force' }).click();
   await page.getByText('enforce, for 25 % of the keys').waitFor();
   await page.getByText('candidate: shadow → enforce 25 % (api)').waitFor();
-  assert.deepEqual(await barriers(page), []);
-  assert.ok((await excess(page)) <= 0);
+  assert.deepEqual(await accessibilityViolations(page), []);
+  assert.ok((await horizontalOverflow(page)) <= 0);
   await choose(page, 'candidate', 'enforce 25');
   await dialog(page, 'candidate: enforce for 25 %?').getByRole('button', { name: 'Put in force' }).click();
   await page.getByText('It is in that mode already.').waitFor();
   await gateway.close();
 });
 
-test('what somebody has edited since is not rolled back', async () => {
+test('edited policy is not rolled back', async () => {
   const gateway = await Gateway.start({ admin: 'admin: 127.0.0.1:0' });
   const page = await browser.open(gateway, 'shadow');
   await choose(page, 'login', 'shadow');

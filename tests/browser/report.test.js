@@ -7,7 +7,7 @@ import os from 'node:os';
 import path from 'node:path';
 import { after, before, test } from 'node:test';
 import { promisify } from 'node:util';
-import { Browser, barriers, excess, program } from './stage.js';
+import { Browser, accessibilityViolations, horizontalOverflow, program } from './harness.js';
 
 const LOG = path.join(import.meta.dirname, '../../crates/replay/tests/data/access-apache-10k.log.gz');
 
@@ -22,7 +22,7 @@ const BEFORE = 'rules: [{ name: everybody, key: ip, quota: 30/min burst 10 }]\n'
 
 let folder;
 let file;
-let told;
+let report;
 let browser;
 
 before(async () => {
@@ -32,8 +32,8 @@ before(async () => {
   await Promise.all([writeFile(policy, POLICY), writeFile(against, BEFORE)]);
   const args = ['replay', '--policy', policy, '--against', against, LOG, '--html', file, '--json'];
   const run = promisify(execFile)(program, args, { maxBuffer: 1 << 26 });
-  [{ stdout: told }, browser] = await Promise.all([run, Browser.start()]);
-  told = JSON.parse(told);
+  [{ stdout: report }, browser] = await Promise.all([run, Browser.start()]);
+  report = JSON.parse(report);
 });
 
 after(async () => {
@@ -62,11 +62,11 @@ async function bars(chart, { bins, columns }) {
   return found;
 }
 
-test('its figures are those of the report for programs', async () => {
-  const { page } = await browser.read(file);
+test('report tables match the JSON report', async () => {
+  const { page } = await browser.openFile(file);
   assert.equal(await page.locator('h1').innerText(), await page.title());
-  await page.getByText(`${told.log.requests} requests in ${told.log.lines} lines`).waitFor();
-  const { policy, against, difference } = told;
+  await page.getByText(`${report.log.requests} requests in ${report.log.lines} lines`).waitFor();
+  const { policy, against, difference } = report;
   assert.ok(policy.total.denied > 0 && policy.total.delayed > 0 && policy.rules[2].shadow > 0, 'there is nothing to see');
   const summary = ({ total, rules }) => [
     ['all', total.requests, total.admitted, total.delayed, total.denied, total.shadow],
@@ -90,9 +90,9 @@ test('its figures are those of the report for programs', async () => {
     .waitFor();
 });
 
-test('its charts show what came when, and its rules who was denied', async () => {
-  const { page } = await browser.read(file);
-  const { timeline, rules } = told.policy;
+test('report charts match the JSON report', async () => {
+  const { page } = await browser.openFile(file);
+  const { timeline, rules } = report.policy;
   const all = page.getByRole('img', { name: /^requests over time/ });
   assert.deepEqual(await bars(all, timeline), timeline.bins);
   for (const rule of rules.slice(0, 3)) {
@@ -143,16 +143,16 @@ for (const look of [
   { phone: false, dark: true },
   { phone: true, dark: true },
 ]) {
-  const name = `${look.phone ? 'on a phone' : 'on a desk'}, ${look.dark ? 'in the dark' : 'by day'}`;
-  test(`it is read by all ${name}, and needs nothing else`, async () => {
-    const { page, asked } = await browser.read(file, look);
-    assert.deepEqual(await barriers(page), []);
-    assert.ok((await excess(page)) <= 0, 'it is wider than the window');
+  const name = `${look.phone ? 'on a phone' : 'on a desktop'}, ${look.dark ? 'dark' : 'light'}`;
+  test(`report is accessible and self-contained ${name}`, async () => {
+    const { page, requests } = await browser.openFile(file, look);
+    assert.deepEqual(await accessibilityViolations(page), []);
+    assert.ok((await horizontalOverflow(page)) <= 0, 'it is wider than the window');
     const ground = await page.evaluate(() => getComputedStyle(document.body).backgroundColor);
     assert.equal(ground, look.dark ? 'rgb(20, 23, 28)' : 'rgb(253, 253, 252)');
     for (const { name, contrast } of await contrasts(page)) assert.ok(contrast >= 3, `${name}: ${contrast}`);
     assert.ok((await smallest(page)) >= 12);
     await page.evaluate(() => window.scrollTo(0, document.body.scrollHeight));
-    assert.deepEqual(asked, [page.url()]);
+    assert.deepEqual(requests, [page.url()]);
   });
 }

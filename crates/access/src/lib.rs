@@ -3,7 +3,7 @@
 //! ```text
 //!            ┌─ allowed by the list ───────────────▶ Allowed
 //!   request ─┼─ decide_denied by the list ────────────────▶ DenialCounts
-//!            └─ not listed ─┬─ banned ─────────────▶ Banned(remaining)
+//!            └─ not listed ─┬─ banned ─────────────▶ BanTarget(remaining)
 //!                           └─ not banned ─────────▶ Unlisted
 //! ```
 

@@ -3,7 +3,7 @@
 use http::{HeaderMap, HeaderValue, Method, StatusCode, Uri, header};
 use std::net::IpAddr;
 use tidegate_http_server::{ApiError, OPERATOR_TOKEN_REQUIRED, OperatorAccess, Operators, unauthorized};
-use tidegate_observe::Changes;
+use tidegate_observe::ChangeAccess;
 
 /// Who may call the admin API, and by which host names.
 pub(super) struct AdminAccess {
@@ -17,11 +17,11 @@ impl AdminAccess {
     }
 
     /// Who may change something.
-    pub(super) fn changes(&self) -> Changes {
+    pub(super) fn change_access(&self) -> ChangeAccess {
         match &self.operators {
-            Operators::Token(_) => Changes::Token,
-            Operators::Everyone => Changes::Open,
-            Operators::Nobody => Changes::Never,
+            Operators::Token(_) => ChangeAccess::Token,
+            Operators::Everyone => ChangeAccess::Open,
+            Operators::Disabled => ChangeAccess::Disabled,
         }
     }
 
@@ -29,12 +29,17 @@ impl AdminAccess {
     ///
     /// A page of somebody else may have a browser send requests here: across origins, which `Origin` tells, or under a name of
     /// its own that leads here, which `TestServer` tells.
-    pub(super) fn admit(&self, method: &Method, uri: &Uri, headers: &HeaderMap) -> Result<(), ApiError> {
+    pub(super) fn check_request(
+        &self,
+        method: &Method,
+        uri: &Uri,
+        headers: &HeaderMap,
+    ) -> Result<(), ApiError> {
         let host = headers.get(header::HOST).and_then(|host| host.to_str().ok());
         let host = host.or_else(|| uri.authority().map(http::uri::Authority::as_str)).unwrap_or_default();
         let origin = headers.get(header::ORIGIN);
         if let Some(origin) = origin
-            && !is_of(origin, host)
+            && !is_same_origin(origin, host)
         {
             let problem =
                 "requests of other web pages are not taken; ask without `Origin`, or from this place";
@@ -42,16 +47,16 @@ impl AdminAccess {
         }
         // What was there before names had to be known.
         let is_open = uri.path() == "/health" || (uri.path() == "/reload" && method == Method::POST);
-        if (is_open && origin.is_none()) || self.is_known(host) {
+        if (is_open && origin.is_none()) || self.is_allowed_host(host) {
             // Health, metrics and the files of the dashboard contain nothing of clients or of the policy.
-            return if uri.path().starts_with("/api/") { self.reader(headers) } else { Ok(()) };
+            return if uri.path().starts_with("/api/") { self.require_reader(headers) } else { Ok(()) };
         }
         let problem = "this is not known by that name; use an address or `localhost`, or list the name under `admin`, \
                        as in `hosts: [gateway.internal]`";
         Err(ApiError::new(StatusCode::MISDIRECTED_REQUEST, problem))
     }
 
-    fn is_known(&self, host: &str) -> bool {
+    fn is_allowed_host(&self, host: &str) -> bool {
         let name = match host.strip_prefix('[') {
             Some(rest) => rest.split(']').next().unwrap_or_default(),
             None => host.rsplit_once(':').map_or(host, |(name, _)| name),
@@ -64,20 +69,20 @@ impl AdminAccess {
     }
 
     /// An error unless the request may change something.
-    pub(super) fn operator(&self, headers: &HeaderMap) -> Result<(), ApiError> {
-        match self.operators.access(headers) {
+    pub(super) fn require_operator(&self, headers: &HeaderMap) -> Result<(), ApiError> {
+        match self.operators.check(headers) {
             OperatorAccess::Disabled => {
                 let problem = "changes are not taken here, since the policy has no token for operators; declare one, as \
                                in `admin: { token: $ADMIN_TOKEN }`";
                 Err(ApiError::new(StatusCode::FORBIDDEN, problem))
             }
-            _ => self.reader(headers),
+            _ => self.require_reader(headers),
         }
     }
 
     /// An error if there is a token and the request does not have it.
-    pub(super) fn reader(&self, headers: &HeaderMap) -> Result<(), ApiError> {
-        match self.operators.access(headers) {
+    pub(super) fn require_reader(&self, headers: &HeaderMap) -> Result<(), ApiError> {
+        match self.operators.check(headers) {
             OperatorAccess::Granted | OperatorAccess::Disabled => Ok(()),
             OperatorAccess::InvalidToken | OperatorAccess::MissingToken => {
                 Err(unauthorized(OPERATOR_TOKEN_REQUIRED))
@@ -87,7 +92,7 @@ impl AdminAccess {
 }
 
 /// Whether a page is of this host.
-fn is_of(origin: &HeaderValue, host: &str) -> bool {
+fn is_same_origin(origin: &HeaderValue, host: &str) -> bool {
     let origin = origin.to_str().unwrap_or_default();
     let place = origin.strip_prefix("http://").or_else(|| origin.strip_prefix("https://"));
     place.is_some_and(|place| !host.is_empty() && place.eq_ignore_ascii_case(host))
@@ -97,7 +102,7 @@ fn is_of(origin: &HeaderValue, host: &str) -> bool {
 mod tests {
     use super::*;
 
-    fn status(path: &str, host: &str, origin: Option<&str>) -> u16 {
+    fn response_status(path: &str, host: &str, origin: Option<&str>) -> u16 {
         let access = AdminAccess::new(Operators::Everyone, vec!["gateway.internal".to_owned()]);
         let mut headers = HeaderMap::new();
         headers.insert(header::HOST, host.parse().unwrap());
@@ -105,14 +110,14 @@ mod tests {
             headers.insert(header::ORIGIN, origin.parse().unwrap());
         }
         let method = if path == "/reload" { Method::POST } else { Method::GET };
-        match access.admit(&method, &path.parse().unwrap(), &headers) {
+        match access.check_request(&method, &path.parse().unwrap(), &headers) {
             Ok(()) => 200,
             Err(problem) => problem.status.as_u16(),
         }
     }
 
     #[test]
-    fn no_page_of_others_gets_in() {
+    fn cross_origin_requests_are_rejected() {
         let page = "/api/v1/status";
         for (path, host, origin, expected) in [
             (page, "127.0.0.1:9091", None, 200),
@@ -133,16 +138,16 @@ mod tests {
             ("/reload", "a", None, 200),
             ("/reload", "evil.example", Some("http://evil.example"), 421),
         ] {
-            assert_eq!(status(path, host, origin), expected, "{path} {host} {origin:?}");
+            assert_eq!(response_status(path, host, origin), expected, "{path} {host} {origin:?}");
         }
     }
 
     #[test]
-    fn changes_are_taken_from_the_machine_or_with_a_token() {
+    fn changes_require_loopback_or_token() {
         let at = |address: [u8; 4]| AdminAccess::new(Operators::new(None, Some(address.into())), Vec::new());
-        assert_eq!(at([127, 0, 0, 1]).changes(), Changes::Open);
-        assert_eq!(at([192, 0, 2, 1]).changes(), Changes::Never);
-        assert!(at([192, 0, 2, 1]).operator(&HeaderMap::new()).is_err());
-        assert!(at([192, 0, 2, 1]).reader(&HeaderMap::new()).is_ok());
+        assert_eq!(at([127, 0, 0, 1]).change_access(), ChangeAccess::Open);
+        assert_eq!(at([192, 0, 2, 1]).change_access(), ChangeAccess::Disabled);
+        assert!(at([192, 0, 2, 1]).require_operator(&HeaderMap::new()).is_err());
+        assert!(at([192, 0, 2, 1]).require_reader(&HeaderMap::new()).is_ok());
     }
 }

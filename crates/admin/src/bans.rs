@@ -1,8 +1,8 @@
 //! Who is banned: by operators, and by rules.
 
 use super::{
-    Office,
-    read::{json_answer, missing_rule},
+    AdminState,
+    read::{ok_json, unknown_rule},
 };
 use axum::response::{IntoResponse as _, Response};
 use http::StatusCode;
@@ -10,48 +10,53 @@ use serde_json::{Value, json};
 use tidegate_access::{BannedKey, Prefix};
 use tidegate_core::{Micros, Utc};
 use tidegate_http_server::{ApiError, json_response};
-use tidegate_observe::{Banned, NoRoom, Who, shown_keys};
+use tidegate_observe::{BanLimitReached, BanTarget, KeyLabel, effective_key_display};
 use tidegate_policy::{compile::JsonValue, model::KeyDisplay};
 use tidegate_rule::key_hash;
 use tidegate_service::decisions::{Confirmation, JsonMembers};
 
 /// Bans of each kind that are told.
-const TOLD: usize = 1_000;
+const MAX_LISTED_BANS: usize = 1_000;
 /// The longest ban, in seconds.
-const LONGEST: u64 = 30 * 86_400;
+const MAX_BAN_SECONDS: u64 = 30 * 86_400;
 /// Signs of a reason.
-const REASON: usize = 200;
-const MEMBERS: [&str; 7] = ["ip", "network", "rule", "key", "seconds", "reason", "confirm"];
+const MAX_REASON_LENGTH: usize = 200;
+const FIELDS: [&str; 7] = ["ip", "network", "rule", "key", "seconds", "reason", "confirm"];
 /// Networks with fewer bits than these are banned only with a confirmation.
-const WIDE_IPV4: u8 = 8;
-const WIDE_IPV6: u8 = 16;
+const MIN_IPV4_PREFIX: u8 = 8;
+const MIN_IPV6_PREFIX: u8 = 16;
 
-impl Office {
+impl AdminState {
     pub(super) fn bans(&self) -> Result<Response, ApiError> {
-        let (scene, now) = (self.scene()?, self.observer.clock.now());
+        let (scene, now) = (self.config()?, self.observer.clock.now());
         let shown = scene.policy.observe.keys;
-        let mut bans = self.observer.bans.json(TOLD, shown, &scene.gate);
+        let mut bans = self.observer.bans.to_json(MAX_LISTED_BANS, shown, &scene.gate);
         for rule in scene.gate.views() {
-            let active = rule.bans().map(|bans| bans.active(TOLD)).unwrap_or_default();
-            let shown = shown_keys(shown, rule.has_credential());
-            bans.extend(active.iter().map(|ban| of_rule(rule.name(), ban, now, shown)));
+            let active = rule.bans().map(|bans| bans.active(MAX_LISTED_BANS)).unwrap_or_default();
+            let shown = effective_key_display(shown, rule.has_credential());
+            bans.extend(active.iter().map(|ban| rule_ban_json(rule.name(), ban, now, shown)));
         }
-        Ok(json_answer(&json!({ "bans": bans })))
+        Ok(ok_json(&json!({ "bans": bans })))
     }
 
     pub(super) fn ban(&self, body: &[u8]) -> Result<Response, ApiError> {
-        let members = JsonMembers::parse(body, &MEMBERS)?;
-        let seconds = members.whole_number("seconds")?.filter(|seconds| (1..=LONGEST).contains(seconds));
+        let members = JsonMembers::parse(body, &FIELDS)?;
+        let seconds =
+            members.whole_number("seconds")?.filter(|seconds| (1..=MAX_BAN_SECONDS).contains(seconds));
         let seconds = seconds.ok_or_else(|| {
-            ApiError::bad(format!("`seconds` says how long; give a number from 1 to {LONGEST}"))
+            ApiError::bad_request(format!(
+                "`seconds` says how long; give a number from 1 to {MAX_BAN_SECONDS}"
+            ))
         })?;
         let reason = members.optional_text("reason")?.map(str::to_owned);
-        if reason.as_ref().is_some_and(|reason| reason.chars().count() > REASON) {
-            return Err(ApiError::bad(format!("the reason is too long; give {REASON} signs at most")));
+        if reason.as_ref().is_some_and(|reason| reason.chars().count() > MAX_REASON_LENGTH) {
+            return Err(ApiError::bad_request(format!(
+                "the reason is too long; give {MAX_REASON_LENGTH} signs at most"
+            )));
         }
-        let whom = self.whom(&members)?;
-        if let Banned::Network(network) = &whom
-            && is_wide(network)
+        let target = self.parse_target(&members)?;
+        if let BanTarget::Network(network) = &target
+            && is_wide_network(network)
             && members.confirmation()? == Confirmation::Missing
         {
             let problem = format!(
@@ -59,58 +64,60 @@ impl Office {
             );
             return Err(ApiError::new(StatusCode::CONFLICT, problem));
         }
-        match self.observer.bans.ban(whom, Micros::from_secs(seconds), reason) {
+        match self.observer.bans.ban(target, Micros::from_secs(seconds), reason) {
             Ok(ban) => {
-                let scene = self.scene()?;
-                let told = ban.json(self.observer.clock.now(), scene.policy.observe.keys, &scene.gate);
+                let scene = self.config()?;
+                let told = ban.to_json(self.observer.clock.now(), scene.policy.observe.keys, &scene.gate);
                 Ok(json_response(StatusCode::CREATED, "application/json", &told))
             }
-            Err(NoRoom) => {
+            Err(BanLimitReached) => {
                 let problem = "there is no room for another ban; lift some, or ban a network";
                 Err(ApiError::new(StatusCode::CONFLICT, problem))
             }
         }
     }
 
-    fn whom(&self, members: &JsonMembers<'_>) -> Result<Banned, ApiError> {
+    fn parse_target(&self, members: &JsonMembers<'_>) -> Result<BanTarget, ApiError> {
         let of = |name: &str| members.optional_text(name);
         match (of("ip")?, of("network")?, members.get("key")) {
             (Some(ip), None, None) => match ip.parse() {
-                Ok(ip) => Ok(Banned::client(ip)),
-                Err(_) => Err(ApiError::bad("`ip` is not an address; write one, as in `192.0.2.7`")),
+                Ok(ip) => Ok(BanTarget::client(ip)),
+                Err(_) => Err(ApiError::bad_request("`ip` is not an address; write one, as in `192.0.2.7`")),
             },
             (None, Some(network), None) => match network.parse() {
-                Ok(network) => Ok(Banned::Network(network)),
-                Err(error) => Err(ApiError::bad(format!("`network`: {error}"))),
+                Ok(network) => Ok(BanTarget::Network(network)),
+                Err(error) => Err(ApiError::bad_request(format!("`network`: {error}"))),
             },
             (None, None, Some(key)) => {
-                self.refuse_hash(members)?;
-                let (name, scene) = (members.text("rule")?, self.scene()?);
-                let named = scene.gate.rule_by_name(name).ok_or_else(|| missing_rule(name, &scene))?;
-                let key = named.parse_key(Some(key)).map_err(|error| ApiError::bad(error.to_string()))?;
-                Ok(Banned::Key { rule: name.into(), key: key.to_string() })
+                self.reject_hashed_key(members)?;
+                let (name, scene) = (members.text("rule")?, self.config()?);
+                let named = scene.gate.rule_by_name(name).ok_or_else(|| unknown_rule(name, &scene))?;
+                let key =
+                    named.parse_key(Some(key)).map_err(|error| ApiError::bad_request(error.to_string()))?;
+                Ok(BanTarget::Key { rule: name.into(), key: key.to_string() })
             }
-            _ => Err(ApiError::bad("say who: one of `ip`, `network`, or `rule` and `key`")),
+            _ => Err(ApiError::bad_request("say who: one of `ip`, `network`, or `rule` and `key`")),
         }
     }
 
     /// Where keys are shown hashed, what was shown is not to be taken for a key: nobody would be found by it.
-    pub(super) fn refuse_hash(&self, members: &JsonMembers<'_>) -> Result<(), ApiError> {
+    pub(super) fn reject_hashed_key(&self, members: &JsonMembers<'_>) -> Result<(), ApiError> {
         let is_hash = |text: &str| text.len() == 16 && text.bytes().all(|byte| byte.is_ascii_hexdigit());
-        let scene = self.scene()?;
+        let scene = self.config()?;
         let is_credential =
             members.optional_text("rule")?.is_some_and(|rule| scene.gate.has_credential(rule));
-        let are_hashed = shown_keys(scene.policy.observe.keys, is_credential) == KeyDisplay::Hashed;
+        let are_hashed =
+            effective_key_display(scene.policy.observe.keys, is_credential) == KeyDisplay::Hashed;
         match members.get("key") {
-            Some(JsonValue::Str(key)) if are_hashed && is_hash(key) => Err(ApiError::bad(
+            Some(JsonValue::Str(key)) if are_hashed && is_hash(key) => Err(ApiError::bad_request(
                 "this is what is shown in place of a key, by which it cannot be found; give the key itself",
             )),
             _ => Ok(()),
         }
     }
 
-    pub(super) fn lift(&self, id: &str) -> Result<Response, ApiError> {
-        let lifted = self.observer.bans.lift(id).or_else(|| self.lift_of_rule(id));
+    pub(super) fn lift_ban(&self, id: &str) -> Result<Response, ApiError> {
+        let lifted = self.observer.bans.lift(id).or_else(|| self.lift_rule_ban(id));
         match lifted {
             Some(()) => Ok(StatusCode::NO_CONTENT.into_response()),
             None => Err(ApiError::new(StatusCode::NOT_FOUND, "there is no such ban; it may have ended")),
@@ -118,28 +125,29 @@ impl Office {
     }
 
     /// A ban that a rule has made by itself.
-    fn lift_of_rule(&self, id: &str) -> Option<()> {
-        let scene = self.observer.scene()?;
+    fn lift_rule_ban(&self, id: &str) -> Option<()> {
+        let scene = self.observer.config()?;
         scene.gate.views().find_map(|rule| {
             let bans = rule.bans()?;
-            let meant = bans.active(TOLD).into_iter().find(|ban| id_of(rule.name(), ban) == id)?;
+            let meant =
+                bans.active(MAX_LISTED_BANS).into_iter().find(|ban| rule_ban_id(rule.name(), ban) == id)?;
             let address = meant.key.parse::<std::net::IpAddr>().ok();
             address.and_then(|address| bans.lift(&address)).or_else(|| bans.lift(&*meant.key)).map(drop)
         })
     }
 }
 
-fn is_wide(network: &Prefix) -> bool {
-    network.bits() < if network.first().is_ipv4() { WIDE_IPV4 } else { WIDE_IPV6 }
+fn is_wide_network(network: &Prefix) -> bool {
+    network.bits() < if network.first().is_ipv4() { MIN_IPV4_PREFIX } else { MIN_IPV6_PREFIX }
 }
 
-fn of_rule(rule: &str, ban: &BannedKey, now: Micros, shown: KeyDisplay) -> Value {
+fn rule_ban_json(rule: &str, ban: &BannedKey, now: Micros, shown: KeyDisplay) -> Value {
     let is_address = ban.key.parse::<std::net::IpAddr>().is_ok();
     json!({
-        "id": id_of(rule, ban),
+        "id": rule_ban_id(rule, ban),
         "by": "rule",
         "kind": if is_address { "ip" } else { "key" },
-        "value": Who::of(shown, if is_address { "" } else { rule }, &ban.key).shown(),
+        "value": KeyLabel::new(shown, if is_address { "" } else { rule }, &ban.key).text(),
         "rule": rule,
         "remaining": ban.remaining.get() as f64 / 1e6,
         "until": Utc::from(now.plus(ban.remaining)).to_string(),
@@ -148,6 +156,6 @@ fn of_rule(rule: &str, ban: &BannedKey, now: Micros, shown: KeyDisplay) -> Value
     })
 }
 
-fn id_of(rule: &str, ban: &BannedKey) -> String {
+fn rule_ban_id(rule: &str, ban: &BannedKey) -> String {
     format!("r-{:016x}", key_hash(rule, &ban.key))
 }

@@ -1,7 +1,7 @@
 //! What keeps a policy from being in force.
 
 use std::{error::Error, fmt, path::PathBuf};
-use tidegate_http_server::Fault;
+use tidegate_http_server::StartupError;
 use tidegate_policy::{Problems, compile::PolicyError};
 
 /// What keeps a policy from being in force: all that is wrong, each with its place and the fix.
@@ -18,14 +18,14 @@ pub enum GatewayError {
         source: PolicyError,
     },
     /// The machine does not give what it asks for.
-    Fault(Fault),
+    Startup(StartupError),
     /// The gateway that was asked has ended.
-    Gone,
+    Stopped,
 }
 
-impl From<Fault> for GatewayError {
-    fn from(fault: Fault) -> Self {
-        Self::Fault(fault)
+impl From<StartupError> for GatewayError {
+    fn from(fault: StartupError) -> Self {
+        Self::Startup(fault)
     }
 }
 
@@ -35,8 +35,8 @@ impl fmt::Display for GatewayError {
             Self::Text(problems) => problems.fmt(f),
             Self::Rules { file: Some(file), source } => write!(f, "{}: {source}", file.display()),
             Self::Rules { file: None, source } => source.fmt(f),
-            Self::Fault(fault) => fault.fmt(f),
-            Self::Gone => f.write_str("the gateway has ended"),
+            Self::Startup(fault) => fault.fmt(f),
+            Self::Stopped => f.write_str("the gateway has ended"),
         }
     }
 }

@@ -1,37 +1,37 @@
 //! Asks a gateway that runs to read its policy again, or to change it.
 
-use crate::{AmendError, Amended, GatewayError};
+use crate::{ChangeResult, GatewayError, PolicyFileError};
 use std::fmt;
 use tidegate_policy::model::RuleEnforcement;
 use tokio::sync::{mpsc, oneshot};
 
 /// Asks a gateway that runs to do something. Clones ask the same one.
 #[derive(Clone, Debug)]
-pub struct Handle {
-    calls: mpsc::Sender<Call>,
+pub struct GatewayHandle {
+    commands: mpsc::Sender<GatewayCommand>,
 }
 
 /// What a gateway is asked to do, and whom to tell how that went.
 #[derive(Debug)]
-pub enum Call {
+pub enum GatewayCommand {
     /// To read its policy again.
-    Reload(oneshot::Sender<Result<Reloaded, GatewayError>>),
+    Reload(oneshot::Sender<Result<ReloadScope, GatewayError>>),
     /// To change it.
-    Amend(Amendment, oneshot::Sender<Result<Amended, AmendError>>),
+    Change(PolicyChange, oneshot::Sender<Result<ChangeResult, PolicyFileError>>),
 }
 
 /// What is to be changed.
 #[derive(Debug)]
-pub enum Amendment {
+pub enum PolicyChange {
     /// The mode of a rule.
-    Mode(String, RuleEnforcement),
+    SetMode(String, RuleEnforcement),
     /// What was changed last: this one, where it matters which.
     RollBack(Option<u64>),
 }
 
 /// What a new policy has changed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Reloaded {
+pub enum ReloadScope {
     /// Nothing but what is in the files of lists.
     Lists,
     /// Rules and routes; connections stay.
@@ -41,21 +41,21 @@ pub enum Reloaded {
 }
 
 /// Calls that may wait.
-const CALLS: usize = 16;
+const COMMAND_QUEUE_CAPACITY: usize = 16;
 
-impl Handle {
+impl GatewayHandle {
     /// A handle, and where the gateway gets the calls.
-    pub fn new() -> (Self, mpsc::Receiver<Call>) {
-        let (calls, received) = mpsc::channel(CALLS);
-        (Self { calls }, received)
+    pub fn new() -> (Self, mpsc::Receiver<GatewayCommand>) {
+        let (calls, received) = mpsc::channel(COMMAND_QUEUE_CAPACITY);
+        (Self { commands: calls }, received)
     }
 
     /// Has the policy read again, and says what has changed. Where it is wrong, the one before stays in force.
-    pub async fn reload(&self) -> Result<Reloaded, GatewayError> {
+    pub async fn reload(&self) -> Result<ReloadScope, GatewayError> {
         let (answer, answered) = oneshot::channel();
-        let gone = GatewayError::Gone;
-        self.calls.send(Call::Reload(answer)).await.map_err(|_| gone)?;
-        answered.await.unwrap_or(Err(GatewayError::Gone))
+        let gone = GatewayError::Stopped;
+        self.commands.send(GatewayCommand::Reload(answer)).await.map_err(|_| gone)?;
+        answered.await.unwrap_or(Err(GatewayError::Stopped))
     }
 
     /// Has a rule be in this mode: in the policy file, and in force.
@@ -63,23 +63,26 @@ impl Handle {
         &self,
         rule: impl Into<String>,
         to: RuleEnforcement,
-    ) -> Result<Amended, AmendError> {
-        self.amend(Amendment::Mode(rule.into(), to)).await
+    ) -> Result<ChangeResult, PolicyFileError> {
+        self.change_policy(PolicyChange::SetMode(rule.into(), to)).await
     }
 
     /// Takes the last change of a mode back: this one, where it matters which.
-    pub async fn roll_back(&self, id: Option<u64>) -> Result<Amended, AmendError> {
-        self.amend(Amendment::RollBack(id)).await
+    pub async fn roll_back(&self, id: Option<u64>) -> Result<ChangeResult, PolicyFileError> {
+        self.change_policy(PolicyChange::RollBack(id)).await
     }
 
-    async fn amend(&self, amendment: Amendment) -> Result<Amended, AmendError> {
+    async fn change_policy(&self, amendment: PolicyChange) -> Result<ChangeResult, PolicyFileError> {
         let (answer, answered) = oneshot::channel();
-        self.calls.send(Call::Amend(amendment, answer)).await.map_err(|_| AmendError::Gone)?;
-        answered.await.unwrap_or(Err(AmendError::Gone))
+        self.commands
+            .send(GatewayCommand::Change(amendment, answer))
+            .await
+            .map_err(|_| PolicyFileError::GatewayStopped)?;
+        answered.await.unwrap_or(Err(PolicyFileError::GatewayStopped))
     }
 }
 
-impl fmt::Display for Reloaded {
+impl fmt::Display for ReloadScope {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(match self {
             Self::Lists => "nothing but lists may have changed",

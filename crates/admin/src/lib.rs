@@ -7,12 +7,11 @@
 //! | `simulate` | `/api/v1/simulate` |
 //! | `bans` | `/api/v1/bans` |
 //! | `change` | `/reload`, `/api/v1/reset` |
-//! | `modes` | `/api/v1/rules/NAME/mode`, `/api/v1/rollback`, `/api/v1/changes` |
+//! | `modes` | `/api/v1/rules/NAME/set_mode`, `/api/v1/rollback`, `/api/v1/changes` |
 //!
 //! Where there is a token of operators, all but `/health` and `/metrics` need it. Who may ask at all is up to `access`.
 
 mod access;
-mod amend;
 mod bans;
 mod change;
 mod dashboard;
@@ -20,52 +19,53 @@ mod error;
 mod handle;
 mod live;
 mod modes;
+mod policy_file;
 mod read;
 mod routes;
 mod simulate;
 
-pub use amend::{AmendError, Amended, Change, PolicyFile};
 pub use error::GatewayError;
-pub use handle::{Amendment, Call, Handle, Reloaded};
+pub use handle::{GatewayCommand, GatewayHandle, PolicyChange, ReloadScope};
+pub use policy_file::{ChangeResult, ModeChange, PolicyFile, PolicyFileError};
 
 use access::AdminAccess;
 use hyper_util::service::TowerToHyperService;
 use std::{net::SocketAddr, num::NonZeroUsize, sync::Arc, time::Duration};
-use tidegate_http_server::{Fault, HttpServer, Operators, Secret, ThreadedListener};
+use tidegate_http_server::{HttpServer, Operators, Secret, StartupError, ThreadedListener};
 use tidegate_observe::Observer;
 use tidegate_policy::model::{AdminSpec as Declared, Connections, ListenerSpec};
 use tidegate_service::decisions::AppState;
 use tokio::sync::watch;
 
 /// The listener of the admin API and the dashboard, served by one thread.
-pub struct Admin {
+pub struct AdminServer {
     listener: ThreadedListener,
     access: Arc<AdminAccess>,
     /// Event streams end when this is dropped.
-    open: Option<watch::Sender<()>>,
+    shutdown: Option<watch::Sender<()>>,
 }
 
 /// All that operators may look at and ask for.
 #[derive(Clone)]
-struct Office {
-    gateway: Handle,
+struct AdminState {
+    gateway: GatewayHandle,
     observer: Arc<Observer>,
-    desk: Arc<AppState>,
+    decision_state: Arc<AppState>,
     access: Arc<AdminAccess>,
     /// Ends with the listener.
-    open: watch::Receiver<()>,
+    shutdown: watch::Receiver<()>,
 }
 
-impl Admin {
+impl AdminServer {
     /// Binds the declared address, if there is one; reuses the socket of `existing` if the address is the same.
-    pub fn bind(declared: &Declared, existing: Option<&Self>) -> Result<Option<Self>, Fault> {
+    pub fn bind(declared: &Declared, existing: Option<&Self>) -> Result<Option<Self>, StartupError> {
         let Some(address) = declared.listen else { return Ok(None) };
         let listener = ListenerSpec { name: None, address, tls: None };
         let listener = ThreadedListener::bind(&listener, existing.map(|existing| &existing.listener))?;
-        let secret = declared.token.as_ref().map(Secret::read).transpose()?;
+        let secret = declared.token.as_ref().map(Secret::from_env).transpose()?;
         let operators = Operators::new(secret, Some(listener.address().ip()));
         let access = Arc::new(AdminAccess::new(operators, declared.hosts.clone()));
-        Ok(Some(Self { listener, access, open: None }))
+        Ok(Some(Self { listener, access, shutdown: None }))
     }
 
     /// The address that it is bound to.
@@ -76,28 +76,29 @@ impl Admin {
     /// Starts serving.
     pub fn start(
         &mut self,
-        gateway: Handle,
+        gateway: GatewayHandle,
         observer: &Arc<Observer>,
         desk: &Arc<AppState>,
-    ) -> Result<(), Fault> {
-        observer.takes_changes(self.access.changes());
+    ) -> Result<(), StartupError> {
+        observer.set_change_access(self.access.change_access());
         let (sender, open) = watch::channel(());
         let (observer, desk, access) = (observer.clone(), desk.clone(), self.access.clone());
-        let router = routes::router(Office { gateway, observer, desk, access, open });
-        let server = HttpServer::new(TowerToHyperService::new(router), &connections());
+        let router =
+            routes::router(AdminState { gateway, observer, decision_state: desk, access, shutdown: open });
+        let server = HttpServer::new(TowerToHyperService::new(router), &connection_settings());
         self.listener.start(&server, "admin", NonZeroUsize::MIN)?;
-        self.open = Some(sender);
+        self.shutdown = Some(sender);
         Ok(())
     }
 
     /// Closes the listener, ends event streams, and returns when the requests in flight have ended.
-    pub async fn end(self) {
-        drop(self.open);
-        self.listener.end().await;
+    pub async fn shutdown(self) {
+        drop(self.shutdown);
+        self.listener.shutdown().await;
     }
 }
 
 /// Operators are few. Whoever holds connections here must not take those of the gateway's clients.
-fn connections() -> Connections {
+fn connection_settings() -> Connections {
     Connections { max: 256, idle_timeout: Duration::from_secs(15), ..Connections::default() }
 }

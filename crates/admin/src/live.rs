@@ -1,6 +1,6 @@
 //! `/api/v1/live`: a snapshot each second, as server-sent events.
 
-use super::Office;
+use super::AdminState;
 use axum::response::{
     IntoResponse as _, Response,
     sse::{Event, Sse},
@@ -9,22 +9,22 @@ use futures_util::stream::{self, StreamExt as _};
 use http::{HeaderValue, StatusCode, header};
 use std::{convert::Infallible, time::Duration};
 use tidegate_http_server::ApiError;
-use tidegate_observe::{LiveEvent, Watching};
+use tidegate_observe::{LiveEvent, LiveSubscription};
 use tokio::sync::watch;
 
 /// The delay after which browsers reconnect.
 const RECONNECT_DELAY: Duration = Duration::from_secs(2);
 
-impl Office {
+impl AdminState {
     pub(super) fn live(&self) -> Result<Response, ApiError> {
-        let Some(mut watching) = self.observer.live.watch() else {
+        let Some(mut watching) = self.observer.live.subscribe() else {
             let problem = "too many watch already; try again later, or ask /api/v1/status";
             return Err(ApiError::new(StatusCode::SERVICE_UNAVAILABLE, problem)
-                .with(header::RETRY_AFTER, HeaderValue::from_static("5")));
+                .with_header(header::RETRY_AFTER, HeaderValue::from_static("5")));
         };
         let number = watching.events.borrow_and_update().number;
-        let first = snapshot_event(number, self.snapshot()?.json().to_string().as_bytes());
-        let later = stream::unfold((watching, self.open.clone()), next_event);
+        let first = snapshot_event(number, self.snapshot()?.to_json().to_string().as_bytes());
+        let later = stream::unfold((watching, self.shutdown.clone()), next_event);
         let events = stream::iter([Event::default().retry(RECONNECT_DELAY), first]).chain(later);
         let mut response = Sse::new(events.map(Ok::<_, Infallible>)).into_response();
         response.headers_mut().insert(header::CACHE_CONTROL, HeaderValue::from_static("no-store"));
@@ -32,10 +32,10 @@ impl Office {
     }
 }
 
-/// The next snapshot; `None` when the listener closes and drops the sender of `open`.
+/// The next snapshot; `None` when the listener closes and drops the sender of `shutdown`.
 async fn next_event(
-    (mut watching, mut open): (Watching, watch::Receiver<()>),
-) -> Option<(Event, (Watching, watch::Receiver<()>))> {
+    (mut watching, mut open): (LiveSubscription, watch::Receiver<()>),
+) -> Option<(Event, (LiveSubscription, watch::Receiver<()>))> {
     tokio::select! {
         _ = open.changed() => return None,
         changed = watching.events.changed() => changed.ok()?,

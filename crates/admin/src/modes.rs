@@ -1,10 +1,10 @@
 //! Rules that are put in force, and taken back: in the policy file.
 
 use super::{
-    Office,
-    read::{json_answer, missing_rule},
+    AdminState,
+    read::{ok_json, unknown_rule},
 };
-use crate::{AmendError, Amended, PolicyFile, amend::mode_json};
+use crate::{ChangeResult, PolicyFile, PolicyFileError, policy_file::mode_json};
 use axum::response::Response;
 use http::StatusCode;
 use serde_json::{Value, json};
@@ -13,25 +13,27 @@ use tidegate_policy::{compile::JsonValue, edit::EditError, model::RuleEnforcemen
 use tidegate_rule::Mode;
 use tidegate_service::decisions::{Confirmation, JsonMembers};
 
-impl Office {
+impl AdminState {
     /// Has a rule be in another mode.
-    pub(super) async fn mode(&self, rule: &str, body: &[u8]) -> Result<Response, ApiError> {
-        let (to, confirmation) = wanted(body)?;
-        let scene = self.scene()?;
+    pub(super) async fn set_mode(&self, rule: &str, body: &[u8]) -> Result<Response, ApiError> {
+        let (to, confirmation) = parse_mode(body)?;
+        let scene = self.config()?;
         let known = scene.policy.rules.iter().find(|known| known.name == rule);
-        let from = known.ok_or_else(|| missing_rule(rule, &scene))?.enforcement.clone();
+        let from = known.ok_or_else(|| unknown_rule(rule, &scene))?.enforcement.clone();
         if to.is_weaker_than(&from) && confirmation == Confirmation::Missing {
             let problem = format!(
                 "rule `{rule}` would be enforced for fewer keys ({from} → {to}); send `\"confirm\": true` if that is meant"
             );
             return Err(ApiError::new(StatusCode::CONFLICT, problem));
         }
-        match self.gateway.set_mode(rule, to.clone()).await.map_err(|error| problem(&error))? {
-            Amended::Changed(change) => Ok(json_answer(&json!({ "changed": true, "change": change.json() }))),
-            Amended::Same => {
+        match self.gateway.set_mode(rule, to.clone()).await.map_err(|error| api_error(&error))? {
+            ChangeResult::Changed(change) => {
+                Ok(ok_json(&json!({ "changed": true, "change": change.to_json() })))
+            }
+            ChangeResult::Unchanged => {
                 let told =
                     json!({ "changed": false, "rule": rule, "from": mode_json(&from), "to": mode_json(&to) });
-                Ok(json_answer(&told))
+                Ok(ok_json(&told))
             }
         }
     }
@@ -42,9 +44,9 @@ impl Office {
         let members = JsonMembers::parse(body, &["id", "confirm"])?;
         let (id, confirmation) = (members.whole_number("id")?, members.confirmation()?);
         if confirmation == Confirmation::Missing
-            && let Some(file) = self.scene()?.file.clone()
+            && let Some(file) = self.config()?.file.clone()
         {
-            let read = tokio::task::spawn_blocking(move || PolicyFile::at(file).last_change());
+            let read = tokio::task::spawn_blocking(move || PolicyFile::new(file).last_change());
             // What keeps it from being taken back is told when that is tried.
             if let Ok(Ok(last)) = read.await
                 && last.from.is_weaker_than(&last.to)
@@ -56,60 +58,64 @@ impl Office {
                 return Err(ApiError::new(StatusCode::CONFLICT, problem));
             }
         }
-        match self.gateway.roll_back(id).await.map_err(|error| problem(&error))? {
-            Amended::Changed(change) => Ok(json_answer(&json!({ "changed": true, "change": change.json() }))),
-            Amended::Same => Ok(json_answer(&json!({ "changed": false }))),
+        match self.gateway.roll_back(id).await.map_err(|error| api_error(&error))? {
+            ChangeResult::Changed(change) => {
+                Ok(ok_json(&json!({ "changed": true, "change": change.to_json() })))
+            }
+            ChangeResult::Unchanged => Ok(ok_json(&json!({ "changed": false }))),
         }
     }
 
     /// What was changed, and what a rollback would take back.
     pub(super) async fn changes(&self) -> Result<Response, ApiError> {
-        let Some(file) = self.scene()?.file.clone() else {
-            return Ok(json_answer(&json!({ "file": null, "changes": [], "last": null, "why": null })));
+        let Some(file) = self.config()?.file.clone() else {
+            return Ok(ok_json(&json!({ "file": null, "changes": [], "last": null, "why": null })));
         };
         let told = file.display().to_string();
         let read = tokio::task::spawn_blocking(move || {
-            let file = PolicyFile::at(file);
+            let file = PolicyFile::new(file);
             Ok((file.changes()?, file.last_change()))
         });
-        let (changes, last) = read.await.unwrap_or(Err(AmendError::Gone)).map_err(|error| problem(&error))?;
-        let changes: Vec<Value> = changes.iter().map(crate::Change::json).collect();
+        let (changes, last) =
+            read.await.unwrap_or(Err(PolicyFileError::GatewayStopped)).map_err(|error| api_error(&error))?;
+        let changes: Vec<Value> = changes.iter().map(crate::ModeChange::to_json).collect();
         let (last, why) = match last {
             Ok(last) => (Some(last.id), None),
             Err(error) => (None, Some(error.to_string())),
         };
-        Ok(json_answer(&json!({ "file": told, "changes": changes, "last": last, "why": why })))
+        Ok(ok_json(&json!({ "file": told, "changes": changes, "last": last, "why": why })))
     }
 }
 
-/// `{"mode":"enforce","percent":25,"confirm":true}`
-fn wanted(body: &[u8]) -> Result<(RuleEnforcement, Confirmation), ApiError> {
+/// `{"set_mode":"enforce","percent":25,"confirm":true}`
+fn parse_mode(body: &[u8]) -> Result<(RuleEnforcement, Confirmation), ApiError> {
     let members = JsonMembers::parse(body, &["mode", "percent", "confirm"])?;
-    let mode: Mode = members.text("mode")?.parse().map_err(|error| ApiError::bad(format!("{error}")))?;
+    let mode: Mode =
+        members.text("mode")?.parse().map_err(|error| ApiError::bad_request(format!("{error}")))?;
     let percent = match members.get("percent") {
         None | Some(JsonValue::Null) => None,
         Some(given) => {
             let number = if let JsonValue::Number(number) = given { number.as_f64() } else { None };
             Some(number.ok_or_else(|| {
-                ApiError::bad("`percent` is not a number; write one, above 0 and up to 100")
+                ApiError::bad_request("`percent` is not a number; write one, above 0 and up to 100")
             })?)
         }
     };
-    let to = RuleEnforcement::new(mode, percent).map_err(|error| ApiError::bad(error.to_string()))?;
+    let to = RuleEnforcement::new(mode, percent).map_err(|error| ApiError::bad_request(error.to_string()))?;
     Ok((to, members.confirmation()?))
 }
 
-fn problem(error: &AmendError) -> ApiError {
+fn api_error(error: &PolicyFileError) -> ApiError {
     let status = match error {
-        AmendError::Edit(EditError::NoRule { .. }) => StatusCode::NOT_FOUND,
-        AmendError::Changed(_)
-        | AmendError::Nothing
-        | AmendError::NotLast(_)
-        | AmendError::Edit(EditError::Policy(_)) => StatusCode::CONFLICT,
-        AmendError::Disk { .. } | AmendError::History { .. } | AmendError::Left { .. } => {
-            StatusCode::INTERNAL_SERVER_ERROR
-        }
-        AmendError::Gone => StatusCode::SERVICE_UNAVAILABLE,
+        PolicyFileError::Edit(EditError::NoRule { .. }) => StatusCode::NOT_FOUND,
+        PolicyFileError::ConcurrentChange(_)
+        | PolicyFileError::NothingToUndo
+        | PolicyFileError::NotLastChange(_)
+        | PolicyFileError::Edit(EditError::Policy(_)) => StatusCode::CONFLICT,
+        PolicyFileError::Io { .. }
+        | PolicyFileError::History { .. }
+        | PolicyFileError::RestoreFailed { .. } => StatusCode::INTERNAL_SERVER_ERROR,
+        PolicyFileError::GatewayStopped => StatusCode::SERVICE_UNAVAILABLE,
         _ => StatusCode::UNPROCESSABLE_ENTITY,
     };
     ApiError::new(status, error.to_string())

@@ -1,58 +1,58 @@
 //! What operators read.
 
-use super::Office;
+use super::AdminState;
 use axum::{body::Body, response::Response};
 use http::{HeaderName, HeaderValue, StatusCode, Uri, header};
 use serde_json::{Value, json};
 use std::sync::Arc;
 use tidegate_core::suggest;
-use tidegate_http_server::{ApiError, Query, json_response, shortened};
-use tidegate_observe::{Scene, Snapshot, TopBy, shown};
+use tidegate_http_server::{ApiError, Query, json_response, truncate};
+use tidegate_observe::{ConfigSnapshot, Snapshot, TopBy, redact};
 use tidegate_policy::{PolicyFormat, lint};
 
 /// The header that says of how many clients the history is.
-const SHARE: HeaderName = HeaderName::from_static("tidegate-share");
+const SHARE_HEADER: HeaderName = HeaderName::from_static("tidegate-share");
 
-impl Office {
+impl AdminState {
     /// All numbers now.
     pub(super) fn snapshot(&self) -> Result<Snapshot, ApiError> {
-        self.observer.snapshot().ok_or_else(not_yet)
+        self.observer.snapshot().ok_or_else(not_ready)
     }
 
-    pub(super) fn scene(&self) -> Result<Arc<Scene>, ApiError> {
-        self.observer.scene().ok_or_else(not_yet)
+    pub(super) fn config(&self) -> Result<Arc<ConfigSnapshot>, ApiError> {
+        self.observer.config().ok_or_else(not_ready)
     }
 
     pub(super) fn status(&self, uri: &Uri) -> Result<Response, ApiError> {
         Query::parse(uri, &[])?;
-        Ok(json_answer(&self.snapshot()?.json()))
+        Ok(ok_json(&self.snapshot()?.to_json()))
     }
 
     pub(super) fn metrics(&self) -> Result<Response, ApiError> {
-        Ok(text(self.snapshot()?.prometheus(), "text/plain; version=0.0.4; charset=utf-8"))
+        Ok(text_response(self.snapshot()?.prometheus(), "text/plain; version=0.0.4; charset=utf-8"))
     }
 
     pub(super) fn top(&self, uri: &Uri) -> Result<Response, ApiError> {
         let query = Query::parse(uri, &["rule", "by", "limit"])?;
         let name = query.text("by").unwrap_or("denied");
         let by = TopBy::ALL.into_iter().find(|by| by.name() == name).ok_or_else(|| {
-            let name = shortened(name);
-            ApiError::bad(format!("`by` is `{name}`; use `denied`, `asked` or `shadow-denied`"))
+            let name = truncate(name);
+            ApiError::bad_request(format!("`by` is `{name}`; use `denied`, `asked` or `shadow-denied`"))
         })?;
         let limit = query.number("limit", 1..=100, 20)?;
-        let scene = self.scene()?;
+        let scene = self.config()?;
         let places = match query.text("rule") {
-            None => 0..scene.tally.names().len(),
+            None => 0..scene.counters.names().len(),
             Some(rule) => {
-                let place = scene.tally.place_of(rule).ok_or_else(|| missing_rule(rule, &scene))?;
+                let place = scene.counters.rule_index(rule).ok_or_else(|| unknown_rule(rule, &scene))?;
                 place..place + 1
             }
         };
         let mut keys = Vec::new();
         for (place, rule) in
-            scene.tally.names().iter().enumerate().filter(|(place, _)| places.contains(place))
+            scene.counters.names().iter().enumerate().filter(|(place, _)| places.contains(place))
         {
-            let Some(sketch) = scene.tally.top(place, by) else { continue };
+            let Some(sketch) = scene.counters.top(place, by) else { continue };
             let total = sketch.total().max(1);
             keys.extend(sketch.top().into_iter().take(limit).map(|key| (rule.clone(), key, total)));
         }
@@ -68,7 +68,7 @@ impl Office {
                 "share": (key.count.min(total)) as f64 / total as f64,
             })
         });
-        Ok(json_answer(&json!({ "by": name, "keys": told.collect::<Vec<_>>() })))
+        Ok(ok_json(&json!({ "by": name, "keys": told.collect::<Vec<_>>() })))
     }
 
     pub(super) fn denials(&self, uri: &Uri) -> Result<Response, ApiError> {
@@ -76,14 +76,14 @@ impl Office {
         let (rule, limit) = (query.text("rule"), query.number("limit", 1..=1_000, 100)?);
         let is_meant = |meant: Option<&str>| rule.is_none() || meant == rule;
         let denials = self.observer.denials.newest(limit, |denial| is_meant(denial.rule.as_deref()));
-        let denials: Vec<Value> = denials.iter().map(|denial| denial.json()).collect();
-        Ok(json_answer(&json!({ "denials": denials })))
+        let denials: Vec<Value> = denials.iter().map(|denial| denial.to_json()).collect();
+        Ok(ok_json(&json!({ "denials": denials })))
     }
 
     pub(super) fn denial(&self, id: &str) -> Result<Response, ApiError> {
         let found = self.observer.denials.newest(1, |denial| denial.id.0 == id);
         match found.first() {
-            Some(denial) => Ok(json_answer(&denial.json())),
+            Some(denial) => Ok(ok_json(&denial.to_json())),
             None => {
                 let problem = "there is no denial of this id (any more); the policy says under `observe` how many are kept";
                 Err(ApiError::new(StatusCode::NOT_FOUND, problem))
@@ -92,7 +92,7 @@ impl Office {
     }
 
     pub(super) fn policy(&self) -> Result<Response, ApiError> {
-        let scene = self.scene()?;
+        let scene = self.config()?;
         let lint = lint(&scene.policy).into_iter().map(|advice| {
             json!({
                 "lint": advice.lint.to_string(),
@@ -102,10 +102,10 @@ impl Office {
                 "fix": advice.fix,
             })
         });
-        Ok(json_answer(&json!({
+        Ok(ok_json(&json!({
             "version": scene.version,
             "file": scene.file.as_ref().map(|file| file.display().to_string()),
-            "text": shown(&scene.policy).print(PolicyFormat::Yaml),
+            "text": redact(&scene.policy).print(PolicyFormat::Yaml),
             "lint": lint.collect::<Vec<_>>(),
         })))
     }
@@ -115,38 +115,38 @@ impl Office {
         // They were kept in the order in which they ended.
         let mut entries = self.observer.history.newest(limit, |_| true);
         entries.sort_by_key(|entry| entry.at);
-        let lines = entries.iter().fold(String::new(), |text, entry| text + &entry.line());
-        let mut response = text(lines, "application/x-ndjson");
-        let share = self.scene()?.policy.observe.share.as_f64().to_string();
+        let lines = entries.iter().fold(String::new(), |text, entry| text + &entry.to_line());
+        let mut response = text_response(lines, "application/x-ndjson");
+        let share = self.config()?.policy.observe.share.as_f64().to_string();
         if let Ok(share) = HeaderValue::try_from(share) {
-            response.headers_mut().insert(SHARE, share);
+            response.headers_mut().insert(SHARE_HEADER, share);
         }
         Ok(response)
     }
 }
 
-pub(super) fn missing_rule(name: &str, scene: &Scene) -> ApiError {
-    if scene.tally.place_of(name).is_some() {
+pub(super) fn unknown_rule(name: &str, scene: &ConfigSnapshot) -> ApiError {
+    if scene.counters.rule_index(name).is_some() {
         let problem =
-            format!("rule `{}` has no quota, so nothing is counted for a key of it", shortened(name));
+            format!("rule `{}` has no quota, so nothing is counted for a key of it", truncate(name));
         return ApiError::new(StatusCode::NOT_FOUND, problem);
     }
-    let fix = match suggest::closest(name, scene.tally.names().iter().map(|name| &**name)) {
+    let fix = match suggest::closest(name, scene.counters.names().iter().map(|name| &**name)) {
         Some(near) => format!("did you mean `{near}`?"),
         None => "name one of the policy's".to_owned(),
     };
-    ApiError::new(StatusCode::NOT_FOUND, format!("there is no rule `{}`; {fix}", shortened(name)))
+    ApiError::new(StatusCode::NOT_FOUND, format!("there is no rule `{}`; {fix}", truncate(name)))
 }
 
-fn not_yet() -> ApiError {
+fn not_ready() -> ApiError {
     ApiError::new(StatusCode::SERVICE_UNAVAILABLE, "nothing is in force yet; ask again in a moment")
 }
 
-pub(super) fn json_answer(body: &Value) -> Response {
+pub(super) fn ok_json(body: &Value) -> Response {
     json_response(StatusCode::OK, "application/json", body)
 }
 
-pub(super) fn text(text: impl Into<Body>, kind: &'static str) -> Response {
+pub(super) fn text_response(text: impl Into<Body>, kind: &'static str) -> Response {
     let mut response = Response::new(text.into());
     response.headers_mut().insert(header::CONTENT_TYPE, HeaderValue::from_static(kind));
     response

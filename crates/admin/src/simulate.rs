@@ -1,6 +1,6 @@
 //! What a quota says to a list of arrivals. Nothing is counted anywhere.
 
-use super::{Office, read::json_answer};
+use super::{AdminState, read::ok_json};
 use axum::response::Response;
 use serde_json::{Value, json};
 use std::cmp::Reverse;
@@ -11,66 +11,72 @@ use tidegate_service::decisions::JsonMembers;
 use tidegate_simulation::{SimulatedQuota, SimulatedRequest};
 
 /// The most arrivals, quotas, and words of state.
-const ARRIVALS: usize = 10_000;
-const QUOTAS: usize = 8;
-const WORDS: usize = 1 << 16;
+const MAX_ARRIVALS: usize = 10_000;
+const MAX_QUOTAS: usize = 8;
+const MAX_STATE_LEN: usize = 1 << 16;
 /// The last moment that anybody comes at, in seconds: about 30 years.
-const LAST: f64 = 1e9;
-const MEMBERS: [&str; 4] = ["quota", "arrivals", "wait", "hold"];
+const MAX_SECONDS: f64 = 1e9;
+const FIELDS: [&str; 4] = ["quota", "arrivals", "wait", "hold"];
 
-const OUTCOMES: [&str; 3] = ["admitted", "delayed", "denied"];
+const OUTCOME_NAMES: [&str; 3] = ["admitted", "delayed", "denied"];
 
-impl Office {
+impl AdminState {
     /// What is said to each.
     pub(super) fn simulate(body: &[u8]) -> Result<Response, ApiError> {
-        let members = JsonMembers::parse(body, &MEMBERS)?;
+        let members = JsonMembers::parse(body, &FIELDS)?;
         let said = |name: &str| members.get(name).map(Value::from);
-        let quotas = quotas(said("quota").as_ref())?;
-        let arrivals = arrivals(said("arrivals").as_ref())?;
+        let quotas = parse_quotas(said("quota").as_ref())?;
+        let arrivals = parse_arrivals(said("arrivals").as_ref())?;
         let length = |name: &str, usual: f64| match said(name) {
             None | Some(Value::Null) => micros(usual, name),
-            Some(value) => value.as_f64().ok_or_else(|| not_seconds(name)).and_then(|it| micros(it, name)),
+            Some(value) => value.as_f64().ok_or_else(|| seconds_error(name)).and_then(|it| micros(it, name)),
         };
         let (wait, hold) = (length("wait", 0.0)?, length("hold", 1.0)?);
-        Ok(json_answer(&play(&quotas, &arrivals, wait, hold)))
+        Ok(ok_json(&run_simulation(&quotas, &arrivals, wait, hold)))
     }
 }
 
-fn quotas(said: Option<&Value>) -> Result<Vec<Quota>, ApiError> {
-    let texts = match said {
+fn parse_quotas(value: Option<&Value>) -> Result<Vec<Quota>, ApiError> {
+    let texts = match value {
         Some(Value::String(text)) => vec![text.as_str()],
         Some(Value::Array(list)) => list.iter().filter_map(Value::as_str).collect(),
         _ => Vec::new(),
     };
-    if texts.is_empty() || texts.len() > QUOTAS {
+    if texts.is_empty() || texts.len() > MAX_QUOTAS {
         let problem =
-            format!("`quota` is a text, or a list of {QUOTAS} at most; write it as in `5/s burst 10`");
-        return Err(ApiError::bad(problem));
+            format!("`quota` is a text, or a list of {MAX_QUOTAS} at most; write it as in `5/s burst 10`");
+        return Err(ApiError::bad_request(problem));
     }
     let read = |text: &str| {
-        let quota: Quota = text.parse().map_err(|error| ApiError::bad(format!("`quota`: {error}")))?;
-        match quota.state_len() > WORDS {
-            true => Err(ApiError::bad(format!("`{quota}` needs too much memory here; give a smaller limit"))),
+        let quota: Quota =
+            text.parse().map_err(|error| ApiError::bad_request(format!("`quota`: {error}")))?;
+        match quota.state_len() > MAX_STATE_LEN {
+            true => Err(ApiError::bad_request(format!(
+                "`{quota}` needs too much memory here; give a smaller limit"
+            ))),
             false => Ok(quota),
         }
     };
     texts.into_iter().map(read).collect()
 }
 
-fn arrivals(said: Option<&Value>) -> Result<Vec<SimulatedRequest>, ApiError> {
-    let list = said.and_then(Value::as_array).ok_or_else(|| {
-        ApiError::bad("`arrivals` is a list of seconds, or of objects; write it as in [0, 0.1, {\"at\": 0.2, \"cost\": 3}]")
+fn parse_arrivals(value: Option<&Value>) -> Result<Vec<SimulatedRequest>, ApiError> {
+    let list = value.and_then(Value::as_array).ok_or_else(|| {
+        ApiError::bad_request("`arrivals` is a list of seconds, or of objects; write it as in [0, 0.1, {\"at\": 0.2, \"cost\": 3}]")
     })?;
-    if list.len() > ARRIVALS {
-        return Err(ApiError::bad(format!("{} arrivals are too many; send {ARRIVALS} at most", list.len())));
+    if list.len() > MAX_ARRIVALS {
+        return Err(ApiError::bad_request(format!(
+            "{} arrivals are too many; send {MAX_ARRIVALS} at most",
+            list.len()
+        )));
     }
     let read = |(place, value): (usize, &Value)| {
         let name = format!("arrivals[{place}]");
-        let at = value.as_f64().or_else(|| value["at"].as_f64()).ok_or_else(|| not_seconds(&name))?;
+        let at = value.as_f64().or_else(|| value["at"].as_f64()).ok_or_else(|| seconds_error(&name))?;
         let cost = match &value["cost"] {
             Value::Null => 1,
             cost => cost.as_u64().filter(|cost| *cost < 1 << 32).ok_or_else(|| {
-                ApiError::bad(format!("`{name}.cost` is no cost; give a whole number below 2^32"))
+                ApiError::bad_request(format!("`{name}.cost` is no cost; give a whole number below 2^32"))
             })?,
         };
         Ok(SimulatedRequest { at: micros(at, &name)?, cost })
@@ -80,23 +86,25 @@ fn arrivals(said: Option<&Value>) -> Result<Vec<SimulatedRequest>, ApiError> {
     Ok(arrivals)
 }
 
-fn not_seconds(name: &str) -> ApiError {
-    ApiError::bad(format!("`{name}` is not a number of seconds; write it as in 0.25"))
+fn seconds_error(name: &str) -> ApiError {
+    ApiError::bad_request(format!("`{name}` is not a number of seconds; write it as in 0.25"))
 }
 
 fn micros(seconds: f64, name: &str) -> Result<Micros, ApiError> {
-    match (0.0..=LAST).contains(&seconds) {
+    match (0.0..=MAX_SECONDS).contains(&seconds) {
         true => Ok(Micros::new((seconds * 1e6).round() as u64)),
-        false => Err(ApiError::bad(format!("`{name}` is {seconds}; give seconds from 0 to {LAST}"))),
+        false => {
+            Err(ApiError::bad_request(format!("`{name}` is {seconds}; give seconds from 0 to {MAX_SECONDS}")))
+        }
     }
 }
 
-fn play(quotas: &[Quota], arrivals: &[SimulatedRequest], wait: Micros, hold: Micros) -> Value {
+fn run_simulation(quotas: &[Quota], arrivals: &[SimulatedRequest], wait: Micros, hold: Micros) -> Value {
     let mut all: Vec<_> = quotas.iter().map(|quota| SimulatedQuota::new(*quota, hold)).collect();
     let mut counts = [0_u64; 3];
-    let mut told = Vec::with_capacity(arrivals.len());
+    let mut decisions = Vec::with_capacity(arrivals.len());
     for arrival in arrivals {
-        let (place, decision) = ask(&mut all, *arrival, wait);
+        let (place, decision) = decide(&mut all, *arrival, wait);
         let (outcome, waits, retry) = match decision.outcome() {
             Outcome::Allow => (0, Micros::ZERO, None),
             Outcome::Delay(wait) => (1, wait, None),
@@ -104,10 +112,10 @@ fn play(quotas: &[Quota], arrivals: &[SimulatedRequest], wait: Micros, hold: Mic
             Outcome::Deny(Retry::Never | Retry::WhenReleased) => (2, Micros::ZERO, None),
         };
         counts[outcome] += 1;
-        told.push(json!({
+        decisions.push(json!({
             "at": seconds(arrival.at),
             "cost": arrival.cost,
-            "outcome": OUTCOMES[outcome],
+            "outcome": OUTCOME_NAMES[outcome],
             "wait": seconds(waits),
             "retry-after": retry.map(seconds),
             "limit": decision.limit(),
@@ -120,12 +128,12 @@ fn play(quotas: &[Quota], arrivals: &[SimulatedRequest], wait: Micros, hold: Mic
         "admitted": counts[0],
         "delayed": counts[1],
         "denied": counts[2],
-        "decisions": told,
+        "decisions": decisions,
     })
 }
 
 /// Asks all of them, and charges all or none. The one that denied, or else the one with the least left.
-fn ask(all: &mut [SimulatedQuota], arrival: SimulatedRequest, wait: Micros) -> (usize, Decision) {
+fn decide(all: &mut [SimulatedQuota], arrival: SimulatedRequest, wait: Micros) -> (usize, Decision) {
     let probe = Demand { effect: Effect::Probe, ..Demand::with_max_wait(arrival.cost, wait) };
     let mut denied = None;
     for (place, one) in all.iter_mut().enumerate() {
@@ -156,9 +164,9 @@ mod tests {
     use super::*;
 
     fn outcomes(quota: &[&str], arrivals: &Value, wait: f64) -> String {
-        let quotas = quotas(Some(&json!(quota))).unwrap();
-        let arrivals = super::arrivals(Some(arrivals)).unwrap();
-        let told = play(&quotas, &arrivals, micros(wait, "wait").unwrap(), Micros::from_secs(1));
+        let quotas = parse_quotas(Some(&json!(quota))).unwrap();
+        let arrivals = super::parse_arrivals(Some(arrivals)).unwrap();
+        let told = run_simulation(&quotas, &arrivals, micros(wait, "wait").unwrap(), Micros::from_secs(1));
         let each = told["decisions"].as_array().unwrap().iter();
         each.map(|decision| decision["outcome"].as_str().unwrap()[..3].to_owned())
             .collect::<Vec<_>>()
@@ -166,7 +174,7 @@ mod tests {
     }
 
     #[test]
-    fn quotas_say_what_they_say_elsewhere() {
+    fn simulation_matches_quota_decisions() {
         assert_eq!(outcomes(&["1/s burst 2"], &json!([0, 0, 0, 1, 1]), 0.0), "adm adm den adm den");
         assert_eq!(outcomes(&["1/s leaky-bucket queue 2"], &json!([0, 0, 0]), 9.0), "adm del del");
         assert_eq!(outcomes(&["5/s burst 5", "1/min fixed-window"], &json!([0, 1, 61]), 0.0), "adm den adm");
@@ -175,7 +183,7 @@ mod tests {
     }
 
     #[test]
-    fn what_makes_no_sense_is_told() {
+    fn invalid_simulation_is_rejected() {
         for (quota, arrivals, part) in [
             (json!("5/mni"), json!([0]), "`quota`"),
             (json!([]), json!([0]), "`quota` is a text"),
@@ -185,7 +193,7 @@ mod tests {
             (json!("100000/s sliding-log"), json!([0]), "too much memory"),
         ] {
             let body = json!({ "quota": quota, "arrivals": arrivals }).to_string();
-            let problem = Office::simulate(body.as_bytes()).unwrap_err();
+            let problem = AdminState::simulate(body.as_bytes()).unwrap_err();
             assert!(problem.detail.contains(part), "{}", problem.detail);
         }
     }

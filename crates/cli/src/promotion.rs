@@ -10,7 +10,7 @@ use std::{
     io::{self, IsTerminal as _, Write as _},
     path::PathBuf,
 };
-use tidegate_admin::{AmendError, Amended, Change, PolicyFile};
+use tidegate_admin::{ChangeResult, ModeChange, PolicyFile, PolicyFileError};
 use tidegate_policy::model::RuleEnforcement;
 
 /// Where modes are changed.
@@ -33,7 +33,7 @@ pub(crate) enum PolicyTarget {
 impl PolicyTarget {
     pub(crate) fn from_args(args: &PolicyTargetArgs) -> Result<Self, CliError> {
         match &args.policy {
-            Some(file) => Ok(Self::File(PolicyFile::at(file))),
+            Some(file) => Ok(Self::File(PolicyFile::new(file))),
             None => AdminClient::from_args(&args.admin).map(Self::Gateway),
         }
     }
@@ -65,8 +65,8 @@ impl PolicyTarget {
                 block_on(operator.send(Method::POST, &path, Some(&body)))
             }
             Self::File(file) => match file.set_mode(rule, to).map_err(|error| to_cli_error(&error))? {
-                Amended::Changed(change) => Ok(change_json(&change)),
-                Amended::Same => Ok(json!({ "changed": false, "rule": rule })),
+                ChangeResult::Changed(change) => Ok(change_json(&change)),
+                ChangeResult::Unchanged => Ok(json!({ "changed": false, "rule": rule })),
             },
         }
     }
@@ -87,8 +87,12 @@ impl PolicyTarget {
         match self {
             Self::Gateway(operator) => block_on(operator.get("/api/v1/changes")),
             Self::File(file) => {
-                let changes: Vec<Value> =
-                    file.changes().map_err(|error| to_cli_error(&error))?.iter().map(Change::json).collect();
+                let changes: Vec<Value> = file
+                    .changes()
+                    .map_err(|error| to_cli_error(&error))?
+                    .iter()
+                    .map(ModeChange::to_json)
+                    .collect();
                 let (last, why) = match file.last_change() {
                     Ok(last) => (Some(last.id), None),
                     Err(error) => (None, Some(error.to_string())),
@@ -121,11 +125,11 @@ pub(crate) fn confirm(consequence: &str) -> Result<(), CliError> {
     }
 }
 
-fn change_json(change: &Change) -> Value {
-    json!({ "changed": true, "change": change.json() })
+fn change_json(change: &ModeChange) -> Value {
+    json!({ "changed": true, "change": change.to_json() })
 }
 
-fn to_cli_error(error: &AmendError) -> CliError {
+fn to_cli_error(error: &PolicyFileError) -> CliError {
     CliError::input(error.to_string())
 }
 

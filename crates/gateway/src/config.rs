@@ -14,9 +14,9 @@ pub struct Config {
     /// Where requests go, by name.
     pub upstreams: BTreeMap<String, Upstream>,
     /// Whose word on clients counts: their forwarding headers are added to, those of others are replaced.
-    pub trusted: Vec<Prefix>,
+    pub trusted_proxies: Vec<Prefix>,
     /// What servers are told of clients.
-    pub introduce: ForwardedHeaders,
+    pub forwarded_headers: ForwardedHeaders,
     /// What is written of each request.
     pub log: AccessLogSpec,
     /// Where traces of requests are sent, if anywhere.
@@ -29,16 +29,16 @@ pub struct Config {
 
 /// An upstream of a [`Config`], found once by its name.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Target(pub(crate) usize);
+pub struct UpstreamId(pub(crate) usize);
 
 impl Config {
     /// What this policy says, on a thread for each core.
-    pub fn of(policy: &Policy) -> Self {
+    pub fn from_policy(policy: &Policy) -> Self {
         Self {
             connections: policy.connections.clone(),
             upstreams: policy.upstreams.clone(),
-            trusted: policy.trusted_proxies.clone(),
-            introduce: policy.forwarded_headers,
+            trusted_proxies: policy.trusted_proxies.clone(),
+            forwarded_headers: policy.forwarded_headers,
             log: policy.log.clone(),
             traces: policy.traces.clone().map(Tracing::new),
             roots: Roots::default(),
@@ -47,7 +47,7 @@ impl Config {
     }
 
     /// The upstream with this name.
-    pub fn target(&self, name: &str) -> Option<Target> {
-        self.upstreams.keys().position(|known| known == name).map(Target)
+    pub fn upstream_id(&self, name: &str) -> Option<UpstreamId> {
+        self.upstreams.keys().position(|known| known == name).map(UpstreamId)
     }
 }

@@ -3,7 +3,7 @@
 //! ```text
 //!            ┌────────────────────────── worker, one thread ──────────────────────────┐
 //!   client ──┤ listener ─▶ connection ─▶ head checked ─▶ filter ─▶ server of upstream ├──▶ upstream
-//!          ◀─┤           answer, settled ◀──────────────────────── body, as it comes  ├◀──
+//!          ◀─┤           answer, settled ◀──────────────────────── body_timeout, as it comes  ├◀──
 //!            └────────────────────────────────────────────────────────────────────────┘
 //! ```
 //!
@@ -21,23 +21,23 @@
 
 mod client;
 mod config;
+mod connection_limit;
+mod deadline;
 mod gateway;
 mod log;
 mod metrics;
-mod places;
 mod proxy;
 mod request_filter;
 mod run;
 mod telemetry;
 mod traces;
 mod upstream;
-mod watch;
 mod worker;
 
-pub use config::{Config, Target};
+pub use config::{Config, UpstreamId};
 pub use gateway::{Gateway, PolicySource, Preflight};
 pub use request_filter::{Action, FilterDecision, FilterResult, Origin, Rates, RequestFilter};
 pub use run::run;
 pub use telemetry::LogNote;
-pub use tidegate_admin::{GatewayError, Handle, Reloaded};
+pub use tidegate_admin::{GatewayError, GatewayHandle, ReloadScope};
 pub use traces::Tracing;

@@ -1,6 +1,6 @@
 //! The one seam: what happens to a request before it is forwarded, and to its response before it is sent.
 
-use crate::{LogNote, Target};
+use crate::{LogNote, UpstreamId};
 use bytes::Bytes;
 use http::{Response, StatusCode, request, response};
 use std::{
@@ -12,7 +12,7 @@ use std::{
 };
 use tidegate_bandwidth::Bandwidth;
 use tidegate_http_server::Scheme;
-use tidegate_observe::AnsweredBy;
+use tidegate_observe::ResponseOrigin;
 use tidegate_policy::head::HttpRequestHead;
 
 /// Decides what happens to requests.
@@ -22,8 +22,8 @@ use tidegate_policy::head::HttpRequestHead;
 /// ```no_run
 /// # use tidegate_gateway::{Action, Config};
 /// # fn filter(config: Config) -> Option<impl tidegate_gateway::RequestFilter> {
-/// let app = config.target("app")?;
-/// let filter = move |head: &http::request::Parts| match head.uri.path() {
+/// let app = config.upstream_id("app")?;
+/// let filter = move |head: &http::request::CounterShards| match head.uri.path() {
 ///     "/secret" => Action::Drop,
 ///     _ => Action::Forward(app),
 /// };
@@ -57,7 +57,7 @@ pub trait RequestFilter: Send + Sync + 'static {
 
     /// Counts and keeps what is known of an exchange that has ended, with its last byte or because a side left. `context` is
     /// `None` for a request that never reached the filter, `response` where no head of a response was made.
-    fn record(&self, context: Option<Self::Context>, response: Option<(StatusCode, AnsweredBy)>) {
+    fn record(&self, context: Option<Self::Context>, response: Option<(StatusCode, ResponseOrigin)>) {
         let _ = (context, response);
     }
 }
@@ -88,9 +88,9 @@ impl Origin {
 /// What was decided about a request, now or later.
 pub enum FilterResult<C> {
     /// At once.
-    Now(FilterDecision<C>),
+    Ready(FilterDecision<C>),
     /// After a wait. Dropped if the client leaves first.
-    Later(Pin<Box<dyn Future<Output = FilterDecision<C>>>>),
+    Deferred(Pin<Box<dyn Future<Output = FilterDecision<C>>>>),
 }
 
 /// What was decided about a request.
@@ -108,7 +108,7 @@ pub struct FilterDecision<C> {
 #[derive(Debug)]
 pub enum Action {
     /// It is forwarded to this upstream.
-    Forward(Target),
+    Forward(UpstreamId),
     /// It gets this response, and is not forwarded.
     Respond(Response<Bytes>),
     /// The connection is closed without a response.
@@ -117,7 +117,7 @@ pub enum Action {
 
 impl Action {
     /// The same, with what the access log and traces report.
-    pub fn noted(self, note: LogNote) -> FilterDecision<()> {
+    pub fn with_note(self, note: LogNote) -> FilterDecision<()> {
         FilterDecision { note: Some(Box::new(note)), ..self.into() }
     }
 }
@@ -132,9 +132,9 @@ impl From<Action> for FilterDecision<()> {
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Rates<'c> {
     /// From the client.
-    pub up: &'c [Bandwidth],
+    pub upload: &'c [Bandwidth],
     /// To the client.
-    pub down: &'c [Bandwidth],
+    pub download: &'c [Bandwidth],
 }
 
 impl<F, D> RequestFilter for F
@@ -145,15 +145,15 @@ where
     type Context = ();
 
     fn filter(&self, head: &mut request::Parts, _: &Origin) -> FilterResult<()> {
-        FilterResult::Now(self(head).into())
+        FilterResult::Ready(self(head).into())
     }
 }
 
 impl<C: fmt::Debug> fmt::Debug for FilterResult<C> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
-            Self::Now(decision) => f.debug_tuple("Now").field(decision).finish(),
-            Self::Later(_) => f.write_str("Later"),
+            Self::Ready(decision) => f.debug_tuple("Ready").field(decision).finish(),
+            Self::Deferred(_) => f.write_str("Deferred"),
         }
     }
 }

@@ -2,15 +2,15 @@
 
 use crate::{
     Config, RequestFilter,
-    log::{Logbook, Writing},
-    places::Places,
-    traces::{Exporting, Tracer},
-    upstream::{Health, Plan, Upstream},
-    worker::{self, Order, Worker, clock_of_deadlines},
+    connection_limit::ConnectionLimiter,
+    log::{AccessLog, LogThread},
+    traces::{TraceExporter, Tracer},
+    upstream::{ServerHealth, Upstream, UpstreamConfig},
+    worker::{self, Worker, WorkerCommand, deadline_clock},
 };
 use std::{future::Future, sync::Arc, thread};
-use tidegate_http_server::{BoundListener, Fault, refresh_certificates, runtime};
-use tidegate_observe::ReportUpstreams;
+use tidegate_http_server::{BoundListener, StartupError, build_runtime, refresh_certificates};
+use tidegate_observe::UpstreamReporter;
 use tokio::{
     sync::{oneshot, watch},
     task::JoinSet,
@@ -25,30 +25,30 @@ pub async fn run<F: RequestFilter>(
     listeners: Vec<BoundListener>,
     filter: Arc<F>,
     shutdown: impl Future<Output = ()>,
-) -> Result<(), Fault> {
-    let workers = Workers::start(Plans::of(config).await?, &listeners, filter)?;
+) -> Result<(), StartupError> {
+    let workers = Workers::start(PreparedConfig::prepare(config).await?, &listeners, filter)?;
     drop(listeners);
     shutdown.await;
-    workers.order(Order::Stop);
-    workers.ended().await
+    workers.send_command(WorkerCommand::Stop);
+    workers.join().await
 }
 
 /// What a configuration needs before anybody serves it, all of it found.
-pub(crate) struct Plans {
+pub(crate) struct PreparedConfig {
     config: Config,
-    upstreams: Vec<Plan>,
-    log: Option<(Logbook, Writing)>,
-    tracer: Option<(Tracer, Exporting)>,
+    upstreams: Vec<UpstreamConfig>,
+    log: Option<(AccessLog, LogThread)>,
+    tracer: Option<(Tracer, TraceExporter)>,
 }
 
-impl Plans {
+impl PreparedConfig {
     /// Finds the servers of all upstreams, and opens the log and what sends traces.
-    pub(crate) async fn of(config: Config) -> Result<Self, Fault> {
+    pub(crate) async fn prepare(config: Config) -> Result<Self, StartupError> {
         let mut upstreams = Vec::new();
         for (name, upstream) in &config.upstreams {
-            upstreams.push(Plan::of(name, upstream, &config.roots).await?);
+            upstreams.push(UpstreamConfig::resolve(name, upstream, &config.roots).await?);
         }
-        let log = Logbook::open(&config.log)?;
+        let log = AccessLog::open(&config.log)?;
         let tracer = config.traces.as_ref().map(|traces| Tracer::open(traces, &config.roots)).transpose()?;
         Ok(Self { config, upstreams, log, tracer })
     }
@@ -58,16 +58,16 @@ impl Plans {
     }
 
     /// Says what workers know of the servers of all upstreams.
-    pub(crate) fn report_upstreams(&self) -> Arc<ReportUpstreams> {
+    pub(crate) fn upstream_reporter(&self) -> Arc<UpstreamReporter> {
         let named = self.config.upstreams.keys().zip(&self.upstreams);
-        let servers = |plan: &Plan| {
+        let servers = |plan: &UpstreamConfig| {
             plan.servers.iter().map(|server| (server.authority.to_string(), server.health.clone())).collect()
         };
         let upstreams: Vec<(String, Vec<_>)> =
             named.map(|(name, plan)| (name.clone(), servers(plan))).collect();
         Arc::new(move || {
-            let now = clock_of_deadlines().now().get() / 1_000;
-            let report = |(name, health): &(String, Arc<Health>)| (name.clone(), health.report(now));
+            let now = deadline_clock().now().get() / 1_000;
+            let report = |(name, health): &(String, Arc<ServerHealth>)| (name.clone(), health.report(now));
             let upstream =
                 |(name, servers): &(String, Vec<_>)| (name.clone(), servers.iter().map(report).collect());
             upstreams.iter().map(upstream).collect()
@@ -77,26 +77,34 @@ impl Plans {
 
 /// All threads that serve one configuration. Dropping it stops them.
 pub(crate) struct Workers {
-    orders: watch::Sender<Order>,
-    ends: Vec<oneshot::Receiver<Result<(), Fault>>>,
-    writing: Option<Writing>,
-    exporting: Option<Exporting>,
+    commands: watch::Sender<WorkerCommand>,
+    results: Vec<oneshot::Receiver<Result<(), StartupError>>>,
+    log_thread: Option<LogThread>,
+    trace_exporter: Option<TraceExporter>,
     _refresh: JoinSet<()>,
 }
 
 impl Workers {
     /// Starts one for each thread that the configuration asks for. They hold the listeners open by themselves.
     pub(crate) fn start<F: RequestFilter>(
-        plans: Plans,
+        plans: PreparedConfig,
         listeners: &[BoundListener],
         filter: Arc<F>,
-    ) -> Result<Self, Fault> {
-        let Plans { config, upstreams, log, tracer } = plans;
+    ) -> Result<Self, StartupError> {
+        let PreparedConfig { config, upstreams, log, tracer } = plans;
         let ((log, writing), (tracer, exporting)) = (log.unzip(), tracer.unzip());
-        let (orders, ordered) = watch::channel(Order::Serve);
-        let places = Places::new(&config.connections);
+        let (orders, ordered) = watch::channel(WorkerCommand::Serve);
+        let places = ConnectionLimiter::new(&config.connections);
         let (count, plans) = (config.workers.get(), Arc::new(upstreams));
-        let start = Start { config: Arc::new(config), plans, places, filter, ordered, log, tracer };
+        let start = WorkerArgs {
+            config: Arc::new(config),
+            upstreams: plans,
+            connection_limiter: places,
+            filter,
+            commands: ordered,
+            log,
+            tracer,
+        };
 
         let mut ends = Vec::new();
         for number in 0..count {
@@ -105,77 +113,87 @@ impl Workers {
             let start = start.clone();
             let work = move || {
                 // Whoever started it may be gone.
-                let _ = ended.send(start.work(number, listeners));
+                let _ = ended.send(start.run(number, listeners));
             };
-            thread::Builder::new().name(format!("worker-{number}")).spawn(work).map_err(Fault::Machine)?;
+            thread::Builder::new()
+                .name(format!("worker-{number}"))
+                .spawn(work)
+                .map_err(StartupError::System)?;
             ends.push(end);
         }
         let certificates = listeners.iter().filter_map(BoundListener::certificate).collect();
-        Ok(Self { orders, ends, writing, exporting, _refresh: refresh_certificates(certificates) })
+        Ok(Self {
+            commands: orders,
+            results: ends,
+            log_thread: writing,
+            trace_exporter: exporting,
+            _refresh: refresh_certificates(certificates),
+        })
     }
 
     /// Tells all of them what to do now.
-    pub(crate) fn order(&self, order: Order) {
-        let _ = self.orders.send(order);
+    pub(crate) fn send_command(&self, order: WorkerCommand) {
+        let _ = self.commands.send(order);
     }
 
     /// Whether all of them have ended.
-    pub(crate) fn have_ended(&self) -> bool {
-        self.orders.is_closed()
+    pub(crate) fn is_finished(&self) -> bool {
+        self.commands.is_closed()
     }
 
     /// They have ended, and all that they logged is written, and their traces are sent.
-    pub(crate) async fn ended(mut self) -> Result<(), Fault> {
-        for end in self.ends.drain(..) {
+    pub(crate) async fn join(mut self) -> Result<(), StartupError> {
+        for end in self.results.drain(..) {
             end.await.unwrap_or(Ok(()))?;
         }
-        if let Some(writing) = self.writing.take() {
+        if let Some(writing) = self.log_thread.take() {
             let _ = tokio::task::spawn_blocking(move || writing.join()).await;
         }
-        if let Some(exporting) = self.exporting.take() {
-            exporting.end().await;
+        if let Some(exporting) = self.trace_exporter.take() {
+            exporting.shutdown().await;
         }
         Ok(())
     }
 }
 
 /// What every worker of a configuration is given.
-struct Start<F> {
+struct WorkerArgs<F> {
     config: Arc<Config>,
-    plans: Arc<Vec<Plan>>,
-    places: Arc<Places>,
+    upstreams: Arc<Vec<UpstreamConfig>>,
+    connection_limiter: Arc<ConnectionLimiter>,
     filter: Arc<F>,
-    ordered: watch::Receiver<Order>,
-    log: Option<Logbook>,
+    commands: watch::Receiver<WorkerCommand>,
+    log: Option<AccessLog>,
     tracer: Option<Tracer>,
 }
 
-impl<F: RequestFilter> Start<F> {
+impl<F: RequestFilter> WorkerArgs<F> {
     /// Works on this thread, from the first connection to the last.
-    fn work(self, number: usize, listeners: Vec<BoundListener>) -> Result<(), Fault> {
-        runtime()?.block_on(async {
+    fn run(self, number: usize, listeners: Vec<BoundListener>) -> Result<(), StartupError> {
+        build_runtime()?.block_on(async {
             let listeners = listeners.into_iter().map(BoundListener::into_listener);
             let listeners = listeners.collect::<Result<_, _>>()?;
-            let watch = worker::watch_of_machine();
-            let upstreams = self.plans.iter().map(|plan| Upstream::new(plan, &watch)).collect();
-            let worker = Worker::new(&self.config, upstreams, self.places, watch, (self.log, self.tracer));
+            let watch = worker::system_deadlines();
+            let upstreams = self.upstreams.iter().map(|plan| Upstream::new(plan, &watch)).collect();
+            let worker =
+                Worker::new(&self.config, upstreams, self.connection_limiter, watch, (self.log, self.tracer));
             if number == 0 {
                 worker.check_servers();
             }
-            worker.run(listeners, self.filter, self.ordered).await;
+            worker.run(listeners, self.filter, self.commands).await;
             Ok(())
         })
     }
 }
 
-impl<F> Clone for Start<F> {
+impl<F> Clone for WorkerArgs<F> {
     fn clone(&self) -> Self {
         Self {
             config: self.config.clone(),
-            plans: self.plans.clone(),
-            places: self.places.clone(),
+            upstreams: self.upstreams.clone(),
+            connection_limiter: self.connection_limiter.clone(),
             filter: self.filter.clone(),
-            ordered: self.ordered.clone(),
+            commands: self.commands.clone(),
             log: self.log.clone(),
             tracer: self.tracer.clone(),
         }

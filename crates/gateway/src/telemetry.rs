@@ -4,7 +4,7 @@ use crate::{Origin, RequestFilter, traces::Trace, worker::Worker};
 use http::{HeaderValue, Method, StatusCode, Uri, Version, header, request};
 use std::sync::Arc;
 use tidegate_core::Micros;
-use tidegate_observe::AnsweredBy;
+use tidegate_observe::ResponseOrigin;
 
 /// What a filter reports of a request in the access log and in traces.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -21,7 +21,7 @@ pub struct LogNote {
 #[derive(Default)]
 pub(crate) struct RequestTelemetry {
     /// `None` before there is the head of one.
-    response: Option<(StatusCode, AnsweredBy)>,
+    response: Option<(StatusCode, ResponseOrigin)>,
     /// Where there is an access log, or the request is traced.
     record: Option<Arc<RequestRecord>>,
 }
@@ -38,7 +38,7 @@ pub(crate) struct RequestRecord {
     pub(crate) version: Version,
     pub(crate) host: Option<HeaderValue>,
     pub(crate) referer: Option<HeaderValue>,
-    pub(crate) agent: Option<HeaderValue>,
+    pub(crate) user_agent: Option<HeaderValue>,
     pub(crate) id: HeaderValue,
     /// 0 where there was none.
     pub(crate) status: u16,
@@ -66,29 +66,29 @@ impl RequestTelemetry {
     }
 
     /// Of a request that got this response of the gateway before its head was read.
-    pub(crate) fn refused(status: StatusCode) -> Self {
-        Self { response: Some((status, AnsweredBy::Gateway)), record: None }
+    pub(crate) fn rejected(status: StatusCode) -> Self {
+        Self { response: Some((status, ResponseOrigin::Gateway)), record: None }
     }
 
     pub(crate) fn on_decision(&mut self, note: Option<Box<LogNote>>) {
-        if let (Some(record), Some(note)) = (self.details(), note) {
+        if let (Some(record), Some(note)) = (self.record_mut(), note) {
             record.note = *note;
         }
     }
 
-    pub(crate) fn on_response(&mut self, status: StatusCode, by: AnsweredBy) {
+    pub(crate) fn on_response(&mut self, status: StatusCode, by: ResponseOrigin) {
         self.response = Some((status, by));
     }
 
     pub(crate) fn add_bytes(&mut self, bytes: usize) {
-        if let Some(record) = self.details() {
+        if let Some(record) = self.record_mut() {
             record.bytes += bytes as u64;
         }
     }
 
     /// The trace of the request, if it is traced.
     pub(crate) fn trace(&mut self) -> Option<&mut Trace> {
-        self.details()?.trace.as_mut()
+        self.record_mut()?.trace.as_mut()
     }
 
     /// Counts, logs and traces an exchange that has ended, and keeps its history.
@@ -100,20 +100,20 @@ impl RequestTelemetry {
     ) {
         filter.record(context, self.response);
         let status = self.response.map_or(0, |(status, _)| status.as_u16());
-        if let Some(record) = self.details() {
+        if let Some(record) = self.record_mut() {
             (record.status, record.end) = (status, worker.clock.now());
         }
         let Some(record) = self.record else { return };
         if let Some(log) = &worker.log {
-            log.hand_over(record.clone());
+            log.submit(record.clone());
         }
         if let (Some(tracer), Some(_)) = (&worker.tracer, &record.trace) {
-            tracer.hand_over(record);
+            tracer.submit(record);
         }
     }
 
     /// Nobody shares it before it is recorded.
-    fn details(&mut self) -> Option<&mut RequestRecord> {
+    fn record_mut(&mut self) -> Option<&mut RequestRecord> {
         self.record.as_mut().and_then(Arc::get_mut)
     }
 }
@@ -130,7 +130,7 @@ impl RequestRecord {
             version: head.version,
             host: header(header::HOST),
             referer: header(header::REFERER),
-            agent: header(header::USER_AGENT),
+            user_agent: header(header::USER_AGENT),
             id: id.clone(),
             status: 0,
             bytes: 0,

@@ -2,12 +2,12 @@
 
 use crate::{
     Config, Origin, RequestFilter,
-    client::{self, Client},
-    log::Logbook,
-    places::Places,
+    client::{self, ClientConnection},
+    connection_limit::ConnectionLimiter,
+    deadline::{Deadlines, TICK},
+    log::AccessLog,
     traces::Tracer,
     upstream::{self, Upstream},
-    watch::{TICK, Watch},
 };
 use bytes::BytesMut;
 use http::{HeaderValue, request};
@@ -29,38 +29,38 @@ use tokio::{sync::watch, task, time};
 
 /// What the connections of a thread share.
 pub(crate) struct Worker {
-    pub(crate) watch: Rc<Watch>,
-    pub(crate) terms: Terms,
+    pub(crate) deadlines: Rc<Deadlines>,
+    pub(crate) settings: WorkerSettings,
     pub(crate) upstreams: Vec<Rc<Upstream>>,
     proxies: TrustedProxies,
-    pub(crate) introduce: ForwardedHeaders,
-    places: Arc<Places>,
-    stage: Cell<Stage>,
-    clients: Cell<usize>,
+    pub(crate) forwarded_headers: ForwardedHeaders,
+    connection_limiter: Arc<ConnectionLimiter>,
+    state: Cell<WorkerState>,
+    connections: Cell<usize>,
     /// Connections that are not taken apart.
-    pub(crate) whole: Cell<usize>,
+    pub(crate) active_connections: Cell<usize>,
     /// Clients that are being told that there is no place for them.
-    pub(crate) refused: Cell<u32>,
-    ids: RefCell<BytesMut>,
-    pub(crate) log: Option<Logbook>,
+    pub(crate) rejections: Cell<u32>,
+    random_ids: RefCell<BytesMut>,
+    pub(crate) log: Option<AccessLog>,
     pub(crate) tracer: Option<Tracer>,
     pub(crate) clock: Clock,
 }
 
 /// Times in milliseconds, and sizes.
-pub(crate) struct Terms {
-    pub(crate) header: u64,
-    pub(crate) body: u64,
-    pub(crate) idle: u64,
-    pub(crate) tunnel: u64,
-    pub(crate) header_size: usize,
-    pub(crate) head: HeadLimits,
+pub(crate) struct WorkerSettings {
+    pub(crate) header_timeout: u64,
+    pub(crate) body_timeout: u64,
+    pub(crate) idle_timeout: u64,
+    pub(crate) tunnel_timeout: u64,
+    pub(crate) max_header_size: usize,
+    pub(crate) head_limits: HeadLimits,
     pub(crate) handshake_timeout: Duration,
-    drain: Duration,
+    drain_timeout: Duration,
 }
 
 #[derive(Clone, Copy, PartialEq, Eq)]
-enum Stage {
+enum WorkerState {
     Serving,
     Retiring,
     Draining,
@@ -68,7 +68,7 @@ enum Stage {
 
 /// Whether everything goes on.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Order {
+pub(crate) enum WorkerCommand {
     Serve,
     /// Others serve from now on. Connections that wait for a request may bring one more, so that none is lost.
     Retire,
@@ -80,22 +80,22 @@ impl Worker {
     pub(crate) fn new(
         config: &Config,
         upstreams: Vec<Rc<Upstream>>,
-        places: Arc<Places>,
-        watch: Rc<Watch>,
-        (log, tracer): (Option<Logbook>, Option<Tracer>),
+        places: Arc<ConnectionLimiter>,
+        watch: Rc<Deadlines>,
+        (log, tracer): (Option<AccessLog>, Option<Tracer>),
     ) -> Rc<Self> {
         Rc::new(Self {
-            watch,
-            terms: Terms::of(&config.connections),
+            deadlines: watch,
+            settings: WorkerSettings::new(&config.connections),
             upstreams,
-            proxies: config.trusted.clone().into(),
-            introduce: config.introduce,
-            places,
-            stage: Cell::new(Stage::Serving),
-            clients: Cell::new(0),
-            whole: Cell::new(0),
-            refused: Cell::new(0),
-            ids: RefCell::default(),
+            proxies: config.trusted_proxies.clone().into(),
+            forwarded_headers: config.forwarded_headers,
+            connection_limiter: places,
+            state: Cell::new(WorkerState::Serving),
+            connections: Cell::new(0),
+            active_connections: Cell::new(0),
+            rejections: Cell::new(0),
+            random_ids: RefCell::default(),
             log,
             tracer,
             clock: Clock::system(),
@@ -107,7 +107,7 @@ impl Worker {
         self: Rc<Self>,
         listeners: Vec<Listener>,
         filter: Arc<F>,
-        mut orders: watch::Receiver<Order>,
+        mut orders: watch::Receiver<WorkerCommand>,
     ) {
         let ticking = task::spawn_local(tick(self.clone()));
         let accepting: Vec<_> = listeners
@@ -115,70 +115,73 @@ impl Worker {
             .map(|listener| task::spawn_local(self.clone().accept(listener, filter.clone())))
             .collect();
         // A sender that is gone says the same as `StopSignal`.
-        let order = orders.wait_for(|order| *order != Order::Serve).await.map_or(Order::Stop, |order| *order);
+        let order = orders
+            .wait_for(|order| *order != WorkerCommand::Serve)
+            .await
+            .map_or(WorkerCommand::Stop, |order| *order);
         accepting.iter().for_each(task::JoinHandle::abort);
         for end in accepting {
             let _ = end.await;
         }
-        if order == Order::Retire {
-            self.stage.set(Stage::Retiring);
-            self.watch.wake_all();
+        if order == WorkerCommand::Retire {
+            self.state.set(WorkerState::Retiring);
+            self.deadlines.wake_all();
             tokio::select! {
-                () = self.drained() => {}
-                _ = orders.wait_for(|order| *order == Order::Stop) => {}
+                () = self.wait_drained() => {}
+                _ = orders.wait_for(|order| *order == WorkerCommand::Stop) => {}
             }
         }
-        self.stage.set(Stage::Draining);
-        self.watch.wake_all();
-        self.drained().await;
+        self.state.set(WorkerState::Draining);
+        self.deadlines.wake_all();
+        self.wait_drained().await;
         ticking.abort();
     }
 
     /// Its connections have ended, or have had their time.
-    async fn drained(&self) {
+    async fn wait_drained(&self) {
         let drained = async {
-            while self.clients.get() > 0 {
+            while self.connections.get() > 0 {
                 time::sleep(TICK).await;
             }
         };
-        let _ = time::timeout(self.terms.drain, drained).await;
+        let _ = time::timeout(self.settings.drain_timeout, drained).await;
     }
 
     /// Has the servers of all upstreams asked whether they are well; one worker does it for all.
     pub(crate) fn check_servers(&self) {
-        for (server, terms) in self.upstreams.iter().flat_map(|upstream| upstream.checks()) {
-            task::spawn_local(upstream::check(server, terms));
+        for (server, terms) in self.upstreams.iter().flat_map(|upstream| upstream.health_checks()) {
+            task::spawn_local(upstream::run_health_checks(server, terms));
         }
     }
 
     /// Whether connections that wait for a request are closed.
     pub(crate) fn is_draining(&self) -> bool {
-        self.stage.get() == Stage::Draining
+        self.state.get() == WorkerState::Draining
     }
 
     /// Whether every answer is the last one of its connection.
     #[inline]
-    pub(crate) fn is_ending(&self) -> bool {
-        self.stage.get() != Stage::Serving
+    pub(crate) fn is_closing(&self) -> bool {
+        self.state.get() != WorkerState::Serving
     }
 
     /// A connection came.
-    pub(crate) fn joined(&self) {
-        self.clients.set(self.clients.get() + 1);
+    pub(crate) fn connection_opened(&self) {
+        self.connections.set(self.connections.get() + 1);
     }
 
     /// A connection has ended.
-    pub(crate) fn left(&self) {
-        self.clients.set(self.clients.get() - 1);
+    pub(crate) fn connection_closed(&self) {
+        self.connections.set(self.connections.get() - 1);
     }
 
     /// Whether the word of this address counts.
-    pub(crate) fn trusts(&self, address: IpAddr) -> bool {
+    pub(crate) fn is_trusted(&self, address: IpAddr) -> bool {
         self.proxies.is_trusted(address.to_canonical())
     }
 
     /// Where a request of this connection comes from: its client is resolved from the peer and trusted proxies.
-    pub(crate) fn origin_of(&self, head: &request::Parts, connection: &Origin) -> Origin {
+    pub(crate) fn resolve_origin(&self, head: &request::Parts, connection: &Origin) -> Origin {
         let unresolved = HttpRequestHead::new(head, connection.peer.ip());
         let client = self.proxies.client_address(&unresolved).unwrap_or(connection.client);
         Origin { client, ..connection.clone() }
@@ -187,13 +190,13 @@ impl Worker {
     /// A name for a request, which no other has. It is no secret.
     pub(crate) fn new_id(&self) -> HeaderValue {
         // Cut from one piece, so that each costs no allocation.
-        let mut ids = self.ids.borrow_mut();
-        if ids.capacity() < ID {
-            *ids = BytesMut::with_capacity(ID * 128);
+        let mut ids = self.random_ids.borrow_mut();
+        if ids.capacity() < ID_LENGTH {
+            *ids = BytesMut::with_capacity(ID_LENGTH * 128);
         }
-        let mut text = [0; ID];
+        let mut text = [0; ID_LENGTH];
         for part in text.chunks_exact_mut(8) {
-            part.copy_from_slice(&eight_digits(fastrand::u32(..)));
+            part.copy_from_slice(&hex_digits(fastrand::u32(..)));
         }
         ids.extend_from_slice(&text);
         let id = ids.split().freeze();
@@ -203,18 +206,18 @@ impl Worker {
     async fn accept<F: RequestFilter>(self: Rc<Self>, listener: Listener, filter: Arc<F>) {
         loop {
             let (stream, peer) = listener.accept().await;
-            let Ok(place) = self.places.take(peer.ip()) else {
+            let Ok(place) = self.connection_limiter.acquire(peer.ip()) else {
                 if listener.scheme() == Scheme::Http {
-                    client::refuse(&self, &filter, stream);
+                    client::reject(&self, &filter, stream);
                 }
                 continue;
             };
             let client = peer.ip().to_canonical();
             let origin = Origin { peer, client, scheme: listener.scheme(), listener: listener.name() };
-            let client = Client::new(self.clone(), origin, place);
+            let client = ClientConnection::new(self.clone(), origin, place);
             let (certificate, filter) = (listener.certificate(), filter.clone());
             task::spawn_local(async move {
-                let handshake = tls_accept(stream, certificate, client.worker.terms.handshake_timeout);
+                let handshake = tls_accept(stream, certificate, client.worker.settings.handshake_timeout);
                 if let Some(stream) = Box::pin(handshake).await {
                     client::serve(stream, client, filter).await;
                 }
@@ -224,10 +227,10 @@ impl Worker {
 }
 
 /// Signs of a name of a request.
-const ID: usize = 32;
+const ID_LENGTH: usize = 32;
 
 /// A number in hexadecimal digits, all of them at once: a byte of the result is made of each half of a byte.
-fn eight_digits(number: u32) -> [u8; 8] {
+fn hex_digits(number: u32) -> [u8; 8] {
     const EACH: u64 = 0x0101_0101_0101_0101;
     let spread = |bits: u64, by: u32, mask: u64| (bits | bits << by) & mask;
     let pairs = spread(u64::from(number), 16, 0x0000_ffff_0000_ffff);
@@ -239,22 +242,22 @@ fn eight_digits(number: u32) -> [u8; 8] {
     (halves + EACH * u64::from(b'0') + letters * past_nine).to_be_bytes()
 }
 
-impl Terms {
-    fn of(connections: &Connections) -> Self {
+impl WorkerSettings {
+    fn new(connections: &Connections) -> Self {
         Self {
-            header: milliseconds(connections.header_timeout),
-            body: milliseconds(connections.body_timeout),
-            idle: milliseconds(connections.idle_timeout),
-            tunnel: milliseconds(connections.tunnel_timeout),
-            header_size: usize::try_from(connections.header_size).unwrap_or(usize::MAX),
-            head: connections.into(),
+            header_timeout: as_millis(connections.header_timeout),
+            body_timeout: as_millis(connections.body_timeout),
+            idle_timeout: as_millis(connections.idle_timeout),
+            tunnel_timeout: as_millis(connections.tunnel_timeout),
+            max_header_size: usize::try_from(connections.header_size).unwrap_or(usize::MAX),
+            head_limits: connections.into(),
             handshake_timeout: connections.header_timeout,
-            drain: connections.drain_timeout,
+            drain_timeout: connections.drain_timeout,
         }
     }
 }
 
-pub(crate) fn milliseconds(time: Duration) -> u64 {
+pub(crate) fn as_millis(time: Duration) -> u64 {
     u64::try_from(time.as_millis()).unwrap_or(u64::MAX)
 }
 
@@ -263,18 +266,18 @@ async fn tick(worker: Rc<Worker>) {
     ticks.set_missed_tick_behavior(time::MissedTickBehavior::Delay);
     loop {
         ticks.tick().await;
-        worker.watch.look();
-        worker.upstreams.iter().for_each(|upstream| upstream.sweep());
+        worker.deadlines.wake_expired();
+        worker.upstreams.iter().for_each(|upstream| upstream.close_idle());
     }
 }
 
 /// Deadlines by the clock of the machine, which is coarse and cheap.
-pub(crate) fn watch_of_machine() -> Rc<Watch> {
-    Watch::new(clock_of_deadlines())
+pub(crate) fn system_deadlines() -> Rc<Deadlines> {
+    Deadlines::new(deadline_clock())
 }
 
 /// The clock by which all workers tell whether something is late.
-pub(crate) fn clock_of_deadlines() -> Clock {
+pub(crate) fn deadline_clock() -> Clock {
     Clock::coarse()
 }
 
@@ -283,9 +286,9 @@ mod tests {
     use super::*;
 
     #[test]
-    fn digits_are_those_of_the_number() {
+    fn hex_digits_match_the_number() {
         for number in [0, 1, 9, 0xa, 0xf, 0x10, 0x0123_4567, 0x89ab_cdef, 0x9f9f_a0a0, u32::MAX] {
-            assert_eq!(eight_digits(number).as_slice(), format!("{number:08x}").as_bytes());
+            assert_eq!(hex_digits(number).as_slice(), format!("{number:08x}").as_bytes());
         }
     }
 }

@@ -23,29 +23,29 @@ impl ApiError {
     }
 
     /// A 400.
-    pub fn bad(detail: impl Into<Cow<'static, str>>) -> Self {
+    pub fn bad_request(detail: impl Into<Cow<'static, str>>) -> Self {
         Self::new(StatusCode::BAD_REQUEST, detail)
     }
 
     /// The same, with a header.
-    pub fn with(self, name: HeaderName, value: HeaderValue) -> Self {
+    pub fn with_header(self, name: HeaderName, value: HeaderValue) -> Self {
         Self { header: Some((name, value)), ..self }
     }
 
-    fn problem(&self) -> ProblemDetails<'_> {
+    fn problem_details(&self) -> ProblemDetails<'_> {
         let title = self.status.canonical_reason().unwrap_or("Error");
         ProblemDetails { detail: &self.detail, ..ProblemDetails::new(self.status.as_u16(), title) }
     }
 
     /// The error as one of several results.
-    pub fn json(&self) -> Value {
-        serde_json::from_str(&self.problem().to_json()).unwrap_or_default()
+    pub fn to_json(&self) -> Value {
+        serde_json::from_str(&self.problem_details().to_json()).unwrap_or_default()
     }
 }
 
 impl<B: From<String>> From<ApiError> for Response<B> {
     fn from(error: ApiError) -> Self {
-        let mut response = Self::from(RejectionResponse::from_problem(&error.problem()));
+        let mut response = Self::from(RejectionResponse::from_problem(&error.problem_details()));
         if let Some((name, value)) = error.header {
             response.headers_mut().insert(name, value);
         }
@@ -60,7 +60,7 @@ impl IntoResponse for ApiError {
 }
 
 /// Input of clients is quoted in errors, but not a megabyte of it.
-pub fn shortened(text: &str) -> String {
+pub fn truncate(text: &str) -> String {
     const MAX_LENGTH: usize = 60;
     match text.char_indices().nth(MAX_LENGTH) {
         Some((end, _)) => format!("{}…", &text[..end]),

@@ -1,6 +1,6 @@
 //! Bearer tokens: who may call an API, and who is an operator.
 
-use crate::{ApiError, Fault};
+use crate::{ApiError, StartupError};
 use http::{HeaderMap, HeaderValue, StatusCode, header};
 use std::{env, fmt, net::IpAddr, sync::Arc};
 use subtle::ConstantTimeEq as _;
@@ -10,7 +10,7 @@ use tidegate_policy::{Policy, model::EnvVariable};
 #[derive(Debug, Default)]
 pub struct Authorization {
     /// By name. Several tokens may be valid at once, so that one can replace another.
-    programs: Vec<(Arc<str>, Secret)>,
+    tokens: Vec<(Arc<str>, Secret)>,
     /// Who is an operator.
     pub operators: Operators,
 }
@@ -24,7 +24,7 @@ pub enum Operators {
     /// Callers with this token.
     Token(Secret),
     /// No caller.
-    Nobody,
+    Disabled,
 }
 
 /// Whether a request comes from an operator.
@@ -45,7 +45,7 @@ pub struct Secret(String);
 
 /// The sender of a request.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Caller {
+pub enum ApiCaller {
     /// No token is required.
     Anonymous,
     /// A program, by the name of its token.
@@ -63,42 +63,43 @@ pub const OPERATOR_TOKEN_REQUIRED: &str =
 impl Authorization {
     /// These tokens.
     pub fn new(programs: impl IntoIterator<Item = (Arc<str>, Secret)>, operators: Operators) -> Self {
-        Self { programs: programs.into_iter().collect(), operators }
+        Self { tokens: programs.into_iter().collect(), operators }
     }
 
     /// The tokens of the decision API that a policy declares, read from the environment.
-    pub fn of_decisions(policy: &Policy) -> Result<Self, Fault> {
+    pub fn for_decision_api(policy: &Policy) -> Result<Self, StartupError> {
         let decisions = policy.decisions.as_ref();
         let programs = decisions.iter().flat_map(|decisions| &decisions.tokens);
-        let programs = programs.map(|token| Ok((token.name.as_str().into(), Secret::read(&token.token)?)));
-        let operators = policy.admin.token.as_ref().map(Secret::read).transpose()?;
+        let programs =
+            programs.map(|token| Ok((token.name.as_str().into(), Secret::from_env(&token.token)?)));
+        let operators = policy.admin.token.as_ref().map(Secret::from_env).transpose()?;
         let address = decisions.map(|decisions| decisions.listen.ip());
         Ok(Self {
-            programs: programs.collect::<Result<_, Fault>>()?,
+            tokens: programs.collect::<Result<_, StartupError>>()?,
             operators: Operators::new(operators, address),
         })
     }
 
     /// The caller that these headers identify; 401 if none of the required tokens is sent.
-    pub fn caller(&self, headers: &HeaderMap) -> Result<Caller, ApiError> {
-        let token = token(headers);
+    pub fn authenticate(&self, headers: &HeaderMap) -> Result<ApiCaller, ApiError> {
+        let token = request_token(headers);
         // All tokens are compared, so that the time does not depend on which one is similar.
-        let is_operator = matches!(&self.operators, Operators::Token(secret) if secret.is(token));
-        let program = self.programs.iter().fold(None, |found, (name, secret)| match secret.is(token) {
+        let is_operator = matches!(&self.operators, Operators::Token(secret) if secret.matches(token));
+        let program = self.tokens.iter().fold(None, |found, (name, secret)| match secret.matches(token) {
             true => Some(name),
             false => found,
         });
         match program {
-            _ if is_operator => Ok(Caller::Operator),
-            Some(name) => Ok(Caller::Program(name.clone())),
-            None if !self.requires_token() => Ok(Caller::Anonymous),
+            _ if is_operator => Ok(ApiCaller::Operator),
+            Some(name) => Ok(ApiCaller::Program(name.clone())),
+            None if !self.requires_token() => Ok(ApiCaller::Anonymous),
             None => Err(unauthorized("a token is needed; send `Authorization: Bearer TOKEN`")),
         }
     }
 
     /// Whether callers need a token.
     pub fn requires_token(&self) -> bool {
-        !self.programs.is_empty()
+        !self.tokens.is_empty()
     }
 }
 
@@ -108,20 +109,22 @@ impl Operators {
         match token {
             Some(token) => Self::Token(token),
             None if address.is_none_or(|address| address.is_loopback()) => Self::Everyone,
-            None => Self::Nobody,
+            None => Self::Disabled,
         }
     }
 
     /// Whether a request with these headers comes from an operator.
-    pub fn access(&self, headers: &HeaderMap) -> OperatorAccess {
+    pub fn check(&self, headers: &HeaderMap) -> OperatorAccess {
         // Either header: a proxy may add the token of a program.
-        let (header, bearer) = (headers.get(TOKEN_HEADER).map(HeaderValue::as_bytes), bearer(headers));
+        let (header, bearer) = (headers.get(TOKEN_HEADER).map(HeaderValue::as_bytes), bearer_token(headers));
         match (self, header.or(bearer)) {
             (Self::Everyone, _) => OperatorAccess::Granted,
-            (Self::Token(secret), _) if secret.is(header) | secret.is(bearer) => OperatorAccess::Granted,
+            (Self::Token(secret), _) if secret.matches(header) | secret.matches(bearer) => {
+                OperatorAccess::Granted
+            }
             (Self::Token(_), Some(_)) => OperatorAccess::InvalidToken,
             (Self::Token(_), None) => OperatorAccess::MissingToken,
-            (Self::Nobody, _) => OperatorAccess::Disabled,
+            (Self::Disabled, _) => OperatorAccess::Disabled,
         }
     }
 
@@ -132,7 +135,7 @@ impl Operators {
         invalid: &'static str,
         disabled: &'static str,
     ) -> Result<(), ApiError> {
-        match self.access(headers) {
+        match self.check(headers) {
             OperatorAccess::Granted => Ok(()),
             OperatorAccess::InvalidToken => Err(ApiError::new(StatusCode::FORBIDDEN, invalid)),
             OperatorAccess::MissingToken => Err(unauthorized(OPERATOR_TOKEN_REQUIRED)),
@@ -141,9 +144,9 @@ impl Operators {
     }
 }
 
-impl Caller {
+impl ApiCaller {
     /// Whether this caller may settle a reservation of that one.
-    pub fn may_settle(&self, owner: &Self) -> bool {
+    pub fn can_settle(&self, owner: &Self) -> bool {
         *owner == Self::Anonymous || owner == self
     }
 }
@@ -155,15 +158,15 @@ impl Secret {
     }
 
     /// The value of an environment variable.
-    pub fn read(variable: &EnvVariable) -> Result<Self, Fault> {
+    pub fn from_env(variable: &EnvVariable) -> Result<Self, StartupError> {
         let value = env::var(&variable.0).ok().filter(|value| !value.trim().is_empty());
         value
             .map(|value| Self(value.trim().to_owned()))
-            .ok_or_else(|| Fault::Token { variable: variable.0.clone() })
+            .ok_or_else(|| StartupError::Token { variable: variable.0.clone() })
     }
 
     /// Compares in constant time.
-    fn is(&self, token: Option<&[u8]>) -> bool {
+    fn matches(&self, token: Option<&[u8]>) -> bool {
         token.is_some_and(|token| token.ct_eq(self.0.as_bytes()).into())
     }
 }
@@ -174,12 +177,12 @@ impl fmt::Debug for Secret {
     }
 }
 
-fn token(headers: &HeaderMap) -> Option<&[u8]> {
-    headers.get(TOKEN_HEADER).map(HeaderValue::as_bytes).or_else(|| bearer(headers))
+fn request_token(headers: &HeaderMap) -> Option<&[u8]> {
+    headers.get(TOKEN_HEADER).map(HeaderValue::as_bytes).or_else(|| bearer_token(headers))
 }
 
 /// The token of `Authorization: Bearer TOKEN`.
-pub fn bearer(headers: &HeaderMap) -> Option<&[u8]> {
+pub fn bearer_token(headers: &HeaderMap) -> Option<&[u8]> {
     let value = headers.get(header::AUTHORIZATION)?.as_bytes();
     let (scheme, token) = value.split_at_checked("bearer ".len())?;
     scheme.eq_ignore_ascii_case(b"bearer ").then(|| token.trim_ascii())
@@ -188,7 +191,7 @@ pub fn bearer(headers: &HeaderMap) -> Option<&[u8]> {
 /// A 401 that asks for a bearer token.
 pub fn unauthorized(detail: &'static str) -> ApiError {
     let scheme = HeaderValue::from_static("Bearer realm=\"tidegate\"");
-    ApiError::new(StatusCode::UNAUTHORIZED, detail).with(header::WWW_AUTHENTICATE, scheme)
+    ApiError::new(StatusCode::UNAUTHORIZED, detail).with_header(header::WWW_AUTHENTICATE, scheme)
 }
 
 #[cfg(test)]
@@ -205,28 +208,28 @@ mod tests {
             HeaderMap::from_iter([(name.parse().unwrap(), value.parse().unwrap())])
         };
         for (name, value, expected) in [
-            ("authorization", "Bearer old", Caller::Program("0".into())),
-            ("authorization", "bearer new", Caller::Program("1".into())),
-            ("x-tidegate-token", "new", Caller::Program("1".into())),
-            ("authorization", "Bearer boss", Caller::Operator),
+            ("authorization", "Bearer old", ApiCaller::Program("0".into())),
+            ("authorization", "bearer new", ApiCaller::Program("1".into())),
+            ("x-tidegate-token", "new", ApiCaller::Program("1".into())),
+            ("authorization", "Bearer boss", ApiCaller::Operator),
         ] {
-            assert_eq!(authorization.caller(&with(name, value)), Ok(expected), "{name}: {value}");
+            assert_eq!(authorization.authenticate(&with(name, value)), Ok(expected), "{name}: {value}");
         }
         for (name, value) in [("authorization", "Bearer ne"), ("authorization", "new"), ("x-user", "new")] {
-            let error = authorization.caller(&with(name, value)).unwrap_err();
+            let error = authorization.authenticate(&with(name, value)).unwrap_err();
             assert_eq!(error.status, StatusCode::UNAUTHORIZED, "{name}: {value}");
         }
-        assert_eq!(Authorization::default().caller(&HeaderMap::new()), Ok(Caller::Anonymous));
+        assert_eq!(Authorization::default().authenticate(&HeaderMap::new()), Ok(ApiCaller::Anonymous));
         // An operator keeps its reservations where programs need no token.
         let authorization = Authorization::new([], Operators::Token(secret("boss")));
         let boss = with("authorization", "Bearer boss");
-        assert_eq!(authorization.caller(&boss), Ok(Caller::Operator));
-        assert_eq!(authorization.caller(&HeaderMap::new()), Ok(Caller::Anonymous));
-        assert!(!Caller::Anonymous.may_settle(&Caller::Operator));
+        assert_eq!(authorization.authenticate(&boss), Ok(ApiCaller::Operator));
+        assert_eq!(authorization.authenticate(&HeaderMap::new()), Ok(ApiCaller::Anonymous));
+        assert!(!ApiCaller::Anonymous.can_settle(&ApiCaller::Operator));
         // A proxy may have added the token of a program.
         let mut both = boss.clone();
         both.insert(TOKEN_HEADER, "new".parse().unwrap());
-        assert_eq!(authorization.operators.access(&both), OperatorAccess::Granted);
-        assert_eq!(authorization.operators.access(&HeaderMap::new()), OperatorAccess::MissingToken);
+        assert_eq!(authorization.operators.check(&both), OperatorAccess::Granted);
+        assert_eq!(authorization.operators.check(&HeaderMap::new()), OperatorAccess::MissingToken);
     }
 }

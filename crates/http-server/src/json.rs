@@ -4,7 +4,7 @@ use http::{HeaderValue, Response, StatusCode, header};
 use serde::Serialize;
 
 /// Bytes that most responses have at most.
-const USUAL: usize = 256;
+const INITIAL_CAPACITY: usize = 256;
 
 /// JSON as a response, with a body of any type.
 pub fn json_response<B: From<Vec<u8>>>(
@@ -13,7 +13,7 @@ pub fn json_response<B: From<Vec<u8>>>(
     body: &impl Serialize,
 ) -> Response<B> {
     // Nothing here has a name that is no text, which is all that can go wrong.
-    let mut written = Vec::with_capacity(USUAL);
+    let mut written = Vec::with_capacity(INITIAL_CAPACITY);
     if serde_json::to_writer(&mut written, body).is_err() {
         written = b"{}".to_vec();
     }

@@ -10,34 +10,34 @@
 //! | [`MetricFamily`] | a metric, with its text for Prometheus |
 //! | [`FileWatch`] | reports when a file of a policy has changed since it was read |
 //! | [`Roots`] | whose certificates of servers are trusted |
-//! | [`Fault`] | what keeps a server from starting |
+//! | [`StartupError`] | what keeps a server from starting |
 
 mod api_error;
 mod authorization;
-mod fault;
 mod files;
 mod json;
 mod metrics;
 mod query;
 mod read_body;
 mod server;
+mod startup_error;
 mod stream;
 mod tls;
 
-pub use api_error::{ApiError, shortened};
+pub use api_error::{ApiError, truncate};
 pub use authorization::{
-    Authorization, Caller, OPERATOR_TOKEN_REQUIRED, OperatorAccess, Operators, Secret, TOKEN_HEADER, bearer,
-    unauthorized,
+    ApiCaller, Authorization, OPERATOR_TOKEN_REQUIRED, OperatorAccess, Operators, Secret, TOKEN_HEADER,
+    bearer_token, unauthorized,
 };
-pub use fault::Fault;
 pub use files::{FileWatch, ReadFiles};
 pub use json::json_response;
-pub use metrics::{Labels, MetricFamily, MetricKind, MetricValue, prometheus_text};
+pub use metrics::{MetricFamily, MetricKind, MetricLabels, MetricValue, prometheus_text};
 pub use query::Query;
 pub use read_body::{MAX_BODY_SIZE, read_body};
 pub use server::{
-    Accept, BoundListener, HttpServer, HttpService, Listener, PREFACE, Scheme, ServerThreads,
-    ThreadedListener, refresh_certificates, runtime, tls_accept,
+    Accept, BoundListener, HTTP2_PREFACE, HttpServer, HttpService, Listener, Scheme, ServerThreads,
+    ThreadedListener, build_runtime, refresh_certificates, tls_accept,
 };
+pub use startup_error::StartupError;
 pub use stream::Stream;
-pub use tls::{Certificate, HTTP1, HTTP2, Roots};
+pub use tls::{ALPN_HTTP1, ALPN_HTTP2, Certificate, Roots};

@@ -15,11 +15,11 @@ pub struct MetricFamily {
     /// One sentence for `# HELP` and OTLP.
     pub help: &'static str,
     /// Its values.
-    pub samples: Vec<(Labels, MetricValue)>,
+    pub samples: Vec<(MetricLabels, MetricValue)>,
 }
 
 /// Label names with their values.
-pub type Labels = Vec<(&'static str, String)>;
+pub type MetricLabels = Vec<(&'static str, String)>;
 
 /// The type of a metric.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -75,7 +75,7 @@ impl MetricFamily {
 
     /// Adds a sample and returns the family.
     #[must_use]
-    pub fn with(mut self, labels: &[(&'static str, &str)], value: impl Into<MetricValue>) -> Self {
+    pub fn with_sample(mut self, labels: &[(&'static str, &str)], value: impl Into<MetricValue>) -> Self {
         self.add(labels, value);
         self
     }
@@ -97,17 +97,17 @@ impl MetricFamily {
         let _ = writeln!(out, "# HELP {name} {help}\n# TYPE {name} {kind}");
         for (labels, value) in &self.samples {
             match value {
-                MetricValue::Integer(value) => line(out, name, labels, None, value),
-                MetricValue::Float(value) => line(out, name, labels, None, value),
+                MetricValue::Integer(value) => write_sample(out, name, labels, None, value),
+                MetricValue::Float(value) => write_sample(out, name, labels, None, value),
                 MetricValue::Histogram { bounds, counts, sum } => {
-                    let bounds = bounds.iter().map(|bound| seconds(*bound)).chain(["+Inf".to_owned()]);
+                    let bounds = bounds.iter().map(|bound| format_seconds(*bound)).chain(["+Inf".to_owned()]);
                     let mut total = 0;
                     for (bound, count) in bounds.zip(counts) {
                         total += count;
-                        line(out, &format!("{name}_bucket"), labels, Some(&bound), &total);
+                        write_sample(out, &format!("{name}_bucket"), labels, Some(&bound), &total);
                     }
-                    line(out, &format!("{name}_sum"), labels, None, &seconds(*sum));
-                    line(out, &format!("{name}_count"), labels, None, &total);
+                    write_sample(out, &format!("{name}_sum"), labels, None, &format_seconds(*sum));
+                    write_sample(out, &format!("{name}_count"), labels, None, &total);
                 }
             }
         }
@@ -127,7 +127,13 @@ impl From<f64> for MetricValue {
 }
 
 /// Writes one sample, with the bound of its bucket if it is one of a histogram.
-fn line(out: &mut String, name: &str, labels: &[(&str, String)], bound: Option<&str>, value: &dyn Display) {
+fn write_sample(
+    out: &mut String,
+    name: &str,
+    labels: &[(&str, String)],
+    bound: Option<&str>,
+    value: &dyn Display,
+) {
     out.push_str(name);
     let labels = labels.iter().map(|(label, text)| (*label, text.as_str()));
     let mut separator = '{';
@@ -141,7 +147,7 @@ fn line(out: &mut String, name: &str, labels: &[(&str, String)], bound: Option<&
 }
 
 /// Formats microseconds as seconds.
-fn seconds(micros: u64) -> String {
+fn format_seconds(micros: u64) -> String {
     let text = format!("{}.{:06}", micros / 1_000_000, micros % 1_000_000);
     text.trim_end_matches('0').trim_end_matches('.').to_owned()
 }
@@ -153,13 +159,13 @@ mod tests {
     #[test]
     fn microseconds_are_written_as_seconds() {
         for (micros, expected) in [(0, "0"), (100, "0.0001"), (1_000_000, "1"), (1_500_000, "1.5")] {
-            assert_eq!(seconds(micros), expected);
+            assert_eq!(format_seconds(micros), expected);
         }
     }
 
     #[test]
     fn label_values_and_help_texts_are_escaped() {
-        let family = MetricFamily::counter("a", "x\n\\").with(&[("rule", "x\"}\n\\")], 1_u64);
+        let family = MetricFamily::counter("a", "x\n\\").with_sample(&[("rule", "x\"}\n\\")], 1_u64);
         let expected = "# HELP a x\\n\\\\\n# TYPE a counter\na{rule=\"x\\\"}\\n\\\\\"} 1\n";
         assert_eq!(prometheus_text([&family]), expected);
     }
@@ -168,7 +174,8 @@ mod tests {
     fn buckets_are_cumulative() {
         let value =
             MetricValue::Histogram { bounds: vec![100, 1_000_000], counts: vec![2, 1, 1], sum: 3_000_000 };
-        let text = prometheus_text([&MetricFamily::histogram("a", "Time.").with(&[("b", "c")], value)]);
+        let text =
+            prometheus_text([&MetricFamily::histogram("a", "Time.").with_sample(&[("b", "c")], value)]);
         let expected = [
             "a_bucket{b=\"c\",le=\"0.0001\"} 2",
             "a_bucket{b=\"c\",le=\"1\"} 3",

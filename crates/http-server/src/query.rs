@@ -1,6 +1,6 @@
 //! The query parameters of an API request.
 
-use crate::{ApiError, shortened};
+use crate::{ApiError, truncate};
 use http::Uri;
 use std::{fmt::Display, ops::RangeInclusive, str::FromStr};
 use tidegate_core::suggest;
@@ -18,7 +18,8 @@ impl Query {
                 continue;
             }
             let name = String::from_utf8_lossy(&name);
-            let known = known.iter().find(|known| **known == name).ok_or_else(|| unknown(&name, known))?;
+            let known =
+                known.iter().find(|known| **known == name).ok_or_else(|| unknown_parameter(&name, known))?;
             let value = percent_decode(value, PlusDecoding::Space);
             parsed.push((*known, String::from_utf8_lossy(&value).into_owned()));
         }
@@ -38,17 +39,17 @@ impl Query {
         let Some(text) = self.text(name) else { return Ok(default) };
         text.parse().ok().filter(|number| range.contains(number)).ok_or_else(|| {
             let (first, last) = range.into_inner();
-            let text = shortened(text);
-            ApiError::bad(format!("`{name}` is `{text}`; use a number from {first} to {last}"))
+            let text = truncate(text);
+            ApiError::bad_request(format!("`{name}` is `{text}`; use a number from {first} to {last}"))
         })
     }
 }
 
-fn unknown(name: &str, known: &[&'static str]) -> ApiError {
+fn unknown_parameter(name: &str, known: &[&'static str]) -> ApiError {
     let fix = match suggest::closest(name, known.iter().copied()) {
         Some(near) => format!("did you mean `{near}`?"),
         None if known.is_empty() => "leave it out".to_owned(),
         None => format!("use one of `{}`", known.join("`, `")),
     };
-    ApiError::bad(format!("unknown parameter `{}`; {fix}", shortened(name)))
+    ApiError::bad_request(format!("unknown parameter `{}`; {fix}", truncate(name)))
 }

@@ -55,7 +55,7 @@ where
     let mut body = pin!(body);
     let (mut first, mut all) = (Bytes::new(), BytesMut::new());
     while let Some(frame) = body.as_mut().frame().await {
-        let frame = frame.map_err(|_| ApiError::bad("the body broke off; send all of it"))?;
+        let frame = frame.map_err(|_| ApiError::bad_request("the body broke off; send all of it"))?;
         let Ok(data) = frame.into_data() else { continue };
         if first.len() + all.len() + data.len() > max_size {
             let problem = format!("the body is too large; send {max_size} bytes at most");

@@ -51,7 +51,7 @@ impl Stream {
     }
 
     /// What both sides agreed to speak, in TLS.
-    pub fn agreed(&self) -> Option<&[u8]> {
+    pub fn alpn_protocol(&self) -> Option<&[u8]> {
         match self {
             Self::Plain(_) => None,
             Self::Tls(stream) => stream.get_ref().1.alpn_protocol(),

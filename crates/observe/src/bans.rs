@@ -2,7 +2,7 @@
 //!
 //! Hardly ever is anybody, so a request pays for it with one load. Whoever bans builds the table anew.
 
-use super::{Who, shown_keys};
+use super::{KeyLabel, effective_key_display};
 use arc_swap::ArcSwap;
 use serde_json::{Value, json};
 use std::{
@@ -21,15 +21,15 @@ use tidegate_policy::{compile::PolicyGate, matching::RequestView, model::KeyDisp
 
 /// Who is banned by an operator.
 pub struct OperatorBans {
-    is_any: AtomicBool,
-    book: ArcSwap<Book>,
-    turn: Mutex<()>,
+    has_bans: AtomicBool,
+    index: ArcSwap<BanIndex>,
+    write_lock: Mutex<()>,
     clock: Clock,
 }
 
 /// All bans, and what finds them.
 #[derive(Default)]
-struct Book {
+struct BanIndex {
     bans: Vec<Arc<OperatorBan>>,
     networks: Option<AccessList>,
     by_network: HashMap<Prefix, Arc<OperatorBan>>,
@@ -40,14 +40,14 @@ struct Book {
 #[derive(Debug)]
 pub struct OperatorBan {
     id: String,
-    whom: Banned,
+    target: BanTarget,
     until: Micros,
     reason: Option<String>,
 }
 
 /// Who is banned.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Banned {
+pub enum BanTarget {
     /// A client: an address, or the network that one client of IPv6 has to itself.
     Client(Prefix),
     /// All addresses of a network.
@@ -63,22 +63,23 @@ pub enum Banned {
 
 /// There is no room for another ban.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct NoRoom;
+pub struct BanLimitReached;
 
 /// Bans at the same time.
-pub(crate) const MOST: usize = 10_000;
+pub(crate) const MAX_BANS: usize = 10_000;
 /// The bits of an address of IPv6 that one client has to itself.
-const CLIENT_BITS: u8 = 64;
+const IPV6_CLIENT_BITS: u8 = 64;
 
-impl Banned {
+impl BanTarget {
     /// The client at this address.
     pub fn client(address: IpAddr) -> Self {
         let address = address.to_canonical();
         let network = match address {
             IpAddr::V4(_) => None,
             IpAddr::V6(address) => {
-                let first = std::net::Ipv6Addr::from_bits(address.to_bits() >> CLIENT_BITS << CLIENT_BITS);
-                Prefix::new(first.into(), CLIENT_BITS).ok()
+                let first =
+                    std::net::Ipv6Addr::from_bits(address.to_bits() >> IPV6_CLIENT_BITS << IPV6_CLIENT_BITS);
+                Prefix::new(first.into(), IPV6_CLIENT_BITS).ok()
             }
         };
         Self::Client(network.unwrap_or_else(|| address.into()))
@@ -95,23 +96,28 @@ impl Banned {
 
 impl OperatorBans {
     pub(crate) fn new(clock: Clock) -> Self {
-        Self { is_any: AtomicBool::new(false), book: ArcSwap::default(), turn: Mutex::new(()), clock }
+        Self {
+            has_bans: AtomicBool::new(false),
+            index: ArcSwap::default(),
+            write_lock: Mutex::new(()),
+            clock,
+        }
     }
 
     /// The ban that keeps a request out, if there is one, and how long it lasts.
     #[inline]
     pub fn check(&self, seen: &RequestView<'_>, gate: &PolicyGate) -> Option<(Arc<OperatorBan>, Micros)> {
-        match self.is_any.load(Ordering::Relaxed) {
+        match self.has_bans.load(Ordering::Relaxed) {
             false => None,
-            true => self.look(seen, gate),
+            true => self.find(seen, gate),
         }
     }
 
     #[cold]
-    fn look(&self, seen: &RequestView<'_>, gate: &PolicyGate) -> Option<(Arc<OperatorBan>, Micros)> {
-        let (book, now) = (self.book.load(), self.clock.now());
-        let found = seen.client().and_then(|client| book.of_client(client, now));
-        let found = found.or_else(|| book.of_key(seen, gate, now))?;
+    fn find(&self, seen: &RequestView<'_>, gate: &PolicyGate) -> Option<(Arc<OperatorBan>, Micros)> {
+        let (book, now) = (self.index.load(), self.clock.now());
+        let found = seen.client().and_then(|client| book.find_client(client, now));
+        let found = found.or_else(|| book.find_key(seen, gate, now))?;
         let left = found.until.since(now);
         Some((found, left))
     }
@@ -119,79 +125,79 @@ impl OperatorBans {
     /// Bans somebody; a ban of the same one is replaced.
     pub fn ban(
         &self,
-        whom: Banned,
+        target: BanTarget,
         length: Micros,
         reason: Option<String>,
-    ) -> Result<Arc<OperatorBan>, NoRoom> {
-        let _turn = self.turn.lock().unwrap_or_else(PoisonError::into_inner);
+    ) -> Result<Arc<OperatorBan>, BanLimitReached> {
+        let _turn = self.write_lock.lock().unwrap_or_else(PoisonError::into_inner);
         let now = self.clock.now();
         let id = format!("b-{:08x}", fastrand::u32(..));
-        let ban = Arc::new(OperatorBan { id, whom, until: now.plus(length), reason });
-        let mut bans = self.book.load().others(now, |other| other.whom == ban.whom);
-        if bans.len() >= MOST {
-            return Err(NoRoom);
+        let ban = Arc::new(OperatorBan { id, target, until: now.plus(length), reason });
+        let mut bans = self.index.load().active_except(now, |other| other.target == ban.target);
+        if bans.len() >= MAX_BANS {
+            return Err(BanLimitReached);
         }
         bans.push(ban.clone());
-        self.put(bans);
+        self.store(bans);
         Ok(ban)
     }
 
     /// Lifts the ban of this name; `None` if there is none.
     pub fn lift(&self, id: &str) -> Option<()> {
-        let _turn = self.turn.lock().unwrap_or_else(PoisonError::into_inner);
-        let book = self.book.load();
+        let _turn = self.write_lock.lock().unwrap_or_else(PoisonError::into_inner);
+        let book = self.index.load();
         book.bans.iter().find(|ban| ban.id == id)?;
-        self.put(book.others(self.clock.now(), |ban| ban.id == id));
+        self.store(book.active_except(self.clock.now(), |ban| ban.id == id));
         Some(())
     }
 
     /// Lets go of those that have ended; to be called every second or so.
-    pub(crate) fn follow_time(&self) {
-        if !self.is_any.load(Ordering::Relaxed) {
+    pub(crate) fn remove_expired(&self) {
+        if !self.has_bans.load(Ordering::Relaxed) {
             return;
         }
-        let _turn = self.turn.lock().unwrap_or_else(PoisonError::into_inner);
-        let (book, now) = (self.book.load(), self.clock.now());
-        let rest = book.others(now, |_| false);
+        let _turn = self.write_lock.lock().unwrap_or_else(PoisonError::into_inner);
+        let (book, now) = (self.index.load(), self.clock.now());
+        let rest = book.active_except(now, |_| false);
         if rest.len() != book.bans.len() {
-            self.put(rest);
+            self.store(rest);
         }
     }
 
     /// How many there are.
     pub(crate) fn count(&self) -> usize {
-        self.book.load().bans.len()
+        self.index.load().bans.len()
     }
 
     /// Those that last longest first.
-    pub fn json(&self, most: usize, shown: KeyDisplay, gate: &PolicyGate) -> Vec<Value> {
-        let (book, now) = (self.book.load(), self.clock.now());
+    pub fn to_json(&self, limit: usize, shown: KeyDisplay, gate: &PolicyGate) -> Vec<Value> {
+        let (book, now) = (self.index.load(), self.clock.now());
         let mut bans: Vec<_> = book.bans.iter().filter(|ban| ban.until > now).collect();
         bans.sort_by_key(|ban| std::cmp::Reverse(ban.until));
-        bans.into_iter().take(most).map(|ban| ban.json(now, shown, gate)).collect()
+        bans.into_iter().take(limit).map(|ban| ban.to_json(now, shown, gate)).collect()
     }
 
-    fn put(&self, bans: Vec<Arc<OperatorBan>>) {
-        self.is_any.store(!bans.is_empty(), Ordering::Relaxed);
-        self.book.store(Arc::new(Book::of(bans)));
+    fn store(&self, bans: Vec<Arc<OperatorBan>>) {
+        self.has_bans.store(!bans.is_empty(), Ordering::Relaxed);
+        self.index.store(Arc::new(BanIndex::new(bans)));
     }
 }
 
-impl Book {
-    fn of(bans: Vec<Arc<OperatorBan>>) -> Self {
+impl BanIndex {
+    fn new(bans: Vec<Arc<OperatorBan>>) -> Self {
         let mut list = AccessList::builder();
         let mut by_network = HashMap::new();
         let mut by_key: HashMap<Arc<str>, HashMap<String, Arc<OperatorBan>>> = HashMap::new();
         for ban in &bans {
-            match &ban.whom {
-                Banned::Client(network) | Banned::Network(network) => {
+            match &ban.target {
+                BanTarget::Client(network) | BanTarget::Network(network) => {
                     // Of a client and a network that are the same, the ban that lasts longer counts.
                     let longest = by_network.entry(*network).or_insert_with(|| ban.clone());
                     if longest.until < ban.until {
                         *longest = ban.clone();
                     }
                 }
-                Banned::Key { rule, key } => {
+                BanTarget::Key { rule, key } => {
                     by_key.entry(rule.clone()).or_default().insert(key.clone(), ban.clone());
                 }
             }
@@ -203,12 +209,16 @@ impl Book {
         Self { networks: list.build().ok(), bans, by_network, by_key }
     }
 
-    fn others(&self, now: Micros, is_left_out: impl Fn(&OperatorBan) -> bool) -> Vec<Arc<OperatorBan>> {
+    fn active_except(
+        &self,
+        now: Micros,
+        is_left_out: impl Fn(&OperatorBan) -> bool,
+    ) -> Vec<Arc<OperatorBan>> {
         let stays = |ban: &&Arc<OperatorBan>| ban.until > now && !is_left_out(ban);
         self.bans.iter().filter(stays).cloned().collect()
     }
 
-    fn of_client(&self, client: IpAddr, now: Micros) -> Option<Arc<OperatorBan>> {
+    fn find_client(&self, client: IpAddr, now: Micros) -> Option<Arc<OperatorBan>> {
         let (_, network) = self.networks.as_ref()?.find(client)?;
         let narrowest = self.by_network.get(&network).filter(|ban| ban.until > now);
         // Where the narrowest has ended a moment ago, a wider one may go on.
@@ -220,7 +230,7 @@ impl Book {
         narrowest.or_else(wider).cloned()
     }
 
-    fn of_key(&self, seen: &RequestView<'_>, gate: &PolicyGate, now: Micros) -> Option<Arc<OperatorBan>> {
+    fn find_key(&self, seen: &RequestView<'_>, gate: &PolicyGate, now: Micros) -> Option<Arc<OperatorBan>> {
         if self.by_key.is_empty() {
             return None;
         }
@@ -233,26 +243,26 @@ impl Book {
 }
 
 impl OperatorBan {
-    pub fn whom(&self) -> &Banned {
-        &self.whom
+    pub fn target(&self) -> &BanTarget {
+        &self.target
     }
 
-    pub fn json(&self, now: Micros, shown: KeyDisplay, gate: &PolicyGate) -> Value {
-        let who = |rule: &str, who: &dyn fmt::Display| Who::of(shown, rule, who).shown();
-        let (value, rule) = match &self.whom {
-            Banned::Client(network) if network.first().is_ipv4() => (who("", &network.first()), None),
-            Banned::Client(network) => (who("", network), None),
+    pub fn to_json(&self, now: Micros, shown: KeyDisplay, gate: &PolicyGate) -> Value {
+        let who = |rule: &str, who: &dyn fmt::Display| KeyLabel::new(shown, rule, who).text();
+        let (value, rule) = match &self.target {
+            BanTarget::Client(network) if network.first().is_ipv4() => (who("", &network.first()), None),
+            BanTarget::Client(network) => (who("", network), None),
             // Of nobody in particular.
-            Banned::Network(network) => (network.to_string(), None),
-            Banned::Key { rule, key } => {
-                let shown = shown_keys(shown, gate.has_credential(rule));
-                (Who::of(shown, rule, key).shown(), Some(&**rule))
+            BanTarget::Network(network) => (network.to_string(), None),
+            BanTarget::Key { rule, key } => {
+                let shown = effective_key_display(shown, gate.has_credential(rule));
+                (KeyLabel::new(shown, rule, key).text(), Some(&**rule))
             }
         };
         json!({
             "id": self.id,
             "by": "operator",
-            "kind": self.whom.kind(),
+            "kind": self.target.kind(),
             "value": value,
             "rule": rule,
             "remaining": super::denial::seconds(self.until.since(now)),
@@ -268,38 +278,38 @@ mod tests {
     use super::*;
     use std::time::Duration;
 
-    fn banned(bans: &OperatorBans, client: &str) -> Option<String> {
+    fn banning_id(bans: &OperatorBans, client: &str) -> Option<String> {
         let now = bans.clock.now();
-        bans.book.load().of_client(client.parse().unwrap(), now).map(|ban| ban.id.clone())
+        bans.index.load().find_client(client.parse().unwrap(), now).map(|ban| ban.id.clone())
     }
 
     #[test]
-    fn bans_end_and_a_wider_one_goes_on() {
+    fn wider_ban_remains_after_narrow_ban_expires() {
         let (clock, hand) = Clock::manual();
         let bans = OperatorBans::new(clock);
-        let network = Banned::Network("192.0.2.0/24".parse().unwrap());
-        let client = Banned::client("192.0.2.7".parse().unwrap());
+        let network = BanTarget::Network("192.0.2.0/24".parse().unwrap());
+        let client = BanTarget::client("192.0.2.7".parse().unwrap());
         let wide = bans.ban(network, Micros::from_secs(60), None).unwrap();
         let narrow = bans.ban(client.clone(), Micros::from_secs(10), None).unwrap();
-        assert_eq!(banned(&bans, "192.0.2.7"), Some(narrow.id.clone()));
-        assert_eq!(banned(&bans, "192.0.2.8"), Some(wide.id.clone()));
-        assert_eq!(banned(&bans, "192.0.3.1"), None);
+        assert_eq!(banning_id(&bans, "192.0.2.7"), Some(narrow.id.clone()));
+        assert_eq!(banning_id(&bans, "192.0.2.8"), Some(wide.id.clone()));
+        assert_eq!(banning_id(&bans, "192.0.3.1"), None);
 
         hand.advance(Duration::from_secs(10));
-        assert_eq!(banned(&bans, "192.0.2.7"), Some(wide.id.clone()));
-        bans.follow_time();
+        assert_eq!(banning_id(&bans, "192.0.2.7"), Some(wide.id.clone()));
+        bans.remove_expired();
         assert_eq!(bans.count(), 1);
         let again = bans.ban(client.clone(), Micros::from_secs(5), None).unwrap();
         let longer = bans.ban(client, Micros::from_secs(50), None).unwrap();
         assert_eq!((bans.count(), bans.lift(&again.id)), (2, None), "the first of them was replaced");
         assert_eq!((bans.lift(&longer.id), bans.lift(&wide.id)), (Some(()), Some(())));
-        assert!(banned(&bans, "192.0.2.7").is_none() && !bans.is_any.load(Ordering::Relaxed));
+        assert!(banning_id(&bans, "192.0.2.7").is_none() && !bans.has_bans.load(Ordering::Relaxed));
     }
 
     #[test]
-    fn a_client_of_ipv6_is_banned_with_its_network() {
+    fn ipv6_client_ban_covers_its_network() {
         let bans = OperatorBans::new(Clock::manual().0);
-        bans.ban(Banned::client("2001:db8::1".parse().unwrap()), Micros::from_secs(1), None).unwrap();
-        assert!(banned(&bans, "2001:db8::2").is_some() && banned(&bans, "2001:db8:0:1::1").is_none());
+        bans.ban(BanTarget::client("2001:db8::1".parse().unwrap()), Micros::from_secs(1), None).unwrap();
+        assert!(banning_id(&bans, "2001:db8::2").is_some() && banning_id(&bans, "2001:db8:0:1::1").is_none());
     }
 }

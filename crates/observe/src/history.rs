@@ -1,6 +1,6 @@
 //! One request of the history.
 
-use super::who::Who;
+use super::key_label::KeyLabel;
 use serde_json::json;
 use tidegate_core::{Micros, Utc};
 
@@ -9,9 +9,9 @@ use tidegate_core::{Micros, Utc};
 pub struct HistoryEntry {
     /// When the request came.
     pub at: Micros,
-    pub(crate) client: Option<Who>,
+    pub(crate) client: Option<KeyLabel>,
     /// Its user, if the policy says who that is.
-    pub user: Option<Who>,
+    pub user: Option<KeyLabel>,
     pub(crate) method: String,
     pub(crate) path: String,
     pub(crate) host: Option<String>,
@@ -21,15 +21,15 @@ pub struct HistoryEntry {
 
 impl HistoryEntry {
     /// It as a line, with its end.
-    pub fn line(&self) -> String {
+    pub fn to_line(&self) -> String {
         let line = json!({
             "time": Utc::from(self.at).to_string(),
-            "ip": self.client.as_ref().map(Who::shown),
+            "ip": self.client.as_ref().map(KeyLabel::text),
             "method": self.method,
             "path": self.path,
             "host": self.host,
             "status": self.status,
-            "user": self.user.as_ref().map(Who::shown),
+            "user": self.user.as_ref().map(KeyLabel::text),
         });
         format!("{line}\n")
     }

@@ -11,12 +11,12 @@ pub fn quota_json(quota: &Quota) -> Value {
         "text": quota.to_string(),
         "algorithm": quota.kind().name(),
         "limit": quota.limit(),
-        "rate": rate(quota),
+        "rate": rate_per_second(quota),
     })
 }
 
 /// How many in a second; `None` for a number at once.
-pub(crate) fn rate(quota: &Quota) -> Option<f64> {
+pub(crate) fn rate_per_second(quota: &Quota) -> Option<f64> {
     let rate = quota.rate()?;
     Some(rate.amount() as f64 / seconds(rate.period()))
 }

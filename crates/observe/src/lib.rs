@@ -1,52 +1,52 @@
 //! What operators see of a gateway at work.
 //!
 //! ```text
-//!   worker ─▶ Shard ─▶ Tally ─┐
-//!   denied ─▶ Ring<Denial>    ├─▶ Observer ─▶ Snapshot ─▶ status, live, metrics
-//!   gate, stores, servers ────┘
+//!   worker ─▶ Shard ─▶ PolicyCounters ─┐
+//!   denied ─▶ RingBuffer<DenialRecord>    ├─▶ Observer ─▶ Snapshot ─▶ status, live, metrics
+//!   gate, store_metrics, server_metrics ────┘
 //! ```
 //!
 //! | noun | is |
 //! |---|---|
 //! | [`Observer`] | all that is seen of one gateway; it outlives policies |
-//! | [`Tally`] | the counts of one policy, by thread |
-//! | [`Scene`] | what is in force now |
+//! | [`PolicyCounters`] | the counts of one policy, by thread |
+//! | [`ConfigSnapshot`] | what is in force now |
 //! | [`Snapshot`] | all numbers at one moment |
-//! | [`Denial`] | why one request was denied |
+//! | [`DenialRecord`] | why one request was denied |
 //! | [`OperatorBans`] | who is banned by an operator |
 
-mod answered_by;
 mod bans;
+mod config_snapshot;
+mod counters;
 mod denial;
 mod history;
 mod json;
+mod key_label;
+mod latency;
 mod live;
 mod metrics;
 mod observer;
 mod recorder;
-mod ring;
-mod scene;
+mod response_origin;
+mod ring_buffer;
 mod shard;
 mod snapshot;
 mod status;
-mod tally;
-mod times;
 mod upstream;
-mod who;
 
-pub use answered_by::AnsweredBy;
-pub use bans::{Banned, NoRoom, OperatorBans};
-pub use denial::{Denial, DenialId};
+pub use bans::{BanLimitReached, BanTarget, OperatorBans};
+pub use config_snapshot::{ConfigSnapshot, ListenerInfo, policy_version, redact, summarize_rules};
+pub use counters::{PolicyCounters, SAMPLE_INTERVAL, TopBy};
+pub use denial::{DenialId, DenialRecord};
 pub use history::HistoryEntry;
 pub use json::quota_json;
-pub use live::{Live, LiveEvent, Watching};
+pub use key_label::{KeyLabel, effective_key_display};
+pub use latency::{LatencyBuckets, LatencyRecorder};
+pub use live::{LiveEvent, LiveFeed, LiveSubscription};
 pub use observer::Observer;
 pub use recorder::RequestRecorder;
-pub use scene::{Listening, Scene, said, shown, version};
-pub use shard::{Count, Outcome as Counted, Sampled};
+pub use response_origin::ResponseOrigin;
+pub use shard::{RuleOutcome, Sampled, SingleWriterCounter};
 pub use snapshot::Snapshot;
-pub use status::Changes;
-pub use tally::{SAMPLED, Tally, TopBy};
-pub use times::{Times, TimesRecorder};
-pub use upstream::{HealthReport, ReportUpstreams, ServerState, UpstreamReports};
-pub use who::{Who, shown_keys};
+pub use status::ChangeAccess;
+pub use upstream::{HealthReport, ServerState, UpstreamReporter, UpstreamReports};

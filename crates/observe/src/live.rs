@@ -8,7 +8,7 @@ use std::sync::{
 use tokio::sync::watch;
 
 /// Who watches, and what they are sent.
-pub struct Live {
+pub struct LiveFeed {
     sender: watch::Sender<LiveEvent>,
     watchers: Arc<AtomicUsize>,
 }
@@ -23,27 +23,27 @@ pub struct LiveEvent {
 }
 
 /// One who watches, until it is dropped.
-pub struct Watching {
+pub struct LiveSubscription {
     /// The newest snapshot.
     pub events: watch::Receiver<LiveEvent>,
     watchers: Arc<AtomicUsize>,
 }
 
 /// Those who watch at the same time.
-pub(crate) const MOST: usize = 32;
+pub(crate) const MAX_WATCHERS: usize = 32;
 
-impl Default for Live {
+impl Default for LiveFeed {
     fn default() -> Self {
         Self { sender: watch::channel(LiveEvent::default()).0, watchers: Arc::default() }
     }
 }
 
-impl Live {
+impl LiveFeed {
     /// One more watches; `None` if there are too many.
-    pub fn watch(&self) -> Option<Watching> {
-        let one_more = |watchers: usize| (watchers < MOST).then_some(watchers + 1);
+    pub fn subscribe(&self) -> Option<LiveSubscription> {
+        let one_more = |watchers: usize| (watchers < MAX_WATCHERS).then_some(watchers + 1);
         self.watchers.fetch_update(Ordering::AcqRel, Ordering::Acquire, one_more).ok()?;
-        Some(Watching { events: self.sender.subscribe(), watchers: self.watchers.clone() })
+        Some(LiveSubscription { events: self.sender.subscribe(), watchers: self.watchers.clone() })
     }
 
     pub(crate) fn watchers(&self) -> usize {
@@ -60,7 +60,7 @@ impl Live {
     }
 }
 
-impl Drop for Watching {
+impl Drop for LiveSubscription {
     fn drop(&mut self) {
         self.watchers.fetch_sub(1, Ordering::AcqRel);
     }
@@ -71,11 +71,11 @@ mod tests {
     use super::*;
 
     #[test]
-    fn only_so_many_watch_and_nothing_is_written_for_nobody() {
-        let live = Live::default();
+    fn live_feed_limits_watchers_and_skips_snapshots_without_any() {
+        let live = LiveFeed::default();
         live.publish(|| unreachable!("nobody watches"));
-        let all: Vec<_> = std::iter::from_fn(|| live.watch()).collect();
-        assert_eq!((all.len(), live.watchers()), (MOST, MOST));
+        let all: Vec<_> = std::iter::from_fn(|| live.subscribe()).collect();
+        assert_eq!((all.len(), live.watchers()), (MAX_WATCHERS, MAX_WATCHERS));
         live.publish(|| "{}".to_owned());
         assert!(all.iter().all(|one| one.events.borrow().number == 1));
         drop(all);

@@ -2,10 +2,10 @@
 
 use super::{
     Snapshot,
-    json::rate,
-    shard::{DEGRADED, OUTCOMES},
-    status::mode,
-    times::Times,
+    json::rate_per_second,
+    latency::LatencyBuckets,
+    shard::{DEGRADED_INDEX, OUTCOME_NAMES},
+    status::mode_name,
 };
 use crate::ServerState;
 use tidegate_core::{Micros, Percent};
@@ -22,17 +22,17 @@ impl Snapshot {
 
     /// All metrics.
     pub fn metrics(&self) -> Vec<MetricFamily> {
-        let mut all = self.gateway();
-        all.extend(self.decisions());
-        all.extend(self.rules());
-        all.extend(self.tables());
-        all.extend(self.stores());
-        all.extend(self.servers());
+        let mut all = self.gateway_metrics();
+        all.extend(self.decision_metrics());
+        all.extend(self.rule_metrics());
+        all.extend(self.table_metrics());
+        all.extend(self.store_metrics());
+        all.extend(self.server_metrics());
         all
     }
 
-    fn gateway(&self) -> Vec<MetricFamily> {
-        let (totals, scene) = (&self.totals, &self.scene);
+    fn gateway_metrics(&self) -> Vec<MetricFamily> {
+        let (totals, scene) = (&self.totals, &self.config);
         let mut responses = MetricFamily::counter(
             "tidegate_responses_total",
             "Responses by status class, made by an upstream server or by the gateway itself (denials, 502, 503, 504).",
@@ -46,44 +46,44 @@ impl Snapshot {
             scene.gate.views().filter_map(|rule| rule.bans()).map(|bans| bans.stats().stored).sum();
         vec![
             MetricFamily::gauge("tidegate_build_info", "The version of the gateway; always 1.")
-                .with(&[("version", env!("CARGO_PKG_VERSION"))], 1_u64),
+                .with_sample(&[("version", env!("CARGO_PKG_VERSION"))], 1_u64),
             MetricFamily::gauge("tidegate_uptime_seconds", "Time since the gateway started.")
-                .with(&[], seconds(self.uptime)),
+                .with_sample(&[], seconds(self.uptime)),
             MetricFamily::gauge("tidegate_policy_info", "The version of the policy in force; always 1.")
-                .with(&[("version", &scene.version)], 1_u64),
+                .with_sample(&[("version", &scene.version)], 1_u64),
             MetricFamily::counter(
                 "tidegate_policy_reloads_total",
                 "Policies that were read again, by whether they were applied or refused.",
             )
-            .with(&[("outcome", "applied")], self.reloads.applied)
-            .with(&[("outcome", "refused")], self.reloads.refused),
+            .with_sample(&[("outcome", "applied")], self.reloads.applied)
+            .with_sample(&[("outcome", "refused")], self.reloads.rejected),
             MetricFamily::counter("tidegate_requests_total", "Requests that the policy admitted or refused.")
-                .with(&[("outcome", "admitted")], totals.requests[0])
-                .with(&[("outcome", "refused")], totals.requests[1]),
+                .with_sample(&[("outcome", "admitted")], totals.requests[0])
+                .with_sample(&[("outcome", "refused")], totals.requests[1]),
             MetricFamily::gauge("tidegate_requests_in_flight", "Requests that are with an upstream server now.")
-                .with(&[], self.in_flight()),
+                .with_sample(&[], self.in_flight()),
             responses,
             MetricFamily::histogram(
                 "tidegate_decision_seconds",
                 "Time to decide about a request, the store included, without the time that the request waited for its turn.",
             )
-            .with(&[], totals.times.histogram()),
+            .with_sample(&[], totals.decision_latency.histogram()),
             MetricFamily::histogram(
                 "tidegate_wait_seconds",
                 "Time that requests waited for their turn, those that had to wait.",
             )
-            .with(&[], totals.waits.histogram_of_requests()),
+            .with_sample(&[], totals.wait_latency.request_histogram()),
             MetricFamily::gauge("tidegate_bans", "Bans in force, made by operators or by rules.")
-                .with(&[("by", "operator")], self.operator_bans as u64)
-                .with(&[("by", "rule")], bans),
+                .with_sample(&[("by", "operator")], self.operator_bans as u64)
+                .with_sample(&[("by", "rule")], bans),
             MetricFamily::gauge("tidegate_denials_kept", "Denials that can be looked up by their id.")
-                .with(&[], self.denials as u64),
+                .with_sample(&[], self.denials as u64),
             MetricFamily::gauge("tidegate_live_watchers", "Clients of the live stream of the admin API.")
-                .with(&[], self.watchers as u64),
+                .with_sample(&[], self.watchers as u64),
         ]
     }
 
-    fn decisions(&self) -> [MetricFamily; 3] {
+    fn decision_metrics(&self) -> [MetricFamily; 3] {
         let mut decisions =
             MetricFamily::counter("tidegate_decisions_total", "Decisions of each rule, by outcome.");
         let mut degraded = MetricFamily::counter(
@@ -94,17 +94,17 @@ impl Snapshot {
             "tidegate_request_seconds",
             "Time from the head of a request that a rule let through to the last byte of its response, waiting included.",
         );
-        for (rule, counts) in self.scene.tally.names().iter().zip(&self.totals.rules) {
-            for (outcome, count) in OUTCOMES.into_iter().zip(&counts.outcomes) {
+        for (rule, counts) in self.config.counters.names().iter().zip(&self.totals.rules) {
+            for (outcome, count) in OUTCOME_NAMES.into_iter().zip(&counts.outcomes) {
                 decisions.add(&[("rule", rule), ("outcome", outcome)], *count);
             }
-            degraded.add(&[("rule", rule)], counts.outcomes[DEGRADED]);
-            times.add(&[("rule", rule)], counts.times.histogram_of_requests());
+            degraded.add(&[("rule", rule)], counts.outcomes[DEGRADED_INDEX]);
+            times.add(&[("rule", rule)], counts.latency.request_histogram());
         }
         [decisions, degraded, times]
     }
 
-    fn rules(&self) -> [MetricFamily; 10] {
+    fn rule_metrics(&self) -> [MetricFamily; 10] {
         let mut modes = MetricFamily::gauge("tidegate_rule_mode", "The mode of each rule; always 1.");
         let mut shares = MetricFamily::gauge(
             "tidegate_rule_enforced_ratio",
@@ -130,20 +130,20 @@ impl Snapshot {
             "tidegate_expression_failures_total",
             "Requests for which an expression of a rule or a route failed.",
         );
-        for (part, count) in self.scene.gate.expression_failures() {
+        for (part, count) in self.config.gate.expression_failures() {
             match part {
                 PolicyPart::Rule(name) => failures.add(&[("rule", name)], count),
                 PolicyPart::Route(place) => failures.add(&[("route", &*place.to_string())], count),
             }
         }
-        for rule in self.scene.gate.views() {
+        for rule in self.config.gate.views() {
             let name = [("rule", rule.name())];
-            modes.add(&[name[0], ("mode", mode(rule.mode()))], 1_u64);
-            shares.add(&name, enforced(rule));
+            modes.add(&[name[0], ("mode", mode_name(rule.mode()))], 1_u64);
+            shares.add(&name, enforced_ratio(rule));
             for (place, quota) in rule.quotas().iter().enumerate() {
                 let labels = [name[0], ("quota", &*place.to_string())];
                 limits.add(&labels, quota.limit());
-                if let Some(rate) = rate(quota) {
+                if let Some(rate) = rate_per_second(quota) {
                     rates.add(&labels, rate);
                 }
             }
@@ -155,14 +155,14 @@ impl Snapshot {
                 in_flight.add(&name, u64::from(limit.in_flight));
             }
             if let Some(breaker) = rule.breaker() {
-                states(&mut breakers, &name, &breaker);
+                add_breaker_states(&mut breakers, &name, &breaker);
                 rejected.add(&name, breaker.rejected);
             }
         }
         [modes, shares, limits, rates, queues, adaptive, in_flight, breakers, rejected, failures]
     }
 
-    fn tables(&self) -> [MetricFamily; 4] {
+    fn table_metrics(&self) -> [MetricFamily; 4] {
         let mut keys = MetricFamily::gauge(
             "tidegate_table_keys",
             "Keys in memory by rule: capacity, used, and live (with state worth keeping).",
@@ -176,12 +176,12 @@ impl Snapshot {
             "tidegate_table_replaced_total",
             "Keys that gave way to new ones in the full key table of a rule.",
         );
-        for (rule, table) in self.scene.gate.views().zip(&self.tables) {
+        for (rule, table) in self.config.gate.views().zip(&self.tables) {
             let Some(table) = table else { continue };
             let name = ("rule", rule.name());
             keys.add(&[name, ("kind", "capacity")], table.size.capacity);
             keys.add(&[name, ("kind", "used")], table.size.used);
-            if let Some(live) = table.live {
+            if let Some(live) = table.live_keys {
                 keys.add(&[name, ("kind", "live")], live);
             }
             bytes.add(&[name], table.size.bytes);
@@ -191,7 +191,7 @@ impl Snapshot {
         [keys, bytes, overflow, replaced]
     }
 
-    fn stores(&self) -> [MetricFamily; 4] {
+    fn store_metrics(&self) -> [MetricFamily; 4] {
         let mut up =
             MetricFamily::gauge("tidegate_store_up", "1 while a store answers, 0 while it is unavailable.");
         let mut degraded = MetricFamily::counter(
@@ -217,7 +217,7 @@ impl Snapshot {
         [up, degraded, calls, times]
     }
 
-    fn servers(&self) -> [MetricFamily; 5] {
+    fn server_metrics(&self) -> [MetricFamily; 5] {
         let mut up = MetricFamily::gauge(
             "tidegate_upstream_server_up",
             "1 while a server answers, 0 while its health checks fail or after three failed requests in a row.",
@@ -237,27 +237,27 @@ impl Snapshot {
             "Time from sending a request to a server of an upstream to the head of its response.",
         );
         for (upstream, servers) in &self.upstreams {
-            let mut times = Times::default();
+            let mut times = LatencyBuckets::default();
             for (server, report) in servers {
                 let labels = [("upstream", upstream.as_str()), ("server", server.as_str())];
-                up.add(&labels, u64::from(report.standing == ServerState::Good));
+                up.add(&labels, u64::from(report.state == ServerState::Healthy));
                 in_flight.add(&labels, report.in_flight);
                 for (kind, count) in [("request", report.failures), ("check", report.failed_checks)] {
                     failures.add(&[labels[0], labels[1], ("kind", kind)], count);
                 }
-                times.add(&report.times);
+                times.add(&report.latency);
                 if let Some(breaker) = &report.breaker {
-                    states(&mut breakers, &labels, breaker);
+                    add_breaker_states(&mut breakers, &labels, breaker);
                 }
             }
-            latency.add(&[("upstream", upstream)], times.histogram_of_requests());
+            latency.add(&[("upstream", upstream)], times.request_histogram());
         }
         [up, in_flight, failures, latency, breakers]
     }
 }
 
 /// All states that a breaker can be in.
-const STATES: [BreakerState; 6] = [
+const BREAKER_STATES: [BreakerState; 6] = [
     BreakerState::Closed,
     BreakerState::Open,
     BreakerState::HalfOpen,
@@ -266,8 +266,8 @@ const STATES: [BreakerState; 6] = [
     BreakerState::MetricsOnly,
 ];
 
-fn states(family: &mut MetricFamily, labels: &[(&'static str, &str)], breaker: &BreakerSnapshot) {
-    for state in STATES {
+fn add_breaker_states(family: &mut MetricFamily, labels: &[(&'static str, &str)], breaker: &BreakerSnapshot) {
+    for state in BREAKER_STATES {
         let name = state.to_string();
         let labels: Vec<_> = labels.iter().copied().chain([("state", name.as_str())]).collect();
         family.add(&labels, u64::from(breaker.state == state));
@@ -275,7 +275,7 @@ fn states(family: &mut MetricFamily, labels: &[(&'static str, &str)], breaker: &
 }
 
 /// The part of keys for which a rule is enforced.
-fn enforced(rule: RuleView<'_>) -> f64 {
+fn enforced_ratio(rule: RuleView<'_>) -> f64 {
     match (rule.mode(), rule.percent()) {
         (tidegate_rule::Mode::Enforce, None) => 1.0,
         (tidegate_rule::Mode::Enforce, Some(share)) => Percent::as_f64(share),

@@ -1,10 +1,11 @@
 //! Counts and keeps what a policy decides about requests.
 
 use super::{
-    Banned, Denial, DenialId, HistoryEntry, Observer, SAMPLED, Scene, Tally, TopBy,
-    denial::Reason,
+    BanTarget, ConfigSnapshot, DenialId, DenialRecord, HistoryEntry, Observer, PolicyCounters,
+    SAMPLE_INTERVAL, TopBy,
+    denial::DenialReason,
+    key_label::{KeyLabel, effective_key_display, truncate},
     shard::Sampled,
-    who::{Who, short, shown_keys},
 };
 use std::{fmt, net::IpAddr, sync::Arc};
 use tidegate_core::{Decision, Micros, Outcome, Quota, Retry};
@@ -21,8 +22,8 @@ use tidegate_rule::{
 pub struct RequestRecorder {
     observer: Arc<Observer>,
     /// What is counted.
-    pub tally: Arc<Tally>,
-    terms: Observe,
+    pub counters: Arc<PolicyCounters>,
+    settings: Observe,
 }
 
 impl RequestRecorder {
@@ -32,57 +33,57 @@ impl RequestRecorder {
         names: impl Iterator<Item = &'a str>,
         terms: &Observe,
     ) -> Arc<Self> {
-        let tally = observer.tally(names, terms);
-        Arc::new(Self { observer: observer.clone(), tally, terms: terms.clone() })
+        let tally = observer.new_counters(names, terms);
+        Arc::new(Self { observer: observer.clone(), counters: tally, settings: terms.clone() })
     }
 
     /// Whether anything of single requests is kept.
-    pub fn keeps_requests(&self) -> bool {
-        self.terms.denials > 0 || self.terms.history > 0
+    pub fn is_recording_requests(&self) -> bool {
+        self.settings.denials > 0 || self.settings.history > 0
     }
 
     /// Counts a decision, and keeps why it was no; its id, if it is kept. `head` is needed where requests are kept.
     #[inline]
-    pub fn decided(
+    pub fn record_decision(
         &self,
-        passage: &PolicyResult,
+        result: &PolicyResult,
         gate: &PolicyGate,
         head: Option<&dyn RequestHead>,
     ) -> Option<DenialId> {
-        self.tally.passed(passage);
-        let head = head.filter(|_| self.terms.denials > 0)?;
-        match passage {
+        self.counters.record_result(result);
+        let head = head.filter(|_| self.settings.denials > 0)?;
+        match result {
             PolicyResult::Admitted(admission) => {
-                self.admitted(admission, gate, head);
+                self.record_admitted(admission, gate, head);
                 None
             }
-            PolicyResult::Refused(refusal) => self.refused(refusal, gate, head),
+            PolicyResult::Refused(refusal) => self.record_refused(refusal, gate, head),
         }
     }
 
     /// A request was let through: of some, the keys are counted, and of those that a rule in shadow mode would have denied.
-    fn admitted(&self, admission: &PolicyAdmission, gate: &PolicyGate, head: &dyn RequestHead) {
-        let sampled = self.tally.is_sampled();
+    fn record_admitted(&self, admission: &PolicyAdmission, gate: &PolicyGate, head: &dyn RequestHead) {
+        let sampled = self.counters.sample_key();
         for decision in admission.decisions() {
             if sampled == Sampled::Yes {
-                self.saw(decision.rule, TopBy::Asked, SAMPLED, gate, head);
+                self.count_key(decision.rule, TopBy::Requested, SAMPLE_INTERVAL, gate, head);
             }
             if matches!(decision.result, RuleResult::Denied(_)) {
-                self.saw(decision.rule, TopBy::ShadowDenied, 1, gate, head);
+                self.count_key(decision.rule, TopBy::ShadowDenied, 1, gate, head);
             }
         }
     }
 
     /// A request was not: its key is counted, and why is kept. `None` if it is not, since there are too many.
-    fn refused(
+    fn record_refused(
         &self,
         refusal: &PolicyRefusal,
         gate: &PolicyGate,
         head: &dyn RequestHead,
     ) -> Option<DenialId> {
-        self.saw(refusal.index, TopBy::Denied, 1, gate, head);
-        if self.tally.is_sampled() == Sampled::Yes {
-            self.saw(refusal.index, TopBy::Asked, SAMPLED, gate, head);
+        self.count_key(refusal.index, TopBy::Denied, 1, gate, head);
+        if self.counters.sample_key() == Sampled::Yes {
+            self.count_key(refusal.index, TopBy::Requested, SAMPLE_INTERVAL, gate, head);
         }
         let view = gate.view(refusal.index);
         let key = view.and_then(|rule| rule.key_for(head));
@@ -90,10 +91,11 @@ impl RequestRecorder {
             RejectAction::Response(answer) => Some(answer.final_status()),
             RejectAction::Upstream(_) | RejectAction::Drop => None,
         };
-        self.keep(gate, head, |denial| Denial {
+        self.record_request_denial(gate, head, |denial| DenialRecord {
             rule: Some(refusal.rule.clone()),
-            reason: Reason::of(refusal),
-            key: key.map(|key| Who::of_key(self.shown_by(gate, &refusal.rule), &refusal.rule, &key)),
+            reason: DenialReason::from_refusal(refusal),
+            key: key
+                .map(|key| KeyLabel::from_key(self.key_display(gate, &refusal.rule), &refusal.rule, &key)),
             cost: view.map_or(1, |rule| rule.cost_of(head)),
             decision: refusal.decision,
             retry_after: refusal.retry_after.map(Micros::from),
@@ -104,22 +106,22 @@ impl RequestRecorder {
     }
 
     /// An operator has banned whoever sent it.
-    pub fn banned(
+    pub fn record_banned(
         &self,
-        (whom, left): (&Banned, Micros),
+        (target, left): (&BanTarget, Micros),
         status: u16,
         gate: &PolicyGate,
         head: &dyn RequestHead,
     ) -> Option<DenialId> {
-        self.tally.turned_away();
-        if self.terms.denials == 0 {
+        self.counters.record_banned();
+        if self.settings.denials == 0 {
             return None;
         }
-        let key = match whom {
-            Banned::Client(network) | Banned::Network(network) => self.who("", network),
-            Banned::Key { rule, key } => Who::of(self.shown_by(gate, rule), rule, key),
+        let key = match target {
+            BanTarget::Client(network) | BanTarget::Network(network) => self.label("", network),
+            BanTarget::Key { rule, key } => KeyLabel::new(self.key_display(gate, rule), rule, key),
         };
-        self.keep(gate, head, |denial| Denial {
+        self.record_request_denial(gate, head, |denial| DenialRecord {
             key: Some(key),
             retry_after: Some(left),
             status: Some(status),
@@ -129,59 +131,63 @@ impl RequestRecorder {
 
     /// What the history will show of a request; `None` if it is not kept.
     pub fn history_entry(&self, gate: &PolicyGate, head: &dyn RequestHead) -> Option<HistoryEntry> {
-        if self.terms.history == 0 {
+        if self.settings.history == 0 {
             return None;
         }
         let client = gate.proxies().client_address(head);
         // By client, so that whoever is kept is kept whole.
-        let whole = client.is_some_and(|client| is_in_rollout("history", &client, self.terms.share));
+        let whole = client.is_some_and(|client| is_in_rollout("history", &client, self.settings.share));
         whole.then(|| HistoryEntry {
             at: self.observer.clock.now(),
-            client: client.map(|client| self.client(client)),
+            client: client.map(|client| self.client_label(client)),
             user: gate.user_of(head).map(|user| {
-                let shown = shown_keys(self.terms.keys, gate.is_user_credential());
-                Who::of_key(shown, "user", &user)
+                let shown = effective_key_display(self.settings.keys, gate.is_user_credential());
+                KeyLabel::from_key(shown, "user", &user)
             }),
-            method: short(&head.method()),
-            path: short(&head.path()),
-            host: head.host().and_then(normalize_host).map(|host| short(&host)),
+            method: truncate(&head.method()),
+            path: truncate(&head.path()),
+            host: head.host().and_then(normalize_host).map(|host| truncate(&host)),
             status: 0,
         })
     }
 
     /// Keeps a request whose exchange has ended with this status, unless keys are shown in another way by now.
-    pub fn keep_history(&self, entry: HistoryEntry, status: u16) {
-        let is_same = |scene: Arc<Scene>| scene.policy.observe.keys == self.terms.keys;
-        if self.observer.scene().is_none_or(is_same) {
+    pub fn record_history(&self, entry: HistoryEntry, status: u16) {
+        let is_same = |scene: Arc<ConfigSnapshot>| scene.policy.observe.keys == self.settings.keys;
+        if self.observer.config().is_none_or(is_same) {
             self.observer.history.push(HistoryEntry { status, ..entry });
         }
     }
 
-    fn saw(&self, place: usize, by: TopBy, weight: u64, gate: &PolicyGate, head: &dyn RequestHead) {
+    fn count_key(&self, place: usize, by: TopBy, weight: u64, gate: &PolicyGate, head: &dyn RequestHead) {
         let Some(rule) = gate.view(place) else { return };
         let Some(key) = rule.key_for(head) else { return };
-        let shown = shown_keys(self.terms.keys, rule.has_credential());
-        let name = || Who::of_key(shown, rule.name(), &key).shown();
-        self.tally.saw(place, by, key_hash(rule.name(), &key), weight, name);
+        let shown = effective_key_display(self.settings.keys, rule.has_credential());
+        let name = || KeyLabel::from_key(shown, rule.name(), &key).text();
+        self.counters.count_key(place, by, key_hash(rule.name(), &key), weight, name);
     }
 
     /// A program was told no by the rule at this place.
-    pub fn told_no(
+    pub fn record_api_denial(
         &self,
         (place, rule, gate): (usize, &str, &PolicyGate),
         (key, cost): (&KeyValue<'_>, u64),
         (decision, quota): (Decision, Option<Quota>),
         status: u16,
     ) -> Option<DenialId> {
-        if self.terms.denials == 0 {
+        if self.settings.denials == 0 {
             return None;
         }
-        let shown = self.shown_by(gate, rule);
-        let who = || Who::of_key(shown, rule, key);
-        self.tally.saw(place, TopBy::Denied, key_hash(rule, key), 1, || who().shown());
-        self.keep_of(|denial| Denial {
+        let shown = self.key_display(gate, rule);
+        let who = || KeyLabel::from_key(shown, rule, key);
+        self.counters.count_key(place, TopBy::Denied, key_hash(rule, key), 1, || who().text());
+        self.record_denial(|denial| DenialRecord {
             rule: Some(rule.into()),
-            reason: if decision.is_fail_closed() { Reason::StoreAway } else { Reason::Limited },
+            reason: if decision.is_fail_closed() {
+                DenialReason::StoreUnavailable
+            } else {
+                DenialReason::Limited
+            },
             key: Some(who()),
             cost,
             decision: Some((decision, quota)),
@@ -194,34 +200,34 @@ impl RequestRecorder {
         })
     }
 
-    fn keep(
+    fn record_request_denial(
         &self,
         gate: &PolicyGate,
         head: &dyn RequestHead,
-        fill: impl FnOnce(Denial) -> Denial,
+        fill: impl FnOnce(DenialRecord) -> DenialRecord,
     ) -> Option<DenialId> {
-        self.keep_of(|denial| {
-            fill(Denial {
-                client: gate.proxies().client_address(head).map(|client| self.client(client)),
-                method: Some(short(&head.method())),
-                path: Some(short(&head.path())),
-                host: head.host().and_then(normalize_host).map(|host| short(&host)),
+        self.record_denial(|denial| {
+            fill(DenialRecord {
+                client: gate.proxies().client_address(head).map(|client| self.client_label(client)),
+                method: Some(truncate(&head.method())),
+                path: Some(truncate(&head.path())),
+                host: head.host().and_then(normalize_host).map(|host| truncate(&host)),
                 ..denial
             })
         })
     }
 
-    fn keep_of(&self, fill: impl FnOnce(Denial) -> Denial) -> Option<DenialId> {
+    fn record_denial(&self, fill: impl FnOnce(DenialRecord) -> DenialRecord) -> Option<DenialId> {
         let at = self.observer.clock.now();
-        if self.tally.may_keep(at) == Sampled::No {
+        if self.counters.sample_denial(at) == Sampled::No {
             return None;
         }
         let id = DenialId::new(at);
-        self.observer.denials.push(fill(Denial {
+        self.observer.denials.push(fill(DenialRecord {
             id: id.clone(),
             at,
             rule: None,
-            reason: Reason::Banned,
+            reason: DenialReason::Banned,
             key: None,
             client: None,
             method: None,
@@ -237,15 +243,15 @@ impl RequestRecorder {
     }
 
     /// What is shown of the keys of a rule.
-    fn shown_by(&self, gate: &PolicyGate, rule: &str) -> KeyDisplay {
-        shown_keys(self.terms.keys, gate.has_credential(rule))
+    fn key_display(&self, gate: &PolicyGate, rule: &str) -> KeyDisplay {
+        effective_key_display(self.settings.keys, gate.has_credential(rule))
     }
 
-    fn client(&self, client: IpAddr) -> Who {
-        self.who("", &client)
+    fn client_label(&self, client: IpAddr) -> KeyLabel {
+        self.label("", &client)
     }
 
-    fn who(&self, rule: &str, who: &dyn fmt::Display) -> Who {
-        Who::of(self.terms.keys, rule, who)
+    fn label(&self, rule: &str, who: &dyn fmt::Display) -> KeyLabel {
+        KeyLabel::new(self.settings.keys, rule, who)
     }
 }

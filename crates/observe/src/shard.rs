@@ -1,8 +1,8 @@
 //! What one thread counts.
 
 use super::{
-    tally::TopBy,
-    times::{Times, TimesRecorder},
+    counters::TopBy,
+    latency::{LatencyBuckets, LatencyRecorder},
 };
 use std::sync::{
     Mutex, MutexGuard, PoisonError,
@@ -13,7 +13,7 @@ use tidegate_limiter::TopKeys;
 
 /// What a rule can say. The place of each is that of its count.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Outcome {
+pub enum RuleOutcome {
     /// It was admitted.
     Admitted,
     /// It was admitted after a wait.
@@ -33,18 +33,18 @@ pub enum Outcome {
 }
 
 /// What outcomes are called, in their order.
-pub(crate) const OUTCOMES: [&str; 8] =
+pub(crate) const OUTCOME_NAMES: [&str; 8] =
     ["admitted", "delayed", "limited", "no-key", "listed", "banned", "guarded", "shadow-denied"];
 /// The place of the count of decisions that were made without the store, behind those of outcomes.
-pub(crate) const DEGRADED: usize = OUTCOMES.len();
+pub(crate) const DEGRADED_INDEX: usize = OUTCOME_NAMES.len();
 
 /// What is counted of one rule.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub(crate) struct RuleCounts {
-    /// By outcome, and behind them [those without the store](DEGRADED).
-    pub(crate) outcomes: [u64; OUTCOMES.len() + 1],
+    /// By outcome, and behind them [those without the store](DEGRADED_INDEX).
+    pub(crate) outcomes: [u64; OUTCOME_NAMES.len() + 1],
     /// From the head of a request that it let through to the last byte of its answer.
-    pub(crate) times: Times,
+    pub(crate) latency: LatencyBuckets,
 }
 
 /// What was counted, by all threads together.
@@ -53,48 +53,48 @@ pub(crate) struct Totals {
     /// Requests that were let through, and those that were not.
     pub(crate) requests: [u64; 2],
     /// Of those that were let through: who had to wait, and whom a rule in shadow mode would have denied.
-    pub(crate) marked: [u64; 2],
-    /// Answers by [who made them](crate::AnsweredBy) and the first digit of their status.
+    pub(crate) flagged: [u64; 2],
+    /// Answers by [who made them](crate::ResponseOrigin) and the first digit of their status.
     pub(crate) responses: [[u64; 5]; 2],
     /// By the place of the rule.
     pub(crate) rules: Vec<RuleCounts>,
     /// How long decisions took, without waits.
-    pub(crate) times: Times,
+    pub(crate) decision_latency: LatencyBuckets,
     /// How long requests waited for their turn, those that did.
-    pub(crate) waits: Times,
+    pub(crate) wait_latency: LatencyBuckets,
 }
 
 /// What one thread counts.
 pub(super) struct Shard {
-    pub(super) tally: u64,
-    pub(super) asks: Count,
-    pub(super) requests: [Count; 2],
-    pub(super) marked: [Count; 2],
-    pub(super) responses: [[Count; 5]; 2],
+    pub(super) counters_id: u64,
+    pub(super) decisions: SingleWriterCounter,
+    pub(super) requests: [SingleWriterCounter; 2],
+    pub(super) flagged: [SingleWriterCounter; 2],
+    pub(super) responses: [[SingleWriterCounter; 5]; 2],
     pub(super) rules: Box<[RuleShard]>,
-    pub(super) times: TimesRecorder,
-    pub(super) waits: TimesRecorder,
-    pub(super) top: Mutex<Top>,
+    pub(super) decision_latency: LatencyRecorder,
+    pub(super) wait_latency: LatencyRecorder,
+    pub(super) top: Mutex<ThreadTopKeys>,
 }
 
 /// What one thread counts of one rule.
 #[derive(Default)]
 pub(super) struct RuleShard {
-    outcomes: [Count; OUTCOMES.len() + 1],
-    pub(super) times: TimesRecorder,
+    outcomes: [SingleWriterCounter; OUTCOME_NAMES.len() + 1],
+    pub(super) latency: LatencyRecorder,
 }
 
 /// The keys that one thread saw most, and what it may still keep in this second.
-pub(super) struct Top {
+pub(super) struct ThreadTopKeys {
     /// By the place of what they are of, then by that of the rule.
     pub(super) sketches: [Vec<TopKeys>; TopBy::ALL.len()],
     second: u64,
-    left: u32,
+    remaining: u32,
 }
 
 /// A number with one writer.
 #[derive(Default)]
-pub struct Count(AtomicU64);
+pub struct SingleWriterCounter(AtomicU64);
 
 /// Whether something is kept, or counted.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -106,67 +106,73 @@ pub enum Sampled {
 }
 
 /// Denials that one thread keeps in a second.
-const KEPT: u32 = 256;
+const MAX_DENIALS_PER_SECOND: u32 = 256;
 
 impl Shard {
     pub(super) fn new(tally: u64, rules: usize) -> Self {
         Self {
-            tally,
-            asks: Count::default(),
+            counters_id: tally,
+            decisions: SingleWriterCounter::default(),
             requests: Default::default(),
-            marked: Default::default(),
+            flagged: Default::default(),
             responses: Default::default(),
             rules: (0..rules).map(|_| RuleShard::default()).collect(),
-            times: TimesRecorder::default(),
-            waits: TimesRecorder::default(),
-            top: Mutex::new(Top { sketches: Default::default(), second: 0, left: 0 }),
+            decision_latency: LatencyRecorder::default(),
+            wait_latency: LatencyRecorder::default(),
+            top: Mutex::new(ThreadTopKeys { sketches: Default::default(), second: 0, remaining: 0 }),
         }
     }
 
     #[inline]
-    pub(super) fn say(&self, place: usize, outcome: Outcome, decision: Option<&Decision>) {
+    pub(super) fn record(&self, place: usize, outcome: RuleOutcome, decision: Option<&Decision>) {
         let Some(counts) = self.rules.get(place) else { return };
         counts.outcomes[outcome as usize].add(1);
         if decision.is_some_and(Decision::is_degraded) {
-            counts.outcomes[DEGRADED].add(1);
+            counts.outcomes[DEGRADED_INDEX].add(1);
         }
     }
 
     pub(super) fn totals(&self) -> Totals {
         Totals {
-            requests: self.requests.each_ref().map(Count::get),
-            marked: self.marked.each_ref().map(Count::get),
-            responses: self.responses.each_ref().map(|counts| counts.each_ref().map(Count::get)),
+            requests: self.requests.each_ref().map(SingleWriterCounter::get),
+            flagged: self.flagged.each_ref().map(SingleWriterCounter::get),
+            responses: self
+                .responses
+                .each_ref()
+                .map(|counts| counts.each_ref().map(SingleWriterCounter::get)),
             rules: self.rules.iter().map(RuleShard::counts).collect(),
-            times: self.times.times(),
-            waits: self.waits.times(),
+            decision_latency: self.decision_latency.snapshot(),
+            wait_latency: self.wait_latency.snapshot(),
         }
     }
 }
 
 impl RuleShard {
     fn counts(&self) -> RuleCounts {
-        RuleCounts { outcomes: self.outcomes.each_ref().map(Count::get), times: self.times.times() }
+        RuleCounts {
+            outcomes: self.outcomes.each_ref().map(SingleWriterCounter::get),
+            latency: self.latency.snapshot(),
+        }
     }
 }
 
 impl RuleCounts {
     pub(super) fn add(&mut self, other: &Self) {
         self.outcomes.iter_mut().zip(other.outcomes).for_each(|(sum, count)| *sum += count);
-        self.times.add(&other.times);
+        self.latency.add(&other.latency);
     }
 }
 
-impl Top {
+impl ThreadTopKeys {
     /// Whether one more may be kept in this second.
-    pub(super) fn may_keep(&mut self, second: u64) -> Sampled {
+    pub(super) fn sample_denial(&mut self, second: u64) -> Sampled {
         if self.second != second {
-            (self.second, self.left) = (second, KEPT);
+            (self.second, self.remaining) = (second, MAX_DENIALS_PER_SECOND);
         }
-        if self.left == 0 {
+        if self.remaining == 0 {
             return Sampled::No;
         }
-        self.left -= 1;
+        self.remaining -= 1;
         Sampled::Yes
     }
 }
@@ -177,20 +183,20 @@ impl Totals {
             sums.iter_mut().zip(counts).for_each(|(sum, count)| *sum += count);
         };
         add(&mut self.requests, &other.requests);
-        add(&mut self.marked, &other.marked);
+        add(&mut self.flagged, &other.flagged);
         self.responses.iter_mut().zip(&other.responses).for_each(|(sums, counts)| add(sums, counts));
         self.rules.iter_mut().zip(&other.rules).for_each(|(sums, counts)| sums.add(counts));
-        self.times.add(&other.times);
-        self.waits.add(&other.waits);
+        self.decision_latency.add(&other.decision_latency);
+        self.wait_latency.add(&other.wait_latency);
     }
 
     /// The same without what is counted of rules.
-    pub(crate) fn add_all_but_rules(&mut self, other: &Self) {
+    pub(crate) fn add_except_rules(&mut self, other: &Self) {
         self.add(&Self { rules: Vec::new(), ..other.clone() });
     }
 }
 
-impl Count {
+impl SingleWriterCounter {
     /// Adds, as the only one who does; the sum.
     #[inline]
     pub fn add(&self, more: u64) -> u64 {

@@ -1,7 +1,7 @@
 //! All numbers at one moment.
 
 use super::{
-    Changes, Observer, Scene,
+    ChangeAccess, ConfigSnapshot, Observer,
     observer::Reloads,
     shard::{Totals, lock},
 };
@@ -17,31 +17,31 @@ pub struct Snapshot {
     /// The moment.
     pub now: Micros,
     pub(crate) uptime: Micros,
-    pub(crate) scene: Arc<Scene>,
+    pub(crate) config: Arc<ConfigSnapshot>,
     pub(crate) totals: Totals,
     pub(crate) reloads: Reloads,
     /// Each with how long it was away.
     pub(crate) stores: Vec<(StoreStatus, Micros)>,
     /// By the place of the rule.
-    pub(crate) tables: Vec<Option<Table>>,
+    pub(crate) tables: Vec<Option<RuleTable>>,
     pub(crate) upstreams: UpstreamReports,
     pub(crate) operator_bans: usize,
     pub(crate) denials: usize,
     pub(crate) watchers: usize,
-    pub(crate) changes: Changes,
+    pub(crate) change_access: ChangeAccess,
 }
 
 /// The table of a rule that is counted in memory.
 #[derive(Clone, Copy)]
-pub(crate) struct Table {
+pub(crate) struct RuleTable {
     pub(crate) size: TableSize,
     /// Keys whose state is worth keeping; `None` where it would take long to count them.
-    pub(crate) live: Option<u64>,
+    pub(crate) live_keys: Option<u64>,
 }
 
 /// How often tables are looked through, and the largest that are.
-const LOOK: Micros = Micros::from_secs(10);
-const LARGEST: u64 = 16 << 20;
+const TABLE_SCAN_INTERVAL: Micros = Micros::from_secs(10);
+const MAX_SCANNED_TABLE_SIZE: u64 = 16 << 20;
 
 impl Observer {
     /// All numbers now; `None` before anything is in force.
@@ -51,36 +51,36 @@ impl Observer {
         let now = self.clock.now();
         Some(Snapshot {
             now,
-            uptime: now.since(self.started),
+            uptime: now.since(self.started_at),
             totals,
             reloads: self.reloads(),
-            stores: self.outages(),
-            tables: scene.gate.views().map(|rule| self.table(rule, now)).collect(),
+            stores: self.update_outages(),
+            tables: scene.gate.views().map(|rule| self.rule_table(rule, now)).collect(),
             upstreams: (scene.upstreams)(),
             operator_bans: self.bans.count(),
             denials: self.denials.len(),
             watchers: self.live.watchers(),
-            changes: self.changes(),
-            scene,
+            change_access: self.change_access(),
+            config: scene,
         })
     }
 
-    fn table(&self, rule: RuleView<'_>, now: Micros) -> Option<Table> {
+    fn rule_table(&self, rule: RuleView<'_>, now: Micros) -> Option<RuleTable> {
         let limiter = rule.limiter()?;
         let size = limiter.size()?;
-        if size.bytes > LARGEST {
-            return Some(Table { size, live: None });
+        if size.bytes > MAX_SCANNED_TABLE_SIZE {
+            return Some(RuleTable { size, live_keys: None });
         }
         let known = lock(&self.tables).get(rule.name()).copied();
         let live = match known {
-            Some((looked, live)) if now.since(looked) < LOOK => live,
+            Some((looked, live)) if now.since(looked) < TABLE_SCAN_INTERVAL => live,
             _ => {
                 let live = limiter.stats()?.live;
                 lock(&self.tables).insert(rule.name().to_owned(), (now, live));
                 live
             }
         };
-        Some(Table { size, live: Some(live) })
+        Some(RuleTable { size, live_keys: Some(live) })
     }
 }
 

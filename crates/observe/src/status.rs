@@ -4,10 +4,10 @@ use super::{
     Snapshot,
     denial::seconds,
     json::{breaker_json, quota_json},
+    latency::{LatencyBuckets, summary},
     live,
-    shard::{DEGRADED, OUTCOMES, Outcome, RuleCounts},
-    snapshot::Table,
-    times::{Times, summary},
+    shard::{DEGRADED_INDEX, OUTCOME_NAMES, RuleCounts, RuleOutcome},
+    snapshot::RuleTable,
 };
 use crate::{HealthReport, ServerState};
 use serde_json::{Value, json};
@@ -20,31 +20,31 @@ use tidegate_rule::{Mode, StoreStatus};
 
 /// Whether changes are taken.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Changes {
+pub enum ChangeAccess {
     /// With a token.
     Token,
     /// From whoever can reach the listener.
     Open,
     /// Not at all.
-    Never,
+    Disabled,
 }
 
-impl Changes {
+impl ChangeAccess {
     fn name(self) -> &'static str {
         match self {
             Self::Token => "token",
             Self::Open => "open",
-            Self::Never => "never",
+            Self::Disabled => "never",
         }
     }
 }
 
 impl Snapshot {
     /// What `/api/v1/status` says.
-    pub fn json(&self) -> Value {
-        let scene = &self.scene;
-        let ([admitted, refused], [delayed, shadow_denied]) = (self.totals.requests, self.totals.marked);
-        let rules = scene.gate.views().enumerate().map(|(place, rule)| self.rule(place, rule));
+    pub fn to_json(&self) -> Value {
+        let scene = &self.config;
+        let ([admitted, refused], [delayed, shadow_denied]) = (self.totals.requests, self.totals.flagged);
+        let rules = scene.gate.views().enumerate().map(|(place, rule)| self.rule_json(place, rule));
         let rules: Vec<Value> = rules.collect();
         let bans: u64 = rules.iter().filter_map(|rule| rule["bans"].as_u64()).sum();
         let [by_servers, by_gateway] = self.totals.responses.map(|counts| {
@@ -59,12 +59,12 @@ impl Snapshot {
             "policy": {
                 "version": scene.version,
                 "file": scene.file.as_ref().map(|file| file.display().to_string()),
-                "loaded": Utc::from(scene.loaded).to_string(),
+                "loaded": Utc::from(scene.loaded_at).to_string(),
                 "reloads": self.reloads.applied,
                 "error": self.reloads.error,
             },
-            "observe": observe(&scene.policy.observe),
-            "changes": self.changes.name(),
+            "observe": observe_json(&scene.policy.observe),
+            "changes": self.change_access.name(),
             "requests": {
                 "total": admitted + refused,
                 "admitted": admitted,
@@ -75,47 +75,47 @@ impl Snapshot {
             },
             "responses": by_servers,
             "gateway-responses": by_gateway,
-            "latency": { "decision": self.totals.times.json(), "wait": self.totals.waits.json() },
+            "latency": { "decision": self.totals.decision_latency.to_json(), "wait": self.totals.wait_latency.to_json() },
             "rules": rules,
             "listeners": scene.listeners.iter()
                 .map(|it| json!({ "address": it.address.to_string(), "tls": it.tls }))
                 .collect::<Vec<_>>(),
             "decisions": scene.decisions.map(|address| address.to_string()),
             "upstreams": self.upstreams.iter()
-                .map(upstream)
+                .map(upstream_json)
                 .collect::<Vec<_>>(),
-            "stores": self.stores.iter().map(store).collect::<Vec<_>>(),
+            "stores": self.stores.iter().map(store_json).collect::<Vec<_>>(),
             "bans": bans + self.operator_bans as u64,
-            "watchers": { "now": self.watchers, "most": live::MOST },
+            "watchers": { "now": self.watchers, "most": live::MAX_WATCHERS },
         })
     }
 
-    fn rule(&self, place: usize, rule: RuleView<'_>) -> Value {
+    fn rule_json(&self, place: usize, rule: RuleView<'_>) -> Value {
         let counts = self.totals.rules.get(place).cloned().unwrap_or_default();
-        let (key, matching) = self.scene.said.get(place).cloned().unwrap_or_default();
+        let (key, matching) = self.config.rule_summaries.get(place).cloned().unwrap_or_default();
         let is_in_memory = rule.limiter().is_none_or(|limiter| limiter.is_in_memory());
         let store = rule.source().store.as_deref().unwrap_or("default");
         json!({
             "name": rule.name(),
-            "mode": mode(rule.mode()),
+            "mode": mode_name(rule.mode()),
             "percent": rule.percent().map(|share| share.as_f64() * 100.0),
             "key": key,
             "match": matching,
             "store": (!is_in_memory).then_some(store),
-            "quotas": quotas(rule),
-            "counts": told(&counts),
-            "denied-by": denied_by(&counts),
-            "latency": counts.times.json(),
+            "quotas": quotas_json(rule),
+            "counts": counts_json(&counts),
+            "denied-by": denials_json(&counts),
+            "latency": counts.latency.to_json(),
             "queue": rule.waiting().map(|waiting| json!({ "waiting": waiting })),
             "breaker": rule.breaker().as_ref().map(breaker_json),
             "adaptive": rule.adaptive().map(|it| json!({ "limit": it.limit, "in-flight": it.in_flight })),
-            "table": self.tables.get(place).and_then(Option::as_ref).map(table),
+            "table": self.tables.get(place).and_then(Option::as_ref).map(table_json),
             "bans": rule.bans().map_or(0, |bans| bans.stats().stored),
         })
     }
 }
 
-pub(super) fn mode(mode: Mode) -> &'static str {
+pub(super) fn mode_name(mode: Mode) -> &'static str {
     match mode {
         Mode::Enforce => "enforce",
         Mode::Shadow => "shadow",
@@ -124,27 +124,33 @@ pub(super) fn mode(mode: Mode) -> &'static str {
 }
 
 /// Those who were not let through.
-const DENIED: [Outcome; 5] =
-    [Outcome::Limited, Outcome::NoKey, Outcome::Listed, Outcome::Banned, Outcome::Guarded];
+const DENIED_OUTCOMES: [RuleOutcome; 5] = [
+    RuleOutcome::Limited,
+    RuleOutcome::NoKey,
+    RuleOutcome::Listed,
+    RuleOutcome::Banned,
+    RuleOutcome::Guarded,
+];
 
-fn told(counts: &RuleCounts) -> Value {
-    let of = |outcome: Outcome| counts.outcomes[outcome as usize];
+fn counts_json(counts: &RuleCounts) -> Value {
+    let of = |outcome: RuleOutcome| counts.outcomes[outcome as usize];
     json!({
-        "admitted": of(Outcome::Admitted),
-        "delayed": of(Outcome::Delayed),
-        "denied": DENIED.into_iter().map(of).sum::<u64>(),
-        "shadow-denied": of(Outcome::ShadowDenied),
-        "degraded": counts.outcomes[DEGRADED],
+        "admitted": of(RuleOutcome::Admitted),
+        "delayed": of(RuleOutcome::Delayed),
+        "denied": DENIED_OUTCOMES.into_iter().map(of).sum::<u64>(),
+        "shadow-denied": of(RuleOutcome::ShadowDenied),
+        "degraded": counts.outcomes[DEGRADED_INDEX],
     })
 }
 
-fn denied_by(counts: &RuleCounts) -> Value {
-    let each = DENIED
-        .map(|outcome| (OUTCOMES[outcome as usize].to_owned(), counts.outcomes[outcome as usize].into()));
+fn denials_json(counts: &RuleCounts) -> Value {
+    let each = DENIED_OUTCOMES.map(|outcome| {
+        (OUTCOME_NAMES[outcome as usize].to_owned(), counts.outcomes[outcome as usize].into())
+    });
     Value::Object(each.into_iter().collect())
 }
 
-fn quotas(rule: RuleView<'_>) -> Vec<Value> {
+fn quotas_json(rule: RuleView<'_>) -> Vec<Value> {
     let tier = |place: usize| match &rule.source().quotas {
         Quotas::All(_) => Value::Null,
         Quotas::Tiers(tiers) => tiers.quotas.get(place).map_or("else", |(name, _)| name.as_str()).into(),
@@ -157,8 +163,8 @@ fn quotas(rule: RuleView<'_>) -> Vec<Value> {
     rule.quotas().iter().enumerate().map(told).collect()
 }
 
-fn table(table: &Table) -> Value {
-    let Table { size, live } = table;
+fn table_json(table: &RuleTable) -> Value {
+    let RuleTable { size, live_keys: live } = table;
     json!({
         "capacity": size.capacity,
         "live": live,
@@ -169,7 +175,7 @@ fn table(table: &Table) -> Value {
     })
 }
 
-fn observe(observe: &Observe) -> Option<Value> {
+fn observe_json(observe: &Observe) -> Option<Value> {
     let keys = match observe.keys {
         KeyDisplay::Plain => "plain",
         KeyDisplay::Hashed => "hashed",
@@ -184,26 +190,26 @@ fn observe(observe: &Observe) -> Option<Value> {
     })
 }
 
-fn upstream((name, servers): &(String, Vec<(String, HealthReport)>)) -> Value {
-    let mut times = Times::default();
-    servers.iter().for_each(|(_, report)| times.add(&report.times));
+fn upstream_json((name, servers): &(String, Vec<(String, HealthReport)>)) -> Value {
+    let mut times = LatencyBuckets::default();
+    servers.iter().for_each(|(_, report)| times.add(&report.latency));
     json!({
         "name": name,
-        "latency": times.json(),
-        "servers": servers.iter().map(server).collect::<Vec<_>>(),
+        "latency": times.to_json(),
+        "servers": servers.iter().map(server_json).collect::<Vec<_>>(),
     })
 }
 
-fn server((address, report): &(String, HealthReport)) -> Value {
-    let health = match report.standing {
-        ServerState::Good => "good",
-        ServerState::Doubtful => "doubtful",
+fn server_json((address, report): &(String, HealthReport)) -> Value {
+    let health = match report.state {
+        ServerState::Healthy => "good",
+        ServerState::Degraded => "doubtful",
         ServerState::Down => "down",
     };
     json!({
         "address": address,
         "health": health,
-        "answers": report.answers,
+        "answers": report.responses,
         "failures": report.failures,
         "failed-checks": report.failed_checks,
         "in-flight": report.in_flight,
@@ -211,7 +217,7 @@ fn server((address, report): &(String, HealthReport)) -> Value {
     })
 }
 
-fn store((store, away): &(StoreStatus, Micros)) -> Value {
+fn store_json((store, away): &(StoreStatus, Micros)) -> Value {
     let ends = StoreStatus::LATENCY_BOUNDS.map(Micros::get);
     json!({
         "name": store.name.as_deref().unwrap_or("default"),

@@ -1,10 +1,10 @@
 //! What operators see of the servers of an upstream.
 
-use crate::Times;
+use crate::LatencyBuckets;
 use tidegate_overload::BreakerSnapshot;
 
 /// Says how all servers are at this moment: the upstreams by name, and the servers of each.
-pub type ReportUpstreams = dyn Fn() -> UpstreamReports + Send + Sync;
+pub type UpstreamReporter = dyn Fn() -> UpstreamReports + Send + Sync;
 
 /// Upstreams by name, and the servers of each.
 pub type UpstreamReports = Vec<(String, Vec<(String, HealthReport)>)>;
@@ -12,15 +12,15 @@ pub type UpstreamReports = Vec<(String, Vec<(String, HealthReport)>)>;
 /// How a server is at one moment.
 pub struct HealthReport {
     /// Whether it gets requests.
-    pub standing: ServerState,
+    pub state: ServerState,
     /// Requests that it answered.
-    pub answers: u64,
+    pub responses: u64,
     /// Requests that it did not answer.
     pub failures: u64,
     /// Health checks that it failed.
     pub failed_checks: u64,
     /// How long its responses took.
-    pub times: Times,
+    pub latency: LatencyBuckets,
     /// Requests that it has not answered yet.
     pub in_flight: u64,
     /// Its circuit breaker.
@@ -33,7 +33,7 @@ pub enum ServerState {
     /// Not at all.
     Down,
     /// If there is no other.
-    Doubtful,
+    Degraded,
     /// Like every other.
-    Good,
+    Healthy,
 }

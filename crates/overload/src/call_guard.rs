@@ -114,7 +114,7 @@ pub trait RecordOutcome {
 /// Leave to make one call, which reports how it ended.
 ///
 /// A pass that is dropped without a word is [ignored](CallOutcome::Insensitive): the call was given up, which says nothing of
-/// what was called. While its thread panics it is a [failure](CallOutcome::Failure).
+/// what was called. While its thread panics it is a [failure](CallOutcome::ProxyError).
 #[must_use = "a pass that is dropped at once was given for nothing"]
 pub struct CallPermit<B: Deref<Target: RecordOutcome>> {
     guard: B,

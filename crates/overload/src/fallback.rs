@@ -41,7 +41,7 @@ pub enum CallError<E = Infallible> {
     StoreUnavailable(Micros),
     /// A guard did not let the call through: a breaker is open, say, or too much is in flight.
     Rejected(Rejection),
-    /// A line was full ([`Rejected::Full`]), or its turn would have come too late.
+    /// A line was full ([`Rejected::ConnectionLimitReached`]), or its turn would have come too late.
     Refused(WaitError),
     /// The feature is turned off.
     FeatureDisabled,

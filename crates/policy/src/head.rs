@@ -333,7 +333,7 @@ pub const X_FORWARDED_PROTO: HeaderName = HeaderName::from_static("x-forwarded-p
 pub const X_FORWARDED_HOST: HeaderName = HeaderName::from_static("x-forwarded-host");
 /// `X-Real-IP`: servers behind nginx read it; nobody but a trusted proxy may set it.
 pub const X_REAL_IP: HeaderName = HeaderName::from_static("x-real-ip");
-/// `X-Request-ReservationId`.
+/// `X-RawRequest-ReservationId`.
 pub const X_REQUEST_ID: HeaderName = HeaderName::from_static("x-request-id");
 
 /// Whether a header says something of the client that only a trusted proxy may say.

@@ -101,7 +101,7 @@ pub(crate) const fn key_with_default<T>(
 /// its arguments behind the node, and `WRITE` takes a reference.
 ///
 /// The field is an option. It is not where `always` or `default USUAL` follows: then it is always written, or where it differs
-/// from that field of `USUAL`. `[FIELD]` is a list, `FIELD in WORDS` one of a few words, and `FIELD { TABLE }` a map.
+/// from that field of `USUAL`. `[FIELD]` is a list, `FIELD in MAX_STATE_LEN` one of a few words, and `FIELD { TABLE }` a map.
 macro_rules! field {
     ($name:literal: $($field:ident).+ in $words:ident, $about:literal) => {
         $crate::map_schema::key_with_default(

@@ -10,7 +10,7 @@ use std::{
     time::Duration,
 };
 use tidegate_core::Micros;
-use tidegate_http_server::{ApiError, Caller};
+use tidegate_http_server::{ApiCaller, ApiError};
 use tidegate_limiter::Clock;
 use tokio_rustls::rustls::crypto::ring;
 
@@ -35,7 +35,7 @@ pub(crate) enum ReservationKind {
 
 struct ReservationTable<T> {
     /// Each with its owner.
-    values: HashMap<ReservationId, (Caller, T)>,
+    values: HashMap<ReservationId, (ApiCaller, T)>,
     /// Slots that are not filled yet.
     pending_slots: usize,
     /// The next to expire comes first.
@@ -92,15 +92,15 @@ impl<T> Reservations<T> {
             self.capacity
         );
         ApiError::new(StatusCode::SERVICE_UNAVAILABLE, detail)
-            .with(header::RETRY_AFTER, HeaderValue::from_static("1"))
+            .with_header(header::RETRY_AFTER, HeaderValue::from_static("1"))
     }
 
     /// Removes an entry of this caller; 410 if it has expired, 404 if there is none.
-    pub(crate) fn take(&self, text: &str, caller: &Caller) -> Result<T, ApiError> {
+    pub(crate) fn take(&self, text: &str, caller: &ApiCaller) -> Result<T, ApiError> {
         self.close_expired();
         let Some(id) = ReservationId::parse(text) else { return Err(self.unknown_error()) };
         let mut entries = self.lock();
-        let may_settle = entries.values.get(&id).is_some_and(|(owner, _)| caller.may_settle(owner));
+        let may_settle = entries.values.get(&id).is_some_and(|(owner, _)| caller.can_settle(owner));
         let removed = if may_settle { entries.values.remove(&id) } else { None };
         match removed {
             Some((_, value)) => {
@@ -156,7 +156,12 @@ impl<T> Reservations<T> {
 
 impl<T> ReservationSlots<'_, T> {
     /// Fills a slot. Returns the value if no slot is left, or the machine has no random numbers.
-    pub(crate) fn fill(&mut self, value: T, expiry: Duration, owner: &Caller) -> Result<NewReservation, T> {
+    pub(crate) fn fill(
+        &mut self,
+        value: T,
+        expiry: Duration,
+        owner: &ApiCaller,
+    ) -> Result<NewReservation, T> {
         let expires_after = Micros::from(expiry);
         let id =
             ReservationId::new(self.reservations.clock.now().plus(expires_after)).filter(|_| self.count > 0);
@@ -223,7 +228,7 @@ mod tests {
         let reservations = Reservations::new(clock, 2, ReservationKind::Reservation, count_expiry);
         let (expired, minute) = (ExpiryCount::default(), Duration::from_secs(60));
 
-        let anonymous = Caller::Anonymous;
+        let anonymous = ApiCaller::Anonymous;
         let put = |time| {
             let slots = reservations.reserve_slots(1).ok();
             slots.map(|mut slots| slots.fill(expired.clone(), time, &anonymous).unwrap())
@@ -253,19 +258,19 @@ mod tests {
     #[test]
     fn only_owner_settles_entry() {
         let reservations = Reservations::new(Clock::manual().0, 9, ReservationKind::Permit, drop);
-        let put = |owner: &Caller| {
+        let put = |owner: &ApiCaller| {
             let mut slots = reservations.reserve_slots(1).unwrap();
             slots.fill(7, Duration::from_secs(60), owner).unwrap().id
         };
-        let take = |id: &str, caller: &Caller| reservations.take(id, caller).map_err(|error| error.status);
-        let (web, jobs) = (Caller::Program("web".into()), Caller::Program("jobs".into()));
+        let take = |id: &str, caller: &ApiCaller| reservations.take(id, caller).map_err(|error| error.status);
+        let (web, jobs) = (ApiCaller::Program("web".into()), ApiCaller::Program("jobs".into()));
         let id = put(&web);
-        for other in [&jobs, &Caller::Operator, &Caller::Anonymous] {
+        for other in [&jobs, &ApiCaller::Operator, &ApiCaller::Anonymous] {
             assert_eq!(take(&id, other), Err(StatusCode::NOT_FOUND), "{other:?}");
         }
         assert_eq!(take(&id, &web), Ok(7));
         // Made before tokens were required.
-        assert_eq!(take(&put(&Caller::Anonymous), &web), Ok(7));
+        assert_eq!(take(&put(&ApiCaller::Anonymous), &web), Ok(7));
     }
 
     #[test]

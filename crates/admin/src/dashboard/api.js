@@ -1,19 +1,19 @@
 // Requests to the gateway. Addresses are relative to the page, so that it also works behind a path of another server.
 
-const PLACE = 'tidegate-token';
+const TOKEN_KEY = 'tidegate-token';
 
 /** The token of this tab, or `null`. It is gone when the tab is closed. */
 export function token() {
-  return sessionStorage.getItem(PLACE);
+  return sessionStorage.getItem(TOKEN_KEY);
 }
 
-export function keepToken(value) {
-  if (value) sessionStorage.setItem(PLACE, value);
-  else sessionStorage.removeItem(PLACE);
+export function storeToken(value) {
+  if (value) sessionStorage.setItem(TOKEN_KEY, value);
+  else sessionStorage.removeItem(TOKEN_KEY);
 }
 
 /** What is wrong, in the gateway's own words. */
-export class Problem extends Error {
+export class ApiError extends Error {
   constructor(status, detail) {
     super(detail);
     this.status = status;
@@ -22,16 +22,16 @@ export class Problem extends Error {
 
 /** What a GET answers, from JSON. */
 export async function get(path, options = {}) {
-  return (await ask('GET', path, options)).json();
+  return (await request('GET', path, options)).json();
 }
 
 /** What a GET answers, as text. */
-export async function text(path, options = {}) {
-  return (await ask('GET', path, options)).text();
+export async function getText(path, options = {}) {
+  return (await request('GET', path, options)).text();
 }
 
-/** Sends a request with the token of this tab, and throws a `Problem` unless it is well. */
-export async function ask(method, path, { body, secret = token(), signal } = {}) {
+/** Sends a request with the token of this tab, and throws a `ApiError` unless it is well. */
+export async function request(method, path, { body, secret = token(), signal } = {}) {
   const headers = {};
   if (body !== undefined) headers['Content-Type'] = 'application/json';
   if (secret) headers.Authorization = `Bearer ${secret}`;
@@ -46,21 +46,21 @@ export async function ask(method, path, { body, secret = token(), signal } = {})
     });
   } catch (error) {
     if (error.name === 'AbortError') throw error;
-    throw new Problem(0, 'The gateway does not answer.');
+    throw new ApiError(0, 'The gateway does not answer.');
   }
-  if (!answer.ok) throw new Problem(answer.status, await detail(answer));
+  if (!answer.ok) throw new ApiError(answer.status, await detail(answer));
   return answer;
 }
 
 async function detail(answer) {
-  const said = await answer.text().catch(() => '');
+  const body = await answer.text().catch(() => '');
   try {
-    const { detail, title } = JSON.parse(said);
-    return detail ?? title ?? said;
+    const { detail, title } = JSON.parse(body);
+    return detail ?? title ?? body;
   } catch {
-    return said.trim() || `The gateway answered ${answer.status}.`;
+    return body.trim() || `The gateway answered ${answer.status}.`;
   }
 }
 
 /** A part of an address. */
-export const part = encodeURIComponent;
+export const encode = encodeURIComponent;

@@ -1,7 +1,7 @@
 // Which view is shown, and what is the same in all of them.
 
-import { h, say, set } from './dom.js';
-import { Live } from './live.js';
+import { h, setText, set } from './dom.js';
+import { LiveFeed } from './live.js';
 import * as operator from './operator.js';
 import { bans } from './views/bans.js';
 import { denials } from './views/denials.js';
@@ -12,7 +12,7 @@ import { policy } from './views/policy.js';
 import { rule } from './views/rule.js';
 import { shadow } from './views/shadow.js';
 import { traffic } from './views/traffic.js';
-import { why } from './views/why.js';
+import { denial } from './views/denial.js';
 
 /** Addresses, the views there, and their names in the navigation. A view is `show(page)`, which answers what to do next. */
 const VIEWS = [
@@ -25,14 +25,14 @@ const VIEWS = [
   { path: 'policy', name: 'Policy', show: policy },
   { path: 'playground', name: 'Playground', show: playground },
   { path: 'rules', under: '', show: rule },
-  { path: 'why', under: 'denials', show: why },
+  { path: 'why', under: 'denials', show: denial },
 ];
 
-const live = new Live();
+const live = new LiveFeed();
 const main = document.getElementById('main');
 const connection = document.getElementById('connection');
 const notice = document.getElementById('notice');
-let shown = null;
+let current = null;
 
 /** Says what has happened, once, also to those who do not see it. */
 function notify(text, tone = 'good') {
@@ -61,11 +61,11 @@ function route() {
   const [path, query] = location.hash.slice(2).split('?');
   const [name, ...rest] = path.split('/');
   const view = VIEWS.find((view) => view.path === name) ?? VIEWS[0];
-  return { view, argument: decoded(rest.join('/')), query: new URLSearchParams(query) };
+  return { view, argument: decode(rest.join('/')), query: new URLSearchParams(query) };
 }
 
 /** What somebody typed may be no address at all. */
-function decoded(text) {
+function decode(text) {
   try {
     return decodeURIComponent(text);
   } catch {
@@ -73,21 +73,21 @@ function decoded(text) {
   }
 }
 
-function go({ focus }) {
+function navigate({ focus }) {
   const to = route();
   if (!to) return;
-  shown?.close?.();
+  current?.close?.();
   const page = { live, notify, argument: to.argument, query: to.query, root: h('div', { class: 'view' }) };
   main.replaceChildren(page.root);
-  shown = to.view.show(page) ?? {};
+  current = to.view.show(page) ?? {};
   const heading = page.root.querySelector('h1');
   document.title = `${heading?.textContent ?? to.view.name} · Tidegate`;
-  for (const link of document.querySelectorAll('#places a')) {
-    const here = link.dataset.path === (to.view.under ?? to.view.path);
-    set(link, 'aria-current', here ? 'page' : null);
-    if (here) link.scrollIntoView({ block: 'nearest', inline: 'nearest' });
+  for (const link of document.querySelectorAll('#navigation a')) {
+    const isCurrent = link.dataset.path === (to.view.under ?? to.view.path);
+    set(link, 'aria-current', isCurrent ? 'page' : null);
+    if (isCurrent) link.scrollIntoView({ block: 'nearest', inline: 'nearest' });
   }
-  if (live.latest) shown.snapshot?.(live.latest);
+  if (live.latest) current.snapshot?.(live.latest);
   if (focus) {
     window.scrollTo(0, 0);
     heading?.setAttribute('tabindex', '-1');
@@ -96,7 +96,7 @@ function go({ focus }) {
 }
 
 document
-  .getElementById('places')
+  .getElementById('navigation')
   .append(
     ...VIEWS.filter(({ name }) => name).map(({ path, name }) =>
       h('li', {}, h('a', { href: `#/${path}`, 'data-path': path }, name)),
@@ -104,29 +104,29 @@ document
   );
 document.getElementById('skip').addEventListener('click', () => main.focus());
 
-const showOperator = operator.button(document.getElementById('operator'));
+const showOperator = operator.tokenButton(document.getElementById('operator'));
 live.addEventListener('state', () => {
   set(connection, 'data-state', live.state);
-  say(connection, { connecting: 'Connecting …', live: 'Live', lost: 'Connection lost. Trying again …' }[live.state]);
+  setText(connection, { connecting: 'Connecting …', live: 'Live', lost: 'Connection lost. Trying again …' }[live.state]);
   document.body.classList.toggle('stale', live.state === 'lost');
 });
 live.addEventListener('locked', async () => {
-  say(connection, 'Locked');
-  if (await operator.identify()) {
+  setText(connection, 'Locked');
+  if (await operator.requestToken()) {
     live.resume();
-    go({ focus: false });
+    navigate({ focus: false });
   } else showOperator();
 });
 live.addEventListener('snapshot', () => {
   const { policy, version, changes } = live.latest;
-  operator.learn(changes);
+  operator.setChangeAccess(changes);
   showOperator();
-  say(document.getElementById('about'), `${policy.file ?? 'policy'} · ${policy.version.slice(0, 8)} · v${version}`);
+  setText(document.getElementById('about'), `${policy.file ?? 'policy'} · ${policy.version.slice(0, 8)} · v${version}`);
   // A refused policy concerns all views; its own shows why.
   set(document.getElementById('refused'), 'hidden', !policy.error || route()?.view.path === 'policy');
-  shown?.snapshot?.(live.latest);
+  current?.snapshot?.(live.latest);
 });
 
-window.addEventListener('hashchange', () => go({ focus: true }));
-go({ focus: false });
+window.addEventListener('hashchange', () => navigate({ focus: true }));
+navigate({ focus: false });
 live.start();

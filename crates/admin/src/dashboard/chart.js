@@ -1,6 +1,6 @@
 // Pictures of rates over time. Each has its numbers beside it, and as a table under it.
 
-import { h, say, set, svg } from './dom.js';
+import { h, setText, set, svg } from './dom.js';
 import { clock, rate } from './format.js';
 
 const WIDTH = 600;
@@ -17,7 +17,7 @@ export function chart(live, title, kinds) {
   const names = kinds.map(({ name }) => name);
   const past = h('span', { class: 'scale-past' });
   const plot = stack(live, names, 180);
-  const most = h('span', { class: 'scale-most' });
+  const max = h('span', { class: 'scale-max' });
   const half = h('span', { class: 'scale-half' });
   const line = h('div', { class: 'cursor', hidden: true });
   const values = kinds.map(() => h('b', {}, '–'));
@@ -32,44 +32,44 @@ export function chart(live, title, kinds) {
     'div',
     { class: 'frame', 'aria-hidden': 'true' },
     plot.element,
-    most,
+    max,
     half,
     line,
     past,
     h('span', { class: 'scale-now' }, 'now'),
   );
-  const numbers = asTable(title, kinds);
+  const numbers = dataTable(title, kinds);
   const element = h(
     'figure',
     { class: 'chart' },
-    h('figcaption', { class: 'unseen' }, title),
+    h('figcaption', { class: 'visually-hidden' }, title),
     legend,
     frame,
     numbers.element,
   );
 
   let shown = [];
-  let pointed = null;
-  const tell = () => {
-    const point = pointed ?? shown.at(-1);
-    values.forEach((element, place) => say(element, point ? `${rate(point.values[place])}/s` : '–'));
-    say(when, pointed ? `at ${clock(pointed.time * 1000)}` : 'per second');
+  let hovered = null;
+  const updateLegend = () => {
+    const point = hovered ?? shown.at(-1);
+    values.forEach((element, place) => setText(element, point ? `${rate(point.values[place])}/s` : '–'));
+    setText(when, hovered ? `at ${clock(hovered.time * 1000)}` : 'per second');
   };
   frame.addEventListener('pointermove', (event) => {
     const box = frame.getBoundingClientRect();
     const time = live.now - live.window * (1 - (event.clientX - box.left) / box.width);
-    pointed = shown.reduce(
+    hovered = shown.reduce(
       (best, point) => (!best || Math.abs(point.time - time) < Math.abs(best.time - time) ? point : best),
       null,
     );
-    line.hidden = !pointed;
+    line.hidden = !hovered;
     line.style.left = `${event.clientX - box.left}px`;
-    tell();
+    updateLegend();
   });
   frame.addEventListener('pointerleave', () => {
-    pointed = null;
+    hovered = null;
     line.hidden = true;
-    tell();
+    updateLegend();
   });
 
   return {
@@ -78,10 +78,10 @@ export function chart(live, title, kinds) {
       shown = series;
       const top = peak(series);
       plot.draw(series, top);
-      say(past, `${live.window / 60} min ago`);
-      say(most, `${rate(top)}/s`);
-      say(half, `${rate(top / 2)}/s`);
-      tell();
+      setText(past, `${live.window / 60} min ago`);
+      setText(max, `${rate(top)}/s`);
+      setText(half, `${rate(top / 2)}/s`);
+      updateLegend();
       numbers.draw(series, live.now);
     },
   };
@@ -116,14 +116,14 @@ function stack(live, names, height) {
 
 /** The number at the top of the scale: one that is easily read, over all that is drawn. */
 export function peak(series) {
-  const most = Math.max(0, ...series.map(({ values }) => values.reduce((sum, value) => sum + value, 0)));
-  if (most <= 1) return 1;
-  const size = 10 ** Math.floor(Math.log10(most));
-  return [1, 1.5, 2, 3, 4, 5, 6, 8, 10].map((step) => step * size).find((step) => step >= most);
+  const max = Math.max(0, ...series.map(({ values }) => values.reduce((sum, value) => sum + value, 0)));
+  if (max <= 1) return 1;
+  const size = 10 ** Math.floor(Math.log10(max));
+  return [1, 1.5, 2, 3, 4, 5, 6, 8, 10].map((step) => step * size).find((step) => step >= max);
 }
 
 /** The means of every ten seconds, newest first; written while it is open. */
-function asTable(title, kinds) {
+function dataTable(title, kinds) {
   const body = h('tbody');
   const head = h(
     'tr',
@@ -138,7 +138,7 @@ function asTable(title, kinds) {
     h(
       'div',
       { class: 'scroll', tabindex: '0', role: 'region', 'aria-label': `${title}, as a table` },
-      h('table', {}, h('caption', { class: 'unseen' }, title), h('thead', {}, head), body),
+      h('table', {}, h('caption', { class: 'visually-hidden' }, title), h('thead', {}, head), body),
     ),
   );
   let drawn = null;

@@ -35,17 +35,17 @@ export function set(element, name, value) {
 }
 
 /** Sets the text, only if it is different: what is selected stays selected, and nothing is read out twice. */
-export function say(element, text) {
-  const wanted = String(text);
-  if (element.textContent !== wanted) element.textContent = wanted;
+export function setText(element, text) {
+  const value = String(text);
+  if (element.textContent !== value) element.textContent = value;
 }
 
 /**
  * Makes the children of `parent` those of `items`, in their order. One that was there stays the same element, so that
  * it keeps the focus. `create(item)` answers `{ element, update(item) }`.
  */
-export function keyed(parent, items, key, create) {
-  const before = (parent.keyed ??= new Map());
+export function renderList(parent, items, key, create) {
+  const before = (parent.rendered ??= new Map());
   const after = new Map();
   let place = parent.firstElementChild;
   for (const item of items) {
@@ -57,11 +57,11 @@ export function keyed(parent, items, key, create) {
     else parent.insertBefore(child.element, place);
   }
   for (const [name, child] of before) if (!after.has(name)) child.element.remove();
-  parent.keyed = after;
+  parent.rendered = after;
 }
 
 /** Text in which `code` stands between backticks, as the gateway writes it. */
-export function words(text) {
+export function inlineCode(text) {
   return text.split('`').map((part, place) => (place % 2 === 1 ? h('code', {}, part) : part));
 }
 
@@ -82,12 +82,12 @@ export function empty(title, ...more) {
     'div',
     { class: 'empty' },
     h('p', { class: 'empty-title' }, title),
-    ...more.map((text) => h('p', {}, words(text))),
+    ...more.map((text) => h('p', {}, inlineCode(text))),
   );
 }
 
 /** Names and values; those that are `null` are left out. */
-export function facts(pairs) {
+export function definitionList(pairs) {
   return h(
     'dl',
     { class: 'facts' },
@@ -114,16 +114,16 @@ export function table(caption, columns, body) {
   return h(
     'div',
     { class: 'scroll', role: 'region', 'aria-label': caption, tabindex: '0' },
-    h('table', {}, h('caption', { class: 'unseen' }, caption), head, body),
+    h('table', {}, h('caption', { class: 'visually-hidden' }, caption), head, body),
   );
 }
 
 /** A field with its label, and room for what is wrong with it. */
 export function field(label, input, hint) {
   input.id ||= `field-${(field.count = (field.count ?? 0) + 1)}`;
-  const told = h('span', { class: 'hint', id: `${input.id}-hint` }, words(hint ?? ''));
-  if (hint) input.setAttribute('aria-describedby', told.id);
-  return h('div', { class: 'field' }, h('label', { for: input.id }, label), input, hint ? told : null);
+  const hintElement = h('span', { class: 'hint', id: `${input.id}-hint` }, inlineCode(hint ?? ''));
+  if (hint) input.setAttribute('aria-describedby', hintElement.id);
+  return h('div', { class: 'field' }, h('label', { for: input.id }, label), input, hint ? hintElement : null);
 }
 
 /** An input for names and keys, which nothing is suggested for. */

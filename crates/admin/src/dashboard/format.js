@@ -33,7 +33,7 @@ export function share(number) {
 }
 
 /** Seconds as a length: `480 ns`, `1.2 ms`, `48.2 s`, `3 min 20 s`, `2 d 4 h`. */
-export function length(seconds) {
+export function duration(seconds) {
   if (seconds === null || seconds === undefined) return '–';
   if (seconds === 0) return `0${SPACE}s`;
   for (const [unit, size] of [
@@ -90,7 +90,7 @@ export function clock(time) {
 }
 
 /** Day and time of day, here. */
-export function moment(time) {
+export function dateTime(time) {
   const date = new Date(time);
   return `${date.toLocaleDateString('en-CA')} ${date.toLocaleTimeString('en-GB')}`;
 }

@@ -1,31 +1,31 @@
 // The stream of snapshots, and what has come of it in the last minutes.
 
-import { ask } from './api.js';
+import { request } from './api.js';
 
 /** How long is kept, in seconds. */
 const WINDOW = 300;
 /** A stream that says nothing for so long, in milliseconds, is lost. */
-const SILENCE = 5000;
+const STREAM_TIMEOUT = 5000;
 /** How long a tab that nobody sees keeps its stream: a browser has few of them for all tabs together. */
-const UNSEEN = 10000;
+const HIDDEN_TIMEOUT = 10000;
 
 export const OUTCOMES = ['admitted', 'delayed', 'denied', 'shadow-denied'];
 
 /** Emits `snapshot` for each one that comes, `state` when the connection is there or lost, and `locked` without a token. */
-export class Live extends EventTarget {
+export class LiveFeed extends EventTarget {
   latest = null;
   state = 'connecting';
   #series = new Map();
   #source = null;
-  #silence = null;
-  #again = null;
+  #timeout = null;
+  #retryTimer = null;
 
   start() {
     this.#open();
-    let unseen = null;
+    let hiddenTimer = null;
     document.addEventListener('visibilitychange', () => {
-      clearTimeout(unseen);
-      if (document.hidden) unseen = setTimeout(() => this.#close(), UNSEEN);
+      clearTimeout(hiddenTimer);
+      if (document.hidden) hiddenTimer = setTimeout(() => this.#close(), HIDDEN_TIMEOUT);
       else if (!this.#source) this.#open();
     });
   }
@@ -55,7 +55,7 @@ export class Live extends EventTarget {
     this.#close();
     this.#source = new AbortController();
     this.#read(this.#source);
-    this.#listen();
+    this.#resetTimeout();
   }
 
   /** Opens the stream again, with the token that is known now. */
@@ -66,7 +66,7 @@ export class Live extends EventTarget {
   /** A browser's own stream of events cannot send a token. */
   async #read(source) {
     try {
-      const answer = await ask('GET', 'api/v1/live', { signal: source.signal });
+      const answer = await request('GET', 'api/v1/live', { signal: source.signal });
       const reader = answer.body.pipeThrough(new TextDecoderStream()).getReader();
       let text = '';
       for (let piece = await reader.read(); !piece.done; piece = await reader.read()) {
@@ -74,68 +74,68 @@ export class Live extends EventTarget {
         text = events.pop();
         for (const event of events) {
           const data = event.split('\n').find((line) => line.startsWith('data: '));
-          if (data && this.#source === source) this.#take(JSON.parse(data.slice('data: '.length)));
+          if (data && this.#source === source) this.#apply(JSON.parse(data.slice('data: '.length)));
         }
       }
     } catch (error) {
       if (this.#source === source && error.status === 401) {
         this.#close();
-        this.#lost();
+        this.#markLost();
         this.dispatchEvent(new Event('locked'));
       }
     }
     if (this.#source !== source) return;
-    this.#lost();
+    this.#markLost();
     this.#retry();
   }
 
   #close() {
-    clearTimeout(this.#silence);
-    clearTimeout(this.#again);
+    clearTimeout(this.#timeout);
+    clearTimeout(this.#retryTimer);
     const source = this.#source;
     this.#source = null;
     source?.abort();
   }
 
   #retry() {
-    clearTimeout(this.#again);
-    this.#again = setTimeout(() => this.#open(), 2000);
+    clearTimeout(this.#retryTimer);
+    this.#retryTimer = setTimeout(() => this.#open(), 2000);
   }
 
-  #listen() {
-    clearTimeout(this.#silence);
-    this.#silence = setTimeout(() => {
-      this.#lost();
+  #resetTimeout() {
+    clearTimeout(this.#timeout);
+    this.#timeout = setTimeout(() => {
+      this.#markLost();
       this.#retry();
-    }, SILENCE);
+    }, STREAM_TIMEOUT);
   }
 
-  #lost() {
-    this.#become('lost');
+  #markLost() {
+    this.#setState('lost');
   }
 
-  #become(state) {
+  #setState(state) {
     if (this.state === state) return;
     this.state = state;
     this.dispatchEvent(new Event('state'));
   }
 
-  #take(snapshot) {
-    this.#listen();
+  #apply(snapshot) {
+    this.#resetTimeout();
     const before = this.latest;
     this.latest = snapshot;
     if (before && snapshot.uptime < before.uptime) this.#series.clear();
     else if (before) this.#add(before, snapshot);
-    this.#become('live');
+    this.#setState('live');
     this.dispatchEvent(new Event('snapshot'));
   }
 
   /** Rates are the difference of two snapshots over that of their times. */
   #add(before, now) {
     const time = Date.parse(now.time) / 1000;
-    const passed = time - Date.parse(before.time) / 1000;
-    if (!(passed > 0)) return;
-    const rates = (names, then, here) => names.map((name) => Math.max(0, here[name] - then[name]) / passed);
+    const elapsed = time - Date.parse(before.time) / 1000;
+    if (!(elapsed > 0)) return;
+    const rates = (names, then, here) => names.map((name) => Math.max(0, here[name] - then[name]) / elapsed);
     this.#push('requests', time, rates(['admitted', 'refused'], before.requests, now.requests));
     const known = new Map(before.rules.map((rule) => [rule.name, rule]));
     for (const rule of now.rules) {

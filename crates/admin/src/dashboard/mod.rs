@@ -5,9 +5,9 @@
 //! | `index.html`, `style.css`, `icon.svg` | what is around the views |
 //! | `app.js` | which view is shown |
 //! | `live.js` | the stream of snapshots, and rates of the last minutes |
-//! | `api.js`, `operator.js` | requests, and those that need the token of operators |
+//! | `api.js`, `require_operator.js` | requests, and those that need the token of operators |
 //! | `dom.js`, `format.js`, `chart.js` | elements, numbers and pictures |
-//! | `shape.js`, `lane.js` | traffic that is drawn, and what a quota says to it |
+//! | `shape.js`, `quota_result.js` | traffic that is drawn, and what a quota says to it |
 //! | `views/` | one file for each view |
 //!
 //! The page asks what `docs/admin-api.md` tells, and nothing else.
@@ -17,7 +17,7 @@ use http::{HeaderMap, HeaderName, HeaderValue, StatusCode, header};
 use std::hash::{DefaultHasher, Hash as _, Hasher as _};
 
 /// Only what comes from here is run, shown and asked, and nobody else shows this page.
-const SECURITY: &str = "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self'; connect-src 'self'; \
+const CSP_VALUE: &str = "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self'; connect-src 'self'; \
                         base-uri 'none'; form-action 'none'; frame-ancestors 'none'";
 
 /// A file, where it is found, and what kind of file it is.
@@ -47,7 +47,7 @@ const ASSETS: [Asset; 22] = assets! {
     "/dashboard/dom.js" SCRIPT "dom.js",
     "/dashboard/format.js" SCRIPT "format.js",
     "/dashboard/icon.svg" PICTURE "icon.svg",
-    "/dashboard/lane.js" SCRIPT "lane.js",
+    "/dashboard/quota_result.js" SCRIPT "quota_result.js",
     "/dashboard/live.js" SCRIPT "live.js",
     "/dashboard/operator.js" SCRIPT "operator.js",
     "/dashboard/shape.js" SCRIPT "shape.js",
@@ -61,20 +61,20 @@ const ASSETS: [Asset; 22] = assets! {
     "/dashboard/views/rule.js" SCRIPT "views/rule.js",
     "/dashboard/views/shadow.js" SCRIPT "views/shadow.js",
     "/dashboard/views/traffic.js" SCRIPT "views/traffic.js",
-    "/dashboard/views/why.js" SCRIPT "views/why.js",
+    "/dashboard/views/denial.js" SCRIPT "views/denial.js",
 };
 
 /// Answers with the page and its files.
 pub(crate) fn router<S: Clone + Send + Sync + 'static>() -> Router<S> {
     ASSETS.into_iter().fold(Router::new(), |router, asset| {
-        let tag = asset.tag();
-        router.route(asset.path, get(move |headers: HeaderMap| async move { asset.answer(&tag, &headers) }))
+        let tag = asset.etag();
+        router.route(asset.path, get(move |headers: HeaderMap| async move { asset.respond(&tag, &headers) }))
     })
 }
 
 impl Asset {
     /// What is different when the file is.
-    fn tag(&self) -> HeaderValue {
+    fn etag(&self) -> HeaderValue {
         let mut hasher = DefaultHasher::new();
         self.text.hash(&mut hasher);
         HeaderValue::try_from(format!("\"{:016x}\"", hasher.finish()))
@@ -82,8 +82,8 @@ impl Asset {
     }
 
     /// The file, unless whoever asks has it already.
-    fn answer(&self, tag: &HeaderValue, asked: &HeaderMap) -> Response {
-        let known = asked.get_all(header::IF_NONE_MATCH).iter().any(|had| has(had, tag));
+    fn respond(&self, tag: &HeaderValue, request_headers: &HeaderMap) -> Response {
+        let known = request_headers.get_all(header::IF_NONE_MATCH).iter().any(|had| contains_etag(had, tag));
         let mut response = Response::new(if known { Body::empty() } else { Body::from(self.text) });
         if known {
             *response.status_mut() = StatusCode::NOT_MODIFIED;
@@ -93,7 +93,7 @@ impl Asset {
         for (name, value) in [
             (header::CONTENT_TYPE, self.kind),
             (header::CACHE_CONTROL, "no-cache"),
-            (header::CONTENT_SECURITY_POLICY, SECURITY),
+            (header::CONTENT_SECURITY_POLICY, CSP_VALUE),
             (header::REFERRER_POLICY, "no-referrer"),
             (HeaderName::from_static("cross-origin-resource-policy"), "same-origin"),
         ] {
@@ -104,7 +104,7 @@ impl Asset {
 }
 
 /// Whether a list of tags has this one.
-fn has(list: &HeaderValue, tag: &HeaderValue) -> bool {
+fn contains_etag(list: &HeaderValue, tag: &HeaderValue) -> bool {
     let (Ok(list), Ok(tag)) = (list.to_str(), tag.to_str()) else { return false };
     list.split(',').map(|one| one.trim().trim_start_matches("W/")).any(|one| one == tag || one == "*")
 }
@@ -156,14 +156,14 @@ mod tests {
     }
 
     #[test]
-    fn what_is_known_is_not_sent_again() {
+    fn matching_etag_returns_304() {
         let page = ASSETS[0];
-        let tag = page.tag();
+        let tag = page.etag();
         let with = |tags: &str| {
             let headers = HeaderMap::from_iter([(header::IF_NONE_MATCH, tags.parse().unwrap())]);
-            page.answer(&tag, &headers).status().as_u16()
+            page.respond(&tag, &headers).status().as_u16()
         };
-        assert_eq!(page.answer(&tag, &HeaderMap::new()).status(), 200);
+        assert_eq!(page.respond(&tag, &HeaderMap::new()).status(), 200);
         assert_eq!(with("\"0\""), 200);
         assert_eq!(with(&format!("\"0\", W/{}", tag.to_str().unwrap())), 304);
     }

@@ -4,9 +4,9 @@ import { h, set, svg } from './dom.js';
 
 export const BINS = 60;
 /** The most that can be drawn in a step. */
-const MOST = 12;
+const MAX_PER_BIN = 12;
 /** The most that the gateway simulates at once. */
-const ARRIVALS = 10000;
+const MAX_ARRIVALS = 10000;
 const [WIDTH, HEIGHT] = [600, 120];
 const STEP = WIDTH / BINS;
 
@@ -41,12 +41,12 @@ export function histogram(times, span) {
  * Moments from text, one in each line: seconds, times in ISO 8601, or JSON with a member `time`. Answers seconds since the
  * first, in order.
  */
-export function recorded(text) {
+export function parseRecording(text) {
   const lines = text.split(/[\n,]+(?![^{]*\})/).map((line) => line.trim());
   const times = [];
   for (const [place, line] of lines.entries()) {
     if (line === '') continue;
-    const time = instant(line);
+    const time = parseTime(line);
     if (!Number.isFinite(time))
       throw new Error(
         `Line ${place + 1} is no moment: “${line.slice(0, 40)}”. Write seconds (12.5) or a time (2026-11-16T03:20:00Z).`,
@@ -54,16 +54,16 @@ export function recorded(text) {
     times.push(time);
   }
   if (times.length === 0) throw new Error('There is no moment in it. Paste one in each line.');
-  if (times.length > ARRIVALS)
-    throw new Error(`These are ${times.length} moments; at most ${ARRIVALS} can be simulated.`);
+  if (times.length > MAX_ARRIVALS)
+    throw new Error(`These are ${times.length} moments; at most ${MAX_ARRIVALS} can be simulated.`);
   times.sort((a, b) => a - b);
   return times.map((time) => round(time - times[0]));
 }
 
-function instant(line) {
+function parseTime(line) {
   if (line.startsWith('{')) {
     try {
-      return instant(String(JSON.parse(line).time));
+      return parseTime(String(JSON.parse(line).time));
     } catch {
       return NaN;
     }
@@ -83,7 +83,7 @@ export class Drawing {
   #bins = each(() => 0);
   #at = 0;
   #span = 10;
-  #before = null;
+  #lastPoint = null;
   #changed;
   #bars = each((bin) => svg('rect', { class: 'bin', x: bin * STEP + 1, width: STEP - 2, rx: 1.5 }));
   #mark = svg('rect', { class: 'at', y: 1, width: STEP, height: HEIGHT - 2 });
@@ -92,17 +92,17 @@ export class Drawing {
     this.#changed = changed;
     const frame = { viewBox: `0 0 ${WIDTH} ${HEIGHT}`, preserveAspectRatio: 'none', focusable: 'false' };
     const picture = svg('svg', { ...frame, 'aria-hidden': 'true' }, this.#bars, this.#mark);
-    const role = { role: 'slider', 'aria-label': LABEL, 'aria-valuemin': '0', 'aria-valuemax': String(MOST) };
+    const role = { role: 'slider', 'aria-label': LABEL, 'aria-valuemin': '0', 'aria-valuemax': String(MAX_PER_BIN) };
     const on = {
       pointerdown: (event) => {
         this.element.setPointerCapture(event.pointerId);
-        this.#before = null;
+        this.#lastPoint = null;
         this.#stroke(event);
       },
       pointermove: (event) => {
         if (this.element.hasPointerCapture(event.pointerId)) this.#stroke(event);
       },
-      keydown: (event) => this.#key(event),
+      keydown: (event) => this.#onKey(event),
     };
     this.element = h('div', { class: 'draw', tabindex: '0', ...role, on }, picture);
   }
@@ -115,46 +115,46 @@ export class Drawing {
   }
 
   #draw() {
-    const most = Math.max(MOST, ...this.#bins);
+    const max = Math.max(MAX_PER_BIN, ...this.#bins);
     this.#bars.forEach((bar, bin) => {
-      const height = (this.#bins[bin] / most) * (HEIGHT - 6);
+      const height = (this.#bins[bin] / max) * (HEIGHT - 6);
       set(bar, 'height', height);
       set(bar, 'y', HEIGHT - height);
     });
     set(this.#mark, 'x', this.#at * STEP);
-    const here = this.#bins[this.#at];
-    set(this.element, 'aria-valuenow', Math.min(MOST, here));
-    set(this.element, 'aria-valuetext', `${here} come at ${round((this.#at * this.#span) / BINS)} s`);
+    const count = this.#bins[this.#at];
+    set(this.element, 'aria-valuenow', Math.min(MAX_PER_BIN, count));
+    set(this.element, 'aria-valuetext', `${count} come at ${round((this.#at * this.#span) / BINS)} s`);
   }
 
-  #put(bin, number) {
-    this.#bins[bin] = Math.max(0, Math.min(MOST, number));
+  #setBin(bin, number) {
+    this.#bins[bin] = Math.max(0, Math.min(MAX_PER_BIN, number));
   }
 
   /** A quick hand leaves steps out; they are filled in between. */
   #stroke({ clientX, clientY }) {
     const box = this.element.getBoundingClientRect();
     const bin = Math.max(0, Math.min(BINS - 1, Math.floor(((clientX - box.left) / box.width) * BINS)));
-    const to = { bin, number: Math.round((1 - (clientY - box.top) / box.height) * MOST) };
-    const from = this.#before ?? to;
+    const to = { bin, number: Math.round((1 - (clientY - box.top) / box.height) * MAX_PER_BIN) };
+    const from = this.#lastPoint ?? to;
     for (let at = Math.min(from.bin, to.bin); at <= Math.max(from.bin, to.bin); at += 1) {
       const part = from.bin === to.bin ? 1 : (at - from.bin) / (to.bin - from.bin);
-      this.#put(at, Math.round(from.number + (to.number - from.number) * part));
+      this.#setBin(at, Math.round(from.number + (to.number - from.number) * part));
     }
-    this.#before = to;
+    this.#lastPoint = to;
     this.#at = to.bin;
     this.#draw();
     this.#changed(this.#bins);
   }
 
-  #key(event) {
-    const [at, here, last] = [this.#at, this.#bins[this.#at], BINS - 1];
+  #onKey(event) {
+    const [at, count, last] = [this.#at, this.#bins[this.#at], BINS - 1];
     const moves = { ArrowLeft: at - 1, ArrowRight: at + 1, PageUp: at - 10, PageDown: at + 10, Home: 0, End: last };
-    const heights = { ArrowUp: here + 1, ArrowDown: here - 1, Delete: 0, Backspace: 0 };
+    const heights = { ArrowUp: count + 1, ArrowDown: count - 1, Delete: 0, Backspace: 0 };
     if (event.ctrlKey || event.metaKey || event.altKey) return;
     if (event.key in moves) this.#at = Math.max(0, Math.min(last, moves[event.key]));
-    else if (event.key in heights) this.#put(at, heights[event.key]);
-    else if (/^\d$/.test(event.key)) this.#put(at, Number(event.key));
+    else if (event.key in heights) this.#setBin(at, heights[event.key]);
+    else if (/^\d$/.test(event.key)) this.#setBin(at, Number(event.key));
     else return;
     event.preventDefault();
     this.#draw();

@@ -73,7 +73,7 @@ impl CheckResult {
         };
         let (policy, rules) = (document.policy(), tidegate::rules());
         let connects = |url: &str| rules.check_address(url).map_err(|error| error.to_string());
-        let Preflight { errors, warnings } = Preflight::of(policy, &connects).resolved(policy);
+        let Preflight { errors, warnings } = Preflight::check(policy, &connects).resolve_names(policy);
         if !errors.is_empty() {
             return Self::from_problems(document.to_problems(errors));
         }

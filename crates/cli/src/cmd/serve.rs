@@ -14,7 +14,7 @@ use std::{
     num::NonZeroUsize,
     path::PathBuf,
 };
-use tidegate_gateway::{Gateway, GatewayError, Handle, PolicySource};
+use tidegate_gateway::{Gateway, GatewayError, GatewayHandle, PolicySource};
 use tidegate_policy::model;
 use tidegate_service::descriptors::{Environment, ServiceLogFormat};
 use tokio::{
@@ -113,7 +113,7 @@ async fn serve_gateway(args: &ServeArgs) -> Result<(), CliError> {
         Some(file) => (PolicySource::file(file), None),
         None => {
             let example = ExampleGateway::start().map_err(|error| to_cli_error(&error.into()))?;
-            (PolicySource::given(example.policy()), Some(example))
+            (PolicySource::inline(example.policy()), Some(example))
         }
     };
     let mut gateway = Gateway::open(source, tidegate::rules()).map_err(|error| to_cli_error(&error))?;
@@ -191,7 +191,7 @@ impl ShutdownSignals {
     }
 }
 
-async fn reload_on_hangup(mut hangup: Signal, gateway: Handle) {
+async fn reload_on_hangup(mut hangup: Signal, gateway: GatewayHandle) {
     while hangup.recv().await.is_some() {
         // The gateway tells how it went.
         let _ = gateway.reload().await;

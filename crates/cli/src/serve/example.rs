@@ -12,7 +12,7 @@ use std::{
     sync::Arc,
 };
 use tidegate_gateway::{Action, Config, Gateway, run};
-use tidegate_http_server::{BoundListener, Fault};
+use tidegate_http_server::{BoundListener, StartupError};
 use tidegate_policy::{
     Policy,
     model::{ListenerSpec, Upstream, UpstreamServer},
@@ -31,10 +31,10 @@ pub(crate) struct ExampleGateway {
 
 impl ExampleGateway {
     /// Starts the server.
-    pub(crate) fn start() -> Result<Self, Fault> {
+    pub(crate) fn start() -> Result<Self, StartupError> {
         let server = BoundListener::bind(&loopback_listener(0))?;
         let address = server.address();
-        let config = Config { workers: NonZeroUsize::MIN, ..Config::of(&Policy::default()) };
+        let config = Config { workers: NonZeroUsize::MIN, ..Config::from_policy(&Policy::default()) };
         let filter = Arc::new(|head: &request::Parts| Action::Respond(echo_response(head)));
         tokio::spawn(async move {
             if let Err(fault) = run(config, vec![server], filter, pending()).await {

@@ -32,7 +32,13 @@ fn dashboard_works_in_a_browser() {
     let tests = root.join("tests/browser");
     let run = Command::new("node")
         .args(["--test", "--test-concurrency=2", "--test-reporter=spec"])
-        .args(["dashboard.test.js", "changes.test.js", "promotion.test.js", "life.test.js", "report.test.js"])
+        .args([
+            "dashboard.test.js",
+            "changes.test.js",
+            "promotion.test.js",
+            "lifecycle.test.js",
+            "report.test.js",
+        ])
         .current_dir(tests)
         .env("TIDEGATE", env!("CARGO_BIN_EXE_tidegate"))
         .env("TIDEGATE_BROWSER", root.join(MODULES))

@@ -6,7 +6,7 @@ use core::fmt;
 /// A text to write a header into: without allocating as long as it is short, which nearly all are.
 ///
 /// ```
-/// use std::fmt::Write as _;
+/// use std::fmt::WriteState as _;
 /// use tidegate_core::header::SmallString;
 ///
 /// let mut text = SmallString::default();

@@ -1,6 +1,6 @@
 //! The wire of a client, which tells its connection what happens on it.
 
-use super::Client;
+use super::ClientConnection;
 use bytes::{Buf, Bytes};
 use socket2::SockRef;
 use std::{
@@ -17,42 +17,42 @@ use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 pub(crate) struct ClientIo {
     stream: Stream,
     /// What was read and is to be read again.
-    again: Bytes,
-    end: End,
-    client: Rc<Client>,
+    unread: Bytes,
+    read_state: ReadState,
+    client: Rc<ClientConnection>,
 }
 
 /// Whether the client has said that nothing more comes.
 #[derive(PartialEq, Eq)]
-enum End {
-    Seen,
+enum ReadState {
+    Eof,
     Open,
 }
 
 impl ClientIo {
-    pub(super) fn new(stream: Stream, client: Rc<Client>) -> Self {
-        Self { stream, again: Bytes::new(), end: End::Open, client }
+    pub(super) fn new(stream: Stream, client: Rc<ClientConnection>) -> Self {
+        Self { stream, unread: Bytes::new(), read_state: ReadState::Open, client }
     }
 
     /// Has these bytes read first.
-    pub(super) fn again(&mut self, bytes: &[u8]) {
+    pub(super) fn unread(&mut self, bytes: &[u8]) {
         // A copy, since even an empty part of a buffer would keep all of it.
-        self.again = Bytes::copy_from_slice(bytes);
+        self.unread = Bytes::copy_from_slice(bytes);
     }
 
     pub(super) fn poll_ready(&self, context: &mut Context<'_>) -> Poll<io::Result<()>> {
-        match self.again.is_empty() {
+        match self.unread.is_empty() {
             true => self.stream.poll_read_ready(context),
             false => Poll::Ready(Ok(())),
         }
     }
 
-    pub(super) fn has_ended(&self) -> bool {
-        self.end == End::Seen
+    pub(super) fn is_read_closed(&self) -> bool {
+        self.read_state == ReadState::Eof
     }
 
     /// Says that nothing more is written.
-    pub(super) fn poll_end(&mut self, context: &mut Context<'_>) -> Poll<io::Result<()>> {
+    pub(super) fn poll_write_shutdown(&mut self, context: &mut Context<'_>) -> Poll<io::Result<()>> {
         Pin::new(&mut self.stream).poll_shutdown(context)
     }
 
@@ -73,10 +73,10 @@ impl ClientIo {
         let _ = SockRef::from(self.stream.tcp()).set_linger(Some(Duration::ZERO));
     }
 
-    fn wrote(&self, written: Poll<io::Result<usize>>) -> Poll<io::Result<usize>> {
+    fn record_write(&self, written: Poll<io::Result<usize>>) -> Poll<io::Result<usize>> {
         match written {
-            Poll::Pending => self.client.stands(),
-            Poll::Ready(_) => self.client.flows(),
+            Poll::Pending => self.client.on_write_blocked(),
+            Poll::Ready(_) => self.client.on_write_resumed(),
         }
         written
     }
@@ -89,21 +89,21 @@ impl AsyncRead for ClientIo {
         context: &mut Context<'_>,
         into: &mut ReadBuf<'_>,
     ) -> Poll<io::Result<()>> {
-        if !self.again.is_empty() {
-            let length = self.again.len().min(into.remaining());
-            into.put_slice(&self.again[..length]);
-            self.again.advance(length);
-            if self.again.is_empty() {
-                self.again = Bytes::new();
+        if !self.unread.is_empty() {
+            let length = self.unread.len().min(into.remaining());
+            into.put_slice(&self.unread[..length]);
+            self.unread.advance(length);
+            if self.unread.is_empty() {
+                self.unread = Bytes::new();
             }
-            self.client.arrived();
+            self.client.on_read();
             return Poll::Ready(Ok(()));
         }
         let before = into.filled().len();
         ready!(Pin::new(&mut self.stream).poll_read(context, into))?;
         match into.filled().len() > before {
-            true => self.client.arrived(),
-            false => self.end = End::Seen,
+            true => self.client.on_read(),
+            false => self.read_state = ReadState::Eof,
         }
         Poll::Ready(Ok(()))
     }
@@ -117,7 +117,7 @@ impl AsyncWrite for ClientIo {
         from: &[u8],
     ) -> Poll<io::Result<usize>> {
         let written = Pin::new(&mut self.stream).poll_write(context, from);
-        self.wrote(written)
+        self.record_write(written)
     }
 
     #[inline]
@@ -127,7 +127,7 @@ impl AsyncWrite for ClientIo {
         from: &[io::IoSlice<'_>],
     ) -> Poll<io::Result<usize>> {
         let written = Pin::new(&mut self.stream).poll_write_vectored(context, from);
-        self.wrote(written)
+        self.record_write(written)
     }
 
     fn is_write_vectored(&self) -> bool {

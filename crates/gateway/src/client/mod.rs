@@ -3,7 +3,7 @@
 //! ```text
 //!            first byte          head is there
 //!   Idle ───────────────▶ RequestHead ────────────────▶ Rejected ──▶ … the last answer is gone: Idle
-//!    idle-timeout          header-timeout         (body-timeout where bodies stand still)
+//!    idle_timeout-timeout          header-timeout         (body_timeout-timeout where bodies stand still)
 //! ```
 //!
 //! A connection that has been idle for a moment is taken apart: what HTTP needs to know of it is dropped, buffers and all,
@@ -12,20 +12,23 @@
 mod http1;
 mod http2;
 mod io;
-mod linger;
+mod lingering_close;
 mod preface;
-mod refusal;
+mod reject;
+mod stream_timeout;
 mod tunnel;
-mod turn;
 
-pub(crate) use http2::HereOnly;
+pub(crate) use http2::LocalExecutor;
 pub(crate) use io::ClientIo;
-pub(crate) use refusal::refuse;
+pub(crate) use reject::reject;
+pub(crate) use stream_timeout::StreamTimeout;
 pub(crate) use tunnel::Tunnel;
-pub(crate) use turn::Turn;
 
-use crate::{Origin, RequestFilter, places::Place, proxy::Introduction, watch::Deadline, worker::Worker};
-use linger::Sends;
+use crate::{
+    Origin, RequestFilter, connection_limit::ConnectionPermit, deadline::Deadline,
+    proxy::ForwardedHeaderWriter, worker::Worker,
+};
+use lingering_close::ClientInput;
 use std::{
     cell::{Cell, RefCell},
     future::poll_fn,
@@ -33,35 +36,35 @@ use std::{
     sync::Arc,
     task::{Context, Poll, Waker},
 };
-use tidegate_http_server::{HTTP2, Stream};
+use tidegate_http_server::{ALPN_HTTP2, Stream};
 
 /// What is known of a connection.
-pub(crate) struct Client {
+pub(crate) struct ClientConnection {
     pub(crate) worker: Rc<Worker>,
     pub(crate) origin: Origin,
     /// What servers are told of it; made for the first request.
-    pub(crate) introduction: RefCell<Option<Box<Introduction>>>,
+    pub(crate) forwarded_header_writer: RefCell<Option<Box<ForwardedHeaderWriter>>>,
     /// A connection to a server that this one becomes one with.
     pub(crate) tunnel: RefCell<Option<Box<Tunnel>>>,
     /// Of the stream of HTTP/2 that is being looked at.
-    pub(crate) turn: RefCell<Option<Rc<Turn>>>,
+    pub(crate) stream_timeout: RefCell<Option<Rc<StreamTimeout>>>,
     deadline: Deadline,
-    phase: Cell<Phase>,
-    write: Cell<Write>,
+    phase: Cell<ConnectionPhase>,
+    write: Cell<WriteState>,
     /// Bytes of answers of HTTP/2 that wait to be sent.
-    unsent: Cell<u64>,
+    unsent_bytes: Cell<u64>,
     /// Answers of HTTP/2 that wait until the client takes what is written to it.
-    blocked: RefCell<Vec<Waker>>,
+    blocked_wakers: RefCell<Vec<Waker>>,
     in_flight: Cell<u32>,
-    sends: Cell<Sends>,
-    age: Cell<Age>,
+    input: Cell<ClientInput>,
+    version: Cell<HttpVersion>,
     /// How long it is idle before something happens, in milliseconds.
-    rest: Cell<u64>,
-    place: Place,
+    idle_timeout: Cell<u64>,
+    permit: ConnectionPermit,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Phase {
+enum ConnectionPhase {
     Idle,
     Head,
     Busy,
@@ -71,118 +74,120 @@ enum Phase {
 
 /// Whether the client takes what is written to it.
 #[derive(Clone, Copy, PartialEq, Eq)]
-enum Write {
-    Flows,
-    Stands,
+enum WriteState {
+    Ready,
+    Blocked,
 }
 
 /// Whether a client knows how a body of unknown length ends.
 #[derive(Clone, Copy, PartialEq, Eq)]
-enum Age {
-    Usual,
+enum HttpVersion {
+    Http11,
     /// It speaks HTTP/1.0.
-    Old,
+    Http10,
 }
 
 /// How long a connection is idle before it is taken apart, in milliseconds.
-const MOMENT: u64 = 100;
+const BUFFER_RELEASE_DELAY: u64 = 100;
 
-impl Client {
-    pub(crate) fn new(worker: Rc<Worker>, origin: Origin, place: Place) -> Rc<Self> {
-        worker.joined();
-        let deadline = worker.watch.deadline();
-        deadline.set(worker.terms.idle);
+impl ClientConnection {
+    pub(crate) fn new(worker: Rc<Worker>, origin: Origin, place: ConnectionPermit) -> Rc<Self> {
+        worker.connection_opened();
+        let deadline = worker.deadlines.new_deadline();
+        deadline.set(worker.settings.idle_timeout);
         Rc::new(Self {
             worker,
             origin,
-            introduction: RefCell::default(),
+            forwarded_header_writer: RefCell::default(),
             tunnel: RefCell::default(),
-            turn: RefCell::default(),
+            stream_timeout: RefCell::default(),
             deadline,
-            phase: Cell::new(Phase::Idle),
-            write: Cell::new(Write::Flows),
-            unsent: Cell::new(0),
-            blocked: RefCell::default(),
+            phase: Cell::new(ConnectionPhase::Idle),
+            write: Cell::new(WriteState::Ready),
+            unsent_bytes: Cell::new(0),
+            blocked_wakers: RefCell::default(),
             in_flight: Cell::new(0),
-            sends: Cell::new(Sends::Nothing),
-            age: Cell::new(Age::Usual),
-            rest: Cell::new(MOMENT),
-            place,
+            input: Cell::new(ClientInput::Done),
+            version: Cell::new(HttpVersion::Http11),
+            idle_timeout: Cell::new(BUFFER_RELEASE_DELAY),
+            permit: place,
         })
     }
 
     /// A request is there.
     #[inline]
-    pub(crate) fn asked(&self) {
+    pub(crate) fn on_request(&self) {
         self.in_flight.set(self.in_flight.get() + 1);
-        self.phase.set(Phase::Busy);
+        self.phase.set(ConnectionPhase::Busy);
         self.deadline.clear();
     }
 
     /// It speaks HTTP/1.0.
-    pub(crate) fn is_old(&self) {
-        self.age.set(Age::Old);
+    pub(crate) fn set_http10(&self) {
+        self.version.set(HttpVersion::Http10);
     }
 
     /// It may be sending what nobody will read.
-    pub(crate) fn is_unheard(&self) {
-        self.sends.set(Sends::More);
+    pub(crate) fn mark_unread_body(&self) {
+        self.input.set(ClientInput::Unread);
     }
 
     /// The last byte of an answer is gone, or its request was given up.
     #[inline]
-    pub(crate) fn answered(&self) {
+    pub(crate) fn on_response_end(&self) {
         let in_flight = self.in_flight.get() - 1;
         self.in_flight.set(in_flight);
         if in_flight == 0 {
-            self.phase.set(Phase::Idle);
-            self.rest();
+            self.phase.set(ConnectionPhase::Idle);
+            self.start_idle_timeout();
         }
     }
 
     /// Bytes came. In HTTP/2 they need not be those of a request.
     #[inline]
-    fn arrived(&self) {
+    fn on_read(&self) {
         match self.phase.get() {
-            Phase::Idle if self.rest.get() == MOMENT => {
-                self.phase.set(Phase::Head);
-                self.deadline.set(self.worker.terms.header);
+            ConnectionPhase::Idle if self.idle_timeout.get() == BUFFER_RELEASE_DELAY => {
+                self.phase.set(ConnectionPhase::Head);
+                self.deadline.set(self.worker.settings.header_timeout);
             }
-            Phase::Tunnel if self.write.get() == Write::Flows => self.deadline.set(self.worker.terms.tunnel),
+            ConnectionPhase::Tunnel if self.write.get() == WriteState::Ready => {
+                self.deadline.set(self.worker.settings.tunnel_timeout)
+            }
             _ => {}
         }
     }
 
     /// The client does not take what is written to it.
     #[inline]
-    fn stands(&self) {
-        if self.write.replace(Write::Stands) == Write::Flows {
-            self.deadline.set(self.worker.terms.body);
+    fn on_write_blocked(&self) {
+        if self.write.replace(WriteState::Blocked) == WriteState::Ready {
+            self.deadline.set(self.worker.settings.body_timeout);
         }
     }
 
     #[inline]
-    fn flows(&self) {
-        if self.write.get() == Write::Stands {
-            self.write.set(Write::Flows);
-            self.blocked.take().into_iter().for_each(Waker::wake);
+    fn on_write_resumed(&self) {
+        if self.write.get() == WriteState::Blocked {
+            self.write.set(WriteState::Ready);
+            self.blocked_wakers.take().into_iter().for_each(Waker::wake);
             match self.phase.get() {
-                Phase::Busy => self.deadline.clear(),
-                Phase::Idle => self.rest(),
-                Phase::Head => self.deadline.set(self.worker.terms.header),
-                Phase::Tunnel => self.deadline.set(self.worker.terms.tunnel),
+                ConnectionPhase::Busy => self.deadline.clear(),
+                ConnectionPhase::Idle => self.start_idle_timeout(),
+                ConnectionPhase::Head => self.deadline.set(self.worker.settings.header_timeout),
+                ConnectionPhase::Tunnel => self.deadline.set(self.worker.settings.tunnel_timeout),
             }
-        } else if self.phase.get() == Phase::Tunnel {
-            self.deadline.set(self.worker.terms.tunnel);
+        } else if self.phase.get() == ConnectionPhase::Tunnel {
+            self.deadline.set(self.worker.settings.tunnel_timeout);
         }
     }
 
     /// Whether one more piece of an answer may wait to be sent; the task is woken when it may.
-    pub(crate) fn poll_room(&self, context: &Context<'_>) -> Poll<()> {
-        if self.write.get() == Write::Flows && self.unsent.get() < self.place.most_unsent() {
+    pub(crate) fn poll_send_capacity(&self, context: &Context<'_>) -> Poll<()> {
+        if self.write.get() == WriteState::Ready && self.unsent_bytes.get() < self.permit.max_unsent() {
             return Poll::Ready(());
         }
-        let mut blocked = self.blocked.borrow_mut();
+        let mut blocked = self.blocked_wakers.borrow_mut();
         if !blocked.iter().any(|waker| waker.will_wake(context.waker())) {
             blocked.push(context.waker().clone());
         }
@@ -190,92 +195,94 @@ impl Client {
     }
 
     pub(crate) fn add_unsent(&self, bytes: u64) {
-        self.unsent.update(|unsent| unsent + bytes);
-        self.place.add_unsent(bytes);
+        self.unsent_bytes.update(|unsent| unsent + bytes);
+        self.permit.add_unsent(bytes);
     }
 
     pub(crate) fn remove_unsent(&self, bytes: u64) {
-        self.unsent.update(|unsent| unsent - bytes);
-        self.place.remove_unsent(bytes);
+        self.unsent_bytes.update(|unsent| unsent - bytes);
+        self.permit.remove_unsent(bytes);
         // Not for each piece.
-        if self.write.get() == Write::Flows && self.unsent.get() < self.place.most_unsent() / 2 {
-            self.blocked.take().into_iter().for_each(Waker::wake);
+        if self.write.get() == WriteState::Ready && self.unsent_bytes.get() < self.permit.max_unsent() / 2 {
+            self.blocked_wakers.take().into_iter().for_each(Waker::wake);
         }
     }
 
     /// From now on it speaks of something else.
-    fn tunnels(&self) {
-        self.asked();
-        self.phase.set(Phase::Tunnel);
-        self.deadline.set(self.worker.terms.tunnel);
+    fn enter_tunnel(&self) {
+        self.on_request();
+        self.phase.set(ConnectionPhase::Tunnel);
+        self.deadline.set(self.worker.settings.tunnel_timeout);
     }
 
     /// It is being closed, and has so many milliseconds to say something or to end.
-    fn lingers(&self, time: u64) {
-        self.phase.set(Phase::Busy);
+    fn start_linger(&self, time: u64) {
+        self.phase.set(ConnectionPhase::Busy);
         self.deadline.set(time);
     }
 
-    fn rest(&self) {
-        if self.write.get() == Write::Flows {
-            self.deadline.set(self.rest.get());
+    fn start_idle_timeout(&self) {
+        if self.write.get() == WriteState::Ready {
+            self.deadline.set(self.idle_timeout.get());
         }
     }
 }
 
-impl Drop for Client {
+impl Drop for ClientConnection {
     fn drop(&mut self) {
-        self.worker.left();
+        self.worker.connection_closed();
     }
 }
 
 /// Serves a connection until it ends.
-pub(crate) async fn serve<F: RequestFilter>(stream: Stream, client: Rc<Client>, filter: Arc<F>) {
-    let is_http2 = stream.agreed() == Some(HTTP2);
+pub(crate) async fn serve<F: RequestFilter>(stream: Stream, client: Rc<ClientConnection>, filter: Arc<F>) {
+    let is_http2 = stream.alpn_protocol() == Some(ALPN_HTTP2);
     let is_plain = matches!(stream, Stream::Plain(_));
     let mut io = ClientIo::new(stream, client.clone());
-    if wait(&io, &client).await == Wait::Over {
+    if wait_for_request(&io, &client).await == WaitResult::Closed {
         return;
     }
-    if is_http2 || is_plain && Box::pin(preface::is_next(&mut io, &client)).await {
-        client.rest.set(client.worker.terms.idle);
+    if is_http2 || is_plain && Box::pin(preface::has_http2_preface(&mut io, &client)).await {
+        client.idle_timeout.set(client.worker.settings.idle_timeout);
         return Box::pin(http2::serve(io, client.clone(), filter)).await;
     }
     loop {
-        if wait(&io, &client).await == Wait::Over {
+        if wait_for_request(&io, &client).await == WaitResult::Closed {
             return;
         }
         match Box::pin(http1::serve(io, client.clone(), filter.clone())).await {
-            http1::End::Closed => return,
-            http1::End::Over(io, sends) => return Box::pin(linger::close(io, sends, &client)).await,
-            http1::End::Quiet(quiet) => {
-                io = quiet;
-                client.introduction.take();
-                client.deadline.set(client.worker.terms.idle.saturating_sub(MOMENT));
+            http1::Http1End::Closed => return,
+            http1::Http1End::Finished(io, sends) => {
+                return Box::pin(lingering_close::close(io, sends, &client)).await;
             }
-            http1::End::Tunnel(io, tunnel) => return Box::pin(tunnel.carry(io, &client)).await,
+            http1::Http1End::Idle(quiet) => {
+                io = quiet;
+                client.forwarded_header_writer.take();
+                client.deadline.set(client.worker.settings.idle_timeout.saturating_sub(BUFFER_RELEASE_DELAY));
+            }
+            http1::Http1End::Tunnel(io, tunnel) => return Box::pin(tunnel.copy(io, &client)).await,
         }
     }
 }
 
 #[derive(PartialEq, Eq)]
-enum Wait {
+enum WaitResult {
     /// There is something to be read.
-    Read,
+    Readable,
     /// It has been too long, or the gateway ends.
-    Over,
+    Closed,
 }
 
 /// Waits for the next request without anything that could read it.
-async fn wait(io: &ClientIo, client: &Client) -> Wait {
+async fn wait_for_request(io: &ClientIo, client: &ClientConnection) -> WaitResult {
     poll_fn(|context| {
-        client.deadline.listen(context);
-        if client.deadline.is_over() || client.worker.is_draining() {
-            return Poll::Ready(Wait::Over);
+        client.deadline.register(context);
+        if client.deadline.is_expired() || client.worker.is_draining() {
+            return Poll::Ready(WaitResult::Closed);
         }
         match io.poll_ready(context) {
-            Poll::Ready(Ok(())) => Poll::Ready(Wait::Read),
-            Poll::Ready(Err(_)) => Poll::Ready(Wait::Over),
+            Poll::Ready(Ok(())) => Poll::Ready(WaitResult::Readable),
+            Poll::Ready(Err(_)) => Poll::Ready(WaitResult::Closed),
             Poll::Pending => Poll::Pending,
         }
     })

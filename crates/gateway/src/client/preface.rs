@@ -1,25 +1,25 @@
 //! Which version of HTTP a client speaks that has agreed on nothing.
 
-use super::{Client, ClientIo};
+use super::{ClientConnection, ClientIo};
 use bytes::BytesMut;
 use std::{
     future::{Future, poll_fn},
     pin::pin,
     task::Poll,
 };
-use tidegate_http_server::PREFACE;
+use tidegate_http_server::HTTP2_PREFACE;
 use tokio::io::AsyncReadExt;
 
 /// Whether the client says it. What was read is read again by whoever comes next.
-pub(super) async fn is_next(io: &mut ClientIo, client: &Client) -> bool {
-    let mut said = BytesMut::with_capacity(PREFACE.len());
-    while said.len() < PREFACE.len() && PREFACE.starts_with(&said) {
+pub(super) async fn has_http2_preface(io: &mut ClientIo, client: &ClientConnection) -> bool {
+    let mut received = BytesMut::with_capacity(HTTP2_PREFACE.len());
+    while received.len() < HTTP2_PREFACE.len() && HTTP2_PREFACE.starts_with(&received) {
         let read = {
-            let mut reading = pin!(io.read_buf(&mut said));
+            let mut reading = pin!(io.read_buf(&mut received));
             poll_fn(|context| {
-                client.deadline.listen(context);
+                client.deadline.register(context);
                 match reading.as_mut().poll(context) {
-                    Poll::Pending if client.deadline.is_over() || client.worker.is_draining() => {
+                    Poll::Pending if client.deadline.is_expired() || client.worker.is_draining() => {
                         Poll::Ready(Ok(0))
                     }
                     polled => polled,
@@ -31,7 +31,7 @@ pub(super) async fn is_next(io: &mut ClientIo, client: &Client) -> bool {
             break;
         }
     }
-    let is_said = said == PREFACE;
-    io.again(&said);
-    is_said
+    let is_preface = received == HTTP2_PREFACE;
+    io.unread(&received);
+    is_preface
 }

@@ -1,6 +1,6 @@
 //! Two connections that have become one: WebSocket and other upgrades.
 
-use super::{Client, ClientIo};
+use super::{ClientConnection, ClientIo};
 use bytes::Bytes;
 use std::{
     future::{Future, poll_fn},
@@ -14,35 +14,35 @@ use tokio::io::{AsyncWriteExt, copy_bidirectional};
 pub(crate) struct Tunnel {
     stream: Stream,
     /// What the server said already.
-    said: Bytes,
+    server_data: Bytes,
 }
 
 impl Tunnel {
-    pub(crate) fn new(stream: Stream, said: Bytes) -> Self {
-        Self { stream, said }
+    pub(crate) fn new(stream: Stream, server_data: Bytes) -> Self {
+        Self { stream, server_data }
     }
 
     /// Carries bytes both ways until both sides have ended, nothing has come from either for too long, or the gateway has
     /// waited for them long enough.
-    pub(super) async fn carry(self, mut io: ClientIo, client: &Client) {
-        client.tunnels();
-        let Self { mut stream, said } = self;
+    pub(super) async fn copy(self, mut io: ClientIo, client: &ClientConnection) {
+        client.enter_tunnel();
+        let Self { mut stream, server_data: said } = self;
         let copying = pin!(async {
             io.write_all(&said).await?;
             copy_bidirectional(&mut io, &mut stream).await
         });
-        until_over(copying, client).await;
-        client.answered();
+        copy_until_idle(copying, client).await;
+        client.on_response_end();
     }
 }
 
 /// Those who say nothing for too long are let go, and a client that takes nothing.
-async fn until_over<F: Future>(mut copying: Pin<&mut F>, client: &Client) {
+async fn copy_until_idle<F: Future>(mut copying: Pin<&mut F>, client: &ClientConnection) {
     poll_fn(|context| {
-        client.deadline.listen(context);
+        client.deadline.register(context);
         match copying.as_mut().poll(context) {
             Poll::Ready(_) => Poll::Ready(()),
-            Poll::Pending if client.deadline.is_over() => Poll::Ready(()),
+            Poll::Pending if client.deadline.is_expired() => Poll::Ready(()),
             Poll::Pending => Poll::Pending,
         }
     })

@@ -12,7 +12,7 @@ pub(super) struct ExpressionFailures {
 }
 
 /// How often one rule or route is logged.
-const INTERVAL: Micros = Micros::from_secs(60);
+const LOG_INTERVAL: Micros = Micros::from_secs(60);
 
 impl ExpressionFailures {
     pub(super) fn log(&mut self, gate: &PolicyGate, now: Micros) {
@@ -21,7 +21,7 @@ impl ExpressionFailures {
             let (logged, at) = self.logged.get(&part).copied().unwrap_or((0, Micros::ZERO));
             // A new policy counts from zero.
             let logged = if logged > failures { 0 } else { logged };
-            let is_due = at == Micros::ZERO || now >= at.plus(INTERVAL);
+            let is_due = at == Micros::ZERO || now >= at.plus(LOG_INTERVAL);
             if failures > logged && is_due {
                 tracing::warn!(
                     in = part,

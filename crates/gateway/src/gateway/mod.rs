@@ -2,21 +2,21 @@
 //!
 //! ```text
 //!   file ──read──▶ Policy ──┬─ rules, routes, lists ──▶ PolicyFilter, swapped under the workers
-//!    ▲                      └─ listen, upstreams, … ──▶ Workers: new ones, while those before finish
-//!    └─ changed, SIGHUP, or an admin call
+//!    ▲                      └─ listen, check_upstreams, … ──▶ Workers: new ones, while those before finish
+//!    └─ wait_changed, SIGHUP, or an admin call
 //! ```
 //!
 //! A new policy is put in force as a whole, or not at all: everything that can fail is tried first, and the one before goes
 //! on until it has succeeded.
 
-mod amend;
 mod failures;
 mod listeners;
-mod note;
+mod log_note;
+mod policy_change;
 mod policy_filter;
 mod preflight;
 mod reload;
-mod reply;
+mod response_head;
 mod source;
 
 pub use preflight::Preflight;
@@ -24,23 +24,26 @@ pub use source::PolicySource;
 
 use crate::{
     Config,
-    metrics::Sending,
-    run::{Plans, Workers},
-    worker::Order,
+    metrics::MetricsExporter,
+    run::{PreparedConfig, Workers},
+    worker::WorkerCommand,
 };
 use failures::ExpressionFailures;
-use listeners::listeners;
+use listeners::bind_listeners;
 use policy_filter::{ActivePolicy, PolicyFilter};
 use std::{
     collections::VecDeque, fmt, future::Future, net::SocketAddr, num::NonZeroUsize, pin::pin, sync::Arc,
     time::Duration,
 };
-use tidegate_admin::{Admin, Call, GatewayError, Handle};
+use tidegate_admin::{AdminServer, GatewayCommand, GatewayError, GatewayHandle};
 use tidegate_http_server::{
     Authorization, BoundListener, FileWatch, ReadFiles, ServerThreads, ThreadedListener,
 };
 use tidegate_limiter::Clock;
-use tidegate_observe::{Listening, Observer, ReportUpstreams, RequestRecorder, Scene, said, version};
+use tidegate_observe::{
+    ConfigSnapshot, ListenerInfo, Observer, RequestRecorder, UpstreamReporter, policy_version,
+    summarize_rules,
+};
 use tidegate_policy::{
     Policy,
     compile::{Compiler, PolicyGate},
@@ -74,73 +77,73 @@ pub struct Gateway {
     gate: PolicyGate,
     listeners: Vec<BoundListener>,
     workers: NonZeroUsize,
-    calls: mpsc::Receiver<Call>,
-    handle: Handle,
-    admin: Option<Admin>,
+    commands: mpsc::Receiver<GatewayCommand>,
+    handle: GatewayHandle,
+    admin: Option<AdminServer>,
     decisions: Option<ThreadedListener>,
     /// The tokens of the decision API, until it is started.
     authorization: Option<Authorization>,
     /// Where questions are answered, as soon as anybody serves.
-    desk: Option<Arc<AppState>>,
-    serving: Option<Serving>,
+    decision_state: Option<Arc<AppState>>,
+    active_workers: Option<ActiveWorkers>,
     observer: Arc<Observer>,
     /// Counts and keeps what the policy decides.
     recorder: Arc<RequestRecorder>,
-    upstreams: Arc<ReportUpstreams>,
-    sending: Option<Sending>,
-    retired: VecDeque<Workers>,
+    upstreams: Arc<UpstreamReporter>,
+    metrics_exporter: Option<MetricsExporter>,
+    retired_workers: VecDeque<Workers>,
     /// Threads of replaced listeners of the decision API, until their connections are drained.
-    leaving: Vec<ServerThreads>,
+    draining: Vec<ServerThreads>,
     failures: ExpressionFailures,
 }
 
 /// Those who serve now.
-struct Serving {
+struct ActiveWorkers {
     filter: Arc<PolicyFilter>,
     workers: Workers,
 }
 
 /// How often schedules are followed.
-const MOMENT: Duration = Duration::from_secs(1);
+const SCHEDULE_INTERVAL: Duration = Duration::from_secs(1);
 
 impl Gateway {
     /// Reads the policy, puts its rules in force and binds its listeners. Nothing is served before it [runs](Self::run).
     pub fn open(source: PolicySource, rules: Rules) -> Result<Self, GatewayError> {
         let files = ReadFiles::default();
         let policy = source.read(&files)?;
-        let listeners = listeners(&policy, &[])?;
-        let admin = Admin::bind(&policy.admin, None)?;
+        let listeners = bind_listeners(&policy, &[])?;
+        let admin = AdminServer::bind(&policy.admin, None)?;
         let decisions =
             policy.decisions.as_ref().map(|declared| decisions::bind(declared, None)).transpose()?;
-        let authorization = Authorization::of_decisions(&policy)?;
+        let authorization = Authorization::for_decision_api(&policy)?;
         let observer = Observer::new(rules.clone(), Clock::system());
         let compiler = Compiler::new(rules);
-        let gate = compiler.compile(&policy, None).map_err(|error| source.error(error))?;
-        let (handle, calls) = Handle::new();
-        let workers = Config::of(&policy).workers;
-        advise(&policy);
+        let gate = compiler.compile(&policy, None).map_err(|error| source.gateway_error(error))?;
+        let (handle, calls) = GatewayHandle::new();
+        let workers = Config::from_policy(&policy).workers;
+        log_warnings(&policy);
         let recorder = RequestRecorder::new(&observer, gate.views().map(|rule| rule.name()), &policy.observe);
         Ok(Self {
             source,
-            watch: FileWatch::of(&files),
+            watch: FileWatch::new(&files),
             compiler,
             policy,
             gate,
             listeners,
             workers,
-            calls,
+            commands: calls,
             handle,
             admin,
             decisions,
             authorization: Some(authorization),
-            desk: None,
-            serving: None,
+            decision_state: None,
+            active_workers: None,
             observer,
             recorder,
             upstreams: Arc::new(Vec::new),
-            sending: None,
-            retired: VecDeque::new(),
-            leaving: Vec::new(),
+            metrics_exporter: None,
+            retired_workers: VecDeque::new(),
+            draining: Vec::new(),
             failures: ExpressionFailures::default(),
         })
     }
@@ -158,7 +161,7 @@ impl Gateway {
 
     /// Where operators come in, if anywhere.
     pub fn admin_address(&self) -> Option<SocketAddr> {
-        self.admin.as_ref().map(Admin::address)
+        self.admin.as_ref().map(AdminServer::address)
     }
 
     /// Where programs ask for decisions, if anywhere.
@@ -172,22 +175,26 @@ impl Gateway {
     }
 
     /// Asks it to do something, from elsewhere.
-    pub fn handle(&self) -> Handle {
+    pub fn handle(&self) -> GatewayHandle {
         self.handle.clone()
     }
 
     /// Serves until `shutdown`, and lets requests in flight end.
     pub async fn run(mut self, shutdown: impl Future<Output = ()>) -> Result<(), GatewayError> {
-        let plan = Plans::of(self.config(&self.policy)).await?;
-        self.sending =
-            self.policy.metrics.as_ref().map(|terms| Sending::start(terms, &self.observer)).transpose()?;
-        self.upstreams = plan.report_upstreams();
-        let active = self.active(plan.config());
-        self.serving = Some(Serving::start(plan, &self.listeners, active)?);
+        let plan = PreparedConfig::prepare(self.build_config(&self.policy)).await?;
+        self.metrics_exporter = self
+            .policy
+            .metrics
+            .as_ref()
+            .map(|terms| MetricsExporter::start(terms, &self.observer))
+            .transpose()?;
+        self.upstreams = plan.upstream_reporter();
+        let active = self.active_policy(plan.config());
+        self.active_workers = Some(ActiveWorkers::start(plan, &self.listeners, active)?);
         let authorization = self.authorization.take().unwrap_or_default();
         let desk = Arc::new(AppState::new(self.gate.clone(), self.recorder.clone(), authorization));
-        self.desk = Some(desk.clone());
-        self.show();
+        self.decision_state = Some(desk.clone());
+        self.publish_config();
         if let Some(admin) = &mut self.admin {
             admin.start(self.handle.clone(), &self.observer, &desk)?;
         }
@@ -198,48 +205,48 @@ impl Gateway {
                 self.workers,
             )?;
         }
-        let mut moments = time::interval(MOMENT);
+        let mut moments = time::interval(SCHEDULE_INTERVAL);
         moments.set_missed_tick_behavior(MissedTickBehavior::Delay);
         let mut shutdown = pin!(shutdown);
         loop {
             tokio::select! {
-                () = &mut shutdown => return self.end().await,
+                () = &mut shutdown => return self.shutdown().await,
                 _ = moments.tick() => {
                     self.gate.update_schedules();
                     desk.close_expired();
-                    self.observer.follow_time();
+                    self.observer.tick();
                     self.failures.log(&self.gate, self.observer.clock.now());
                 }
                 // What was wrong is told, and stays as it was.
                 () = self.watch.changed() => drop(self.reload().await),
-                call = self.calls.recv() => match call {
+                call = self.commands.recv() => match call {
                     // Who asked may be gone.
-                    Some(Call::Reload(answer)) => drop(answer.send(self.reload().await)),
-                    Some(Call::Amend(amendment, answer)) => drop(answer.send(self.amend(amendment).await)),
+                    Some(GatewayCommand::Reload(answer)) => drop(answer.send(self.reload().await)),
+                    Some(GatewayCommand::Change(amendment, answer)) => drop(answer.send(self.change_policy(amendment).await)),
                     None => {}
                 }
             }
         }
     }
 
-    fn active(&self, config: &Config) -> ActivePolicy {
+    fn active_policy(&self, config: &Config) -> ActivePolicy {
         ActivePolicy::new(self.gate.clone(), config, &self.observer, self.recorder.clone())
     }
 
     /// Shows operators what is in force.
-    fn show(&self) {
-        let listening = |bound: &BoundListener| Listening {
+    fn publish_config(&self) {
+        let listening = |bound: &BoundListener| ListenerInfo {
             address: bound.address(),
             tls: bound.certificate().is_some(),
         };
-        self.observer.show(Scene {
-            version: version(&self.policy),
-            said: Arc::new(said(&self.policy)),
+        self.observer.activate(ConfigSnapshot {
+            version: policy_version(&self.policy),
+            rule_summaries: Arc::new(summarize_rules(&self.policy)),
             policy: Arc::new(self.policy.clone()),
             file: self.source.path().map(Into::into),
-            loaded: self.observer.clock.now(),
+            loaded_at: self.observer.clock.now(),
             gate: self.gate.clone(),
-            tally: self.recorder.tally.clone(),
+            counters: self.recorder.counters.clone(),
             upstreams: self.upstreams.clone(),
             listeners: self.listeners.iter().map(listening).collect(),
             decisions: self.decisions_address(),
@@ -247,24 +254,24 @@ impl Gateway {
         });
     }
 
-    fn config(&self, policy: &Policy) -> Config {
-        Config { workers: self.workers, ..Config::of(policy) }
+    fn build_config(&self, policy: &Policy) -> Config {
+        Config { workers: self.workers, ..Config::from_policy(policy) }
     }
 
-    async fn end(self) -> Result<(), GatewayError> {
+    async fn shutdown(self) -> Result<(), GatewayError> {
         let mut leaving = JoinSet::new();
-        self.leaving.into_iter().for_each(|threads| drop(leaving.spawn(threads.end())));
+        self.draining.into_iter().for_each(|threads| drop(leaving.spawn(threads.shutdown())));
         if let Some(decisions) = self.decisions {
-            leaving.spawn(decisions.end());
+            leaving.spawn(decisions.shutdown());
         }
         if let Some(admin) = self.admin {
-            leaving.spawn(admin.end());
+            leaving.spawn(admin.shutdown());
         }
-        let serving = self.serving.map(|serving| serving.workers);
-        let all: Vec<Workers> = serving.into_iter().chain(self.retired).collect();
-        all.iter().for_each(|workers| workers.order(Order::Stop));
+        let serving = self.active_workers.map(|serving| serving.workers);
+        let all: Vec<Workers> = serving.into_iter().chain(self.retired_workers).collect();
+        all.iter().for_each(|workers| workers.send_command(WorkerCommand::Stop));
         for workers in all {
-            workers.ended().await?;
+            workers.join().await?;
         }
         // They say by themselves what goes wrong.
         while leaving.join_next().await.is_some() {}
@@ -272,8 +279,12 @@ impl Gateway {
     }
 }
 
-impl Serving {
-    fn start(plans: Plans, listeners: &[BoundListener], policy: ActivePolicy) -> Result<Self, GatewayError> {
+impl ActiveWorkers {
+    fn start(
+        plans: PreparedConfig,
+        listeners: &[BoundListener],
+        policy: ActivePolicy,
+    ) -> Result<Self, GatewayError> {
         let filter = Arc::new(PolicyFilter::new(policy));
         let workers = Workers::start(plans, listeners, filter.clone())?;
         Ok(Self { filter, workers })
@@ -281,11 +292,11 @@ impl Serving {
 }
 
 /// Tells what is hardly meant; it is in force all the same.
-fn advise(policy: &Policy) {
+fn log_warnings(policy: &Policy) {
     for advice in lint(policy) {
         tracing::warn!("{advice}");
     }
-    for warning in Preflight::of(policy, &|_| Ok(())).warnings {
+    for warning in Preflight::check(policy, &|_| Ok(())).warnings {
         tracing::warn!("{}; {}", warning.problem, warning.fix);
     }
 }

@@ -1,7 +1,9 @@
 //! What a policy decides about each request.
 
-use super::{note, reply::GatewayReply};
-use crate::{Action, Config, FilterDecision, FilterResult, LogNote, Origin, Rates, RequestFilter, Target};
+use super::{log_note, response_head::GatewayResponseHead};
+use crate::{
+    Action, Config, FilterDecision, FilterResult, LogNote, Origin, Rates, RequestFilter, UpstreamId,
+};
 use arc_swap::ArcSwap;
 use bytes::Bytes;
 use http::{HeaderName, HeaderValue, Response, StatusCode, header, request, response};
@@ -9,7 +11,7 @@ use std::{collections::HashMap, mem, sync::Arc};
 use tidegate_core::{Micros, header as field};
 use tidegate_http_server::ApiError;
 use tidegate_observe::{
-    AnsweredBy, Banned, DenialId, HistoryEntry, Observer, OperatorBans, RequestRecorder, Sampled,
+    BanTarget, DenialId, HistoryEntry, Observer, OperatorBans, RequestRecorder, ResponseOrigin, Sampled,
 };
 use tidegate_policy::{
     compile::{PolicyAdmission, PolicyGate, PolicyResult, RejectAction},
@@ -30,8 +32,8 @@ pub(crate) struct PolicyFilter {
 pub(super) struct ActivePolicy {
     gate: PolicyGate,
     /// The upstream of each route, by its place; `None` where the gateway answers.
-    routes: Vec<Option<Target>>,
-    by_name: HashMap<String, Target>,
+    routes: Vec<Option<UpstreamId>>,
+    by_name: HashMap<String, UpstreamId>,
     /// Whether decisions are noted down, for a log or for traces.
     has_notes: bool,
     recorder: Arc<RequestRecorder>,
@@ -39,8 +41,8 @@ pub(super) struct ActivePolicy {
 }
 
 /// Where a request goes that is admitted.
-enum Route {
-    Upstream(Target),
+enum RouteTarget {
+    Upstream(UpstreamId),
     Respond(RejectAction),
     /// No route matches.
     None,
@@ -48,22 +50,22 @@ enum Route {
 
 /// What belongs to a request until its exchange ends.
 pub(crate) struct PolicyContext {
-    stage: Stage,
+    state: ContextState,
     telemetry: Option<Box<PolicyTelemetry>>,
 }
 
-enum Stage {
+enum ContextState {
     /// It was let through, and waits for its response. Contexts are moved about, so it is boxed.
     Admitted(Box<PolicyAdmission>),
     /// It has a response, and holds this until the body is gone.
-    Settled { _held: RequestPermits },
+    Settled { _slots: RequestPermits },
     /// Nothing is held, and there is nothing to settle.
     Free,
 }
 
 /// What is counted and kept of a request when its exchange ends, and the id of its denial.
 struct PolicyTelemetry {
-    came: Micros,
+    received_at: Micros,
     /// The places of the rules that let it through, which count how long it took.
     rules: Vec<usize>,
     recorder: Arc<RequestRecorder>,
@@ -89,40 +91,40 @@ impl RequestFilter for PolicyFilter {
         let policy = self.active.load();
         let head = origin.head(parts);
         let seen = policy.gate.view_request(&head);
-        let tally = &policy.recorder.tally;
+        let tally = &policy.recorder.counters;
         let came = tally.now();
         if let Some((ban, left)) = policy.bans.check(&seen, &policy.gate) {
-            return FilterResult::Now(policy.reject_banned(ban.whom(), left, came, &head));
+            return FilterResult::Ready(policy.reject_banned(ban.target(), left, came, &head));
         }
         let route = policy.route(&seen);
-        let timed = tally.begin();
+        let timed = tally.begin_decision();
         match policy.gate.evaluate(&seen) {
             Evaluation::Ready(passage) => {
                 if timed == Sampled::Yes {
-                    tally.end(came);
+                    tally.end_decision(came);
                 }
-                FilterResult::Now(policy.conclude(passage, came, route, Some(&head)))
+                FilterResult::Ready(policy.apply(passage, came, route, Some(&head)))
             }
             Evaluation::Pending(evaluation) => {
                 let policy = Arc::clone(&policy);
                 // Only reports on single requests need the request again.
-                let seen = policy.reports().then(|| (parts.clone(), origin.clone()));
-                FilterResult::Later(Box::pin(async move {
+                let seen = policy.is_reporting().then(|| (parts.clone(), origin.clone()));
+                FilterResult::Deferred(Box::pin(async move {
                     let passage = evaluation.await;
-                    policy.recorder.tally.end_later(came, passage.wait_time());
+                    policy.recorder.counters.end_async_decision(came, passage.wait_time());
                     let head = seen.as_ref().map(|(parts, origin)| origin.head(parts));
-                    policy.conclude(passage, came, route, head.as_ref())
+                    policy.apply(passage, came, route, head.as_ref())
                 }))
             }
         }
     }
 
     fn rates<'c>(&self, context: &'c PolicyContext) -> Rates<'c> {
-        match &context.stage {
-            Stage::Admitted(admission) => {
-                Rates { up: admission.request_rates(), down: admission.response_rates() }
+        match &context.state {
+            ContextState::Admitted(admission) => {
+                Rates { upload: admission.request_rates(), download: admission.response_rates() }
             }
-            Stage::Settled { .. } | Stage::Free => Rates::default(),
+            ContextState::Settled { .. } | ContextState::Free => Rates::default(),
         }
     }
 
@@ -135,15 +137,15 @@ impl RequestFilter for PolicyFilter {
         None
     }
 
-    fn record(&self, context: Option<PolicyContext>, response: Option<(StatusCode, AnsweredBy)>) {
+    fn record(&self, context: Option<PolicyContext>, response: Option<(StatusCode, ResponseOrigin)>) {
         if let Some((status, by)) = response {
-            self.active.load().recorder.tally.answered(status.as_u16(), by);
+            self.active.load().recorder.counters.record_response(status.as_u16(), by);
         }
         if let Some(telemetry) = context.and_then(|context| context.telemetry) {
-            telemetry.recorder.tally.completed(&telemetry.rules, telemetry.came);
+            telemetry.recorder.counters.record_latency(&telemetry.rules, telemetry.received_at);
             if let Some(entry) = telemetry.history {
                 let status = response.map_or(0, |(status, _)| status.as_u16());
-                telemetry.recorder.keep_history(entry, status);
+                telemetry.recorder.record_history(entry, status);
             }
         }
     }
@@ -157,63 +159,68 @@ impl ActivePolicy {
         recorder: Arc<RequestRecorder>,
     ) -> Self {
         let has_notes = config.log.format != AccessLogFormat::None || config.traces.is_some();
-        let routes = gate.routes().iter().map(|route| config.target(route.upstream()?)).collect();
-        let named = |name: &String| config.target(name).map(|target| (name.clone(), target));
+        let routes = gate.routes().iter().map(|route| config.upstream_id(route.upstream()?)).collect();
+        let named = |name: &String| config.upstream_id(name).map(|target| (name.clone(), target));
         let by_name = config.upstreams.keys().filter_map(named).collect();
         Self { gate, routes, by_name, has_notes, recorder, bans: observer.bans.clone() }
     }
 
-    fn route(&self, seen: &RequestView<'_>) -> Route {
-        let Some(place) = self.gate.find_route_index(seen) else { return Route::None };
+    fn route(&self, seen: &RequestView<'_>) -> RouteTarget {
+        let Some(place) = self.gate.find_route_index(seen) else { return RouteTarget::None };
         match (self.routes.get(place), self.gate.routes().get(place).map(|route| &route.action)) {
-            (Some(Some(target)), _) => Route::Upstream(*target),
+            (Some(Some(target)), _) => RouteTarget::Upstream(*target),
             (_, Some(RouteAction::Respond(respond))) => {
-                Route::Respond(RejectAction::for_route(respond, seen))
+                RouteTarget::Respond(RejectAction::for_route(respond, seen))
             }
-            _ => Route::None,
+            _ => RouteTarget::None,
         }
     }
 
     /// Whether single requests are reported anywhere.
-    fn reports(&self) -> bool {
-        self.has_notes || self.recorder.keeps_requests()
+    fn is_reporting(&self) -> bool {
+        self.has_notes || self.recorder.is_recording_requests()
     }
 
     /// What happens to a request. `head` is there if single requests are reported.
-    fn conclude(
+    fn apply(
         &self,
-        passage: PolicyResult,
-        came: Micros,
-        route: Route,
+        result: PolicyResult,
+        received_at: Micros,
+        route: RouteTarget,
         head: Option<&HttpRequestHead<'_>>,
     ) -> FilterDecision<PolicyContext> {
         let note = head.filter(|_| self.has_notes).map(|head| {
-            Box::new(match &passage {
-                PolicyResult::Admitted(admission) => note::admitted(admission, &self.gate, head),
-                PolicyResult::Refused(refusal) => note::refused(refusal, &self.gate, head),
+            Box::new(match &result {
+                PolicyResult::Admitted(admission) => log_note::admitted_note(admission, &self.gate, head),
+                PolicyResult::Refused(refusal) => log_note::refused_note(refusal, &self.gate, head),
             })
         });
-        let denial = self.recorder.decided(&passage, &self.gate, head.map(|head| head as &dyn RequestHead));
-        let rules = match &passage {
+        let denial =
+            self.recorder.record_decision(&result, &self.gate, head.map(|head| head as &dyn RequestHead));
+        let rules = match &result {
             PolicyResult::Admitted(admission) => {
                 admission.decisions().map(|decision| decision.rule).collect()
             }
             PolicyResult::Refused(_) => Vec::new(),
         };
-        let mut context =
-            PolicyContext { stage: Stage::Free, telemetry: self.telemetry(came, rules, denial, head) };
-        let action = match passage {
+        let mut context = PolicyContext {
+            state: ContextState::Free,
+            telemetry: self.telemetry(received_at, rules, denial, head),
+        };
+        let action = match result {
             PolicyResult::Admitted(admission) => {
                 let is_slowed =
                     !admission.request_rates().is_empty() || !admission.response_rates().is_empty();
                 if admission.has_pending() || is_slowed || admission.header_style() != HeaderStyle::None {
-                    context.stage = Stage::Admitted(Box::new(admission));
+                    context.state = ContextState::Admitted(Box::new(admission));
                 }
                 match route {
-                    Route::Upstream(target) => Action::Forward(target),
-                    Route::Respond(RejectAction::Drop) => Action::Drop,
-                    Route::Respond(RejectAction::Response(answer)) => context.respond(answer.into()),
-                    Route::Respond(RejectAction::Upstream(_)) | Route::None => context.respond(no_route()),
+                    RouteTarget::Upstream(target) => Action::Forward(target),
+                    RouteTarget::Respond(RejectAction::Drop) => Action::Drop,
+                    RouteTarget::Respond(RejectAction::Response(answer)) => context.respond(answer.into()),
+                    RouteTarget::Respond(RejectAction::Upstream(_)) | RouteTarget::None => {
+                        context.respond(no_route())
+                    }
                 }
             }
             PolicyResult::Refused(refusal) => match refusal.action {
@@ -236,7 +243,7 @@ impl ActivePolicy {
     /// What is left to be counted and kept of a request; `None` if there is nothing.
     fn telemetry(
         &self,
-        came: Micros,
+        received_at: Micros,
         rules: Vec<usize>,
         denial: Option<DenialId>,
         head: Option<&HttpRequestHead<'_>>,
@@ -244,27 +251,28 @@ impl ActivePolicy {
         let history = head.and_then(|head| self.recorder.history_entry(&self.gate, head));
         let is_any = !rules.is_empty() || denial.is_some() || history.is_some();
         let recorder = || self.recorder.clone();
-        is_any.then(|| Box::new(PolicyTelemetry { came, rules, recorder: recorder(), denial, history }))
+        is_any
+            .then(|| Box::new(PolicyTelemetry { received_at, rules, recorder: recorder(), denial, history }))
     }
 
     /// An operator has banned the client of this request.
     #[cold]
     fn reject_banned(
         &self,
-        whom: &Banned,
+        ban_target: &BanTarget,
         left: Micros,
-        came: Micros,
+        received_at: Micros,
         head: &HttpRequestHead<'_>,
     ) -> FilterDecision<PolicyContext> {
         let mut problem =
             ProblemDetails { detail: "banned for a time", ..ProblemDetails::new(403, "Forbidden") };
-        let denial = self.recorder.banned((whom, left), problem.status, &self.gate, head);
+        let denial = self.recorder.record_banned((ban_target, left), problem.status, &self.gate, head);
         let instance = denial.as_ref().map(DenialId::uri);
         problem.instance = instance.as_deref();
         let mut response: Response<Bytes> = RejectionResponse::from_problem(&problem).into();
         response.headers_mut().insert(header::RETRY_AFTER, field::ceil_seconds(left).into());
-        let telemetry = self.telemetry(came, Vec::new(), denial, Some(head));
-        let mut context = PolicyContext { stage: Stage::Free, telemetry };
+        let telemetry = self.telemetry(received_at, Vec::new(), denial, Some(head));
+        let mut context = PolicyContext { state: ContextState::Free, telemetry };
         let note = self
             .has_notes
             .then(|| Box::new(LogNote { decision: Some("banned".to_owned()), ..LogNote::default() }));
@@ -286,7 +294,7 @@ impl PolicyContext {
 
     /// Settles what was taken, and adds the headers of limits and of a denial.
     fn on_response(&mut self, response: &mut response::Parts) {
-        if let Stage::Admitted(admission) = mem::replace(&mut self.stage, Stage::Free) {
+        if let ContextState::Admitted(admission) = mem::replace(&mut self.state, ContextState::Free) {
             if admission.header_style() != HeaderStyle::None {
                 admission.write_headers(|name, value| {
                     if let Ok(value) = HeaderValue::from_str(value) {
@@ -294,10 +302,10 @@ impl PolicyContext {
                     }
                 });
             }
-            self.stage = Stage::Settled { _held: admission.settle(&GatewayReply(response)) };
+            self.state = ContextState::Settled { _slots: admission.settle(&GatewayResponseHead(response)) };
         }
         if let Some(id) = self.denial() {
-            id.write(&mut response.headers);
+            id.write_header(&mut response.headers);
         }
     }
 }

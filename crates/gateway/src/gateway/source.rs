@@ -11,7 +11,7 @@ pub enum PolicySource {
     /// From a file, which may include others. It is read again when one of them changes, or somebody asks for it.
     File(PathBuf),
     /// From the program.
-    Given(Box<Policy>),
+    Inline(Box<Policy>),
 }
 
 impl PolicySource {
@@ -21,19 +21,19 @@ impl PolicySource {
     }
 
     /// This one.
-    pub fn given(policy: Policy) -> Self {
-        Self::Given(Box::new(policy))
+    pub fn inline(policy: Policy) -> Self {
+        Self::Inline(Box::new(policy))
     }
 
-    /// Reads it, and notes down in `files` what was read, those of its lists too. What a gateway cannot serve is an error.
+    /// Reads it, and notes down in `policy_files` what was read, those of its lists too. What a gateway cannot serve is an error.
     pub(super) fn read(&self, files: &ReadFiles) -> Result<Policy, GatewayError> {
         // Addresses of stores are tried when the policy is put in force.
-        let preflight = |policy: &Policy| Preflight::of(policy, &|_| Ok(()));
+        let preflight = |policy: &Policy| Preflight::check(policy, &|_| Ok(()));
         let file = match self {
-            Self::Given(policy) => {
-                return match preflight(policy).error() {
+            Self::Inline(policy) => {
+                return match preflight(policy).into_error() {
                     None => Ok(Policy::clone(policy)),
-                    Some(error) => Err(self.error(error)),
+                    Some(error) => Err(self.gateway_error(error)),
                 };
             }
             Self::File(file) => file,
@@ -55,12 +55,12 @@ impl PolicySource {
     pub(super) fn path(&self) -> Option<&Path> {
         match self {
             Self::File(file) => Some(file),
-            Self::Given(_) => None,
+            Self::Inline(_) => None,
         }
     }
 
     /// The same error, with the name of the file.
-    pub(super) fn error(&self, source: PolicyError) -> GatewayError {
+    pub(super) fn gateway_error(&self, source: PolicyError) -> GatewayError {
         GatewayError::Rules { file: self.path().map(Into::into), source }
     }
 }

@@ -1,13 +1,13 @@
 //! Sends metrics to a collector. The cargo feature `otel` brings it; without it, a gateway that is to send metrics does not start.
 
+#[cfg(feature = "otel")]
+mod exporter;
 #[cfg(not(feature = "otel"))]
-mod missing;
+mod noop;
 #[cfg(feature = "otel")]
 mod otlp;
-#[cfg(feature = "otel")]
-mod sending;
 
-#[cfg(not(feature = "otel"))]
-pub(crate) use missing::Sending;
 #[cfg(feature = "otel")]
-pub(crate) use sending::Sending;
+pub(crate) use exporter::MetricsExporter;
+#[cfg(not(feature = "otel"))]
+pub(crate) use noop::MetricsExporter;

@@ -3,10 +3,10 @@
 use crate::traces::{KeyValue, Resource, Scope};
 use prost::{Message, Oneof};
 use tidegate_core::Micros;
-use tidegate_http_server::{Labels, MetricFamily, MetricKind, MetricValue};
+use tidegate_http_server::{MetricFamily, MetricKind, MetricLabels, MetricValue};
 
 #[derive(Clone, PartialEq, Message)]
-pub(super) struct ExportMetrics {
+pub(super) struct ExportMetricsRequest {
     #[prost(message, repeated, tag = "1")]
     resources: Vec<ResourceMetrics>,
 }
@@ -35,12 +35,12 @@ struct Metric {
     description: String,
     #[prost(string, tag = "3")]
     unit: String,
-    #[prost(oneof = "Data", tags = "5, 7, 9")]
-    data: Option<Data>,
+    #[prost(oneof = "MetricData", tags = "5, 7, 9")]
+    data: Option<MetricData>,
 }
 
 #[derive(Clone, PartialEq, Oneof)]
-enum Data {
+enum MetricData {
     #[prost(message, tag = "5")]
     Gauge(Gauge),
     #[prost(message, tag = "7")]
@@ -52,13 +52,13 @@ enum Data {
 #[derive(Clone, PartialEq, Message)]
 struct Gauge {
     #[prost(message, repeated, tag = "1")]
-    points: Vec<Point>,
+    points: Vec<NumberPoint>,
 }
 
 #[derive(Clone, PartialEq, Message)]
 struct Sum {
     #[prost(message, repeated, tag = "1")]
-    points: Vec<Point>,
+    points: Vec<NumberPoint>,
     #[prost(int32, tag = "2")]
     temporality: i32,
     #[prost(bool, tag = "3")]
@@ -74,23 +74,23 @@ struct Histogram {
 }
 
 #[derive(Clone, PartialEq, Message)]
-struct Point {
+struct NumberPoint {
     #[prost(fixed64, tag = "2")]
     start: u64,
     #[prost(fixed64, tag = "3")]
     time: u64,
-    #[prost(oneof = "Value", tags = "4, 6")]
-    value: Option<Value>,
+    #[prost(oneof = "PointValue", tags = "4, 6")]
+    value: Option<PointValue>,
     #[prost(message, repeated, tag = "7")]
     attributes: Vec<KeyValue>,
 }
 
 #[derive(Clone, PartialEq, Oneof)]
-enum Value {
+enum PointValue {
     #[prost(double, tag = "4")]
     Float(f64),
     #[prost(sfixed64, tag = "6")]
-    Whole(i64),
+    Integer(i64),
 }
 
 #[derive(Clone, PartialEq, Message)]
@@ -106,53 +106,53 @@ struct HistogramPoint {
     #[prost(fixed64, repeated, tag = "6")]
     counts: Vec<u64>,
     #[prost(double, repeated, tag = "7")]
-    ends: Vec<f64>,
+    bounds: Vec<f64>,
     #[prost(message, repeated, tag = "9")]
     attributes: Vec<KeyValue>,
 }
 
 /// Since the start, as all our counts are.
-const CUMULATIVE: i32 = 2;
+const CUMULATIVE_TEMPORALITY: i32 = 2;
 
-impl ExportMetrics {
+impl ExportMetricsRequest {
     /// These, as they are at a moment, of a gateway that is called so.
-    pub(super) fn of(service: &str, families: &[MetricFamily], started: Micros, now: Micros) -> Self {
+    pub(super) fn new(service: &str, families: &[MetricFamily], started: Micros, now: Micros) -> Self {
         let (start, time) = (started.get() * 1_000, now.get() * 1_000);
         let metrics = families.iter().filter(|family| !family.samples.is_empty());
         let metrics = metrics.map(|family| Metric {
             name: family.name.to_owned(),
             description: family.help.to_owned(),
             unit: if family.name.contains("_seconds") { "s" } else { "1" }.to_owned(),
-            data: Some(data(family, start, time)),
+            data: Some(metric_data(family, start, time)),
         });
-        let scopes = vec![ScopeMetrics { scope: Some(Scope::ours()), metrics: metrics.collect() }];
-        Self { resources: vec![ResourceMetrics { resource: Some(Resource::of(service)), scopes }] }
+        let scopes = vec![ScopeMetrics { scope: Some(Scope::tidegate()), metrics: metrics.collect() }];
+        Self { resources: vec![ResourceMetrics { resource: Some(Resource::new(service)), scopes }] }
     }
 }
 
-fn data(family: &MetricFamily, start: u64, time: u64) -> Data {
-    let points = || family.samples.iter().filter_map(|sample| point(sample, start, time)).collect();
+fn metric_data(family: &MetricFamily, start: u64, time: u64) -> MetricData {
+    let points = || family.samples.iter().filter_map(|sample| number_point(sample, start, time)).collect();
     match family.kind {
-        MetricKind::Gauge => Data::Gauge(Gauge { points: points() }),
+        MetricKind::Gauge => MetricData::Gauge(Gauge { points: points() }),
         MetricKind::Counter => {
-            Data::Sum(Sum { points: points(), temporality: CUMULATIVE, is_monotonic: true })
+            MetricData::Sum(Sum { points: points(), temporality: CUMULATIVE_TEMPORALITY, is_monotonic: true })
         }
         MetricKind::Histogram => {
             let points = family.samples.iter().filter_map(|sample| histogram_point(sample, start, time));
-            Data::Histogram(Histogram { points: points.collect(), temporality: CUMULATIVE })
+            MetricData::Histogram(Histogram { points: points.collect(), temporality: CUMULATIVE_TEMPORALITY })
         }
     }
 }
 
-type Sample = (Labels, MetricValue);
+type Sample = (MetricLabels, MetricValue);
 
-fn point((labels, number): &Sample, start: u64, time: u64) -> Option<Point> {
+fn number_point((labels, number): &Sample, start: u64, time: u64) -> Option<NumberPoint> {
     let value = match number {
-        MetricValue::Integer(number) => Value::Whole(i64::try_from(*number).unwrap_or(i64::MAX)),
-        MetricValue::Float(number) => Value::Float(*number),
+        MetricValue::Integer(number) => PointValue::Integer(i64::try_from(*number).unwrap_or(i64::MAX)),
+        MetricValue::Float(number) => PointValue::Float(*number),
         MetricValue::Histogram { .. } => return None,
     };
-    Some(Point { start, time, value: Some(value), attributes: attributes(labels) })
+    Some(NumberPoint { start, time, value: Some(value), attributes: attributes(labels) })
 }
 
 fn histogram_point((labels, number): &Sample, start: u64, time: u64) -> Option<HistogramPoint> {
@@ -163,7 +163,7 @@ fn histogram_point((labels, number): &Sample, start: u64, time: u64) -> Option<H
         count: counts.iter().sum(),
         sum: Some(*sum as f64 / 1e6),
         counts: counts.clone(),
-        ends: bounds.iter().map(|end| *end as f64 / 1e6).collect(),
+        bounds: bounds.iter().map(|end| *end as f64 / 1e6).collect(),
         attributes: attributes(labels),
     })
 }

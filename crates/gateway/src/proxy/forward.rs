@@ -1,10 +1,13 @@
 //! From a prepared request to the head of an answer.
 
-use super::{Failure, Note, RequestBody};
+use super::{ProxyError, RequestBody, UploadProgress};
 use crate::{
-    client::Client,
+    client::ClientConnection,
     telemetry::RequestTelemetry,
-    upstream::{Ask, Line, Pace, Server, Unsent, Upstream, Visit},
+    upstream::{
+        InFlightGuard, PendingResponse, ResponseDeadline, Upstream, UpstreamConnection, UpstreamEndpoint,
+        UpstreamSendError,
+    },
 };
 use http::{Request, Response};
 use hyper::body::Incoming;
@@ -21,88 +24,99 @@ use tidegate_overload::{Breaker, CallOutcome, CallPermit};
 use tidegate_policy::model::Protocol;
 
 /// How the answer comes.
-pub(super) enum Via {
+pub(super) enum ResponseSource {
     /// Over a connection of its own.
-    Line { line: Box<Line>, visit: Visit },
+    Http1 { connection: Box<UpstreamConnection>, in_flight: InFlightGuard },
     /// Over one that it shares with others.
-    Shared { pace: Pace, visit: Visit },
+    Http2 { deadline: ResponseDeadline, in_flight: InFlightGuard },
 }
 
 /// Why a server gave no answer, and the request again where it may be sent to another.
-struct Missed {
-    failure: Failure,
-    again: Option<Request<RequestBody>>,
+struct AttemptError {
+    error: ProxyError,
+    retry: Option<Request<RequestBody>>,
 }
 
 /// A request that is with a server, over a connection that was at hand.
-pub(crate) struct AtHand {
-    turn: Turn,
-    ask: Ask,
-    visit: Visit,
-    note: Option<Note>,
+pub(crate) struct ForwardedRequest {
+    attempt: ServerAttempt,
+    pending: PendingResponse,
+    in_flight: InFlightGuard,
+    progress: Option<UploadProgress>,
     upstream: Rc<Upstream>,
 }
 
 /// An answer or why there is none; or what is left to be done.
-type Concluded = Result<Result<(Response<Incoming>, Via), Failure>, Box<Rest>>;
+type AttemptOutcome = Result<Result<(Response<Incoming>, ResponseSource), ProxyError>, Box<PendingForward>>;
 
 /// A server whose turn it is.
-pub(super) struct Turn {
-    place: usize,
-    server: Rc<Server>,
-    pass: Option<CallPermit<Arc<Breaker>>>,
-    traced: Traced,
+pub(super) struct ServerAttempt {
+    index: usize,
+    server: Rc<UpstreamEndpoint>,
+    permit: Option<CallPermit<Arc<Breaker>>>,
+    traced: TraceState,
     /// When the request was sent to it.
-    sent: Micros,
+    sent_at: Micros,
 }
 
 /// Whether a trace knows of it.
 #[derive(PartialEq, Eq)]
-enum Traced {
-    Yes,
-    No,
+enum TraceState {
+    Recorded,
+    NotRecorded,
 }
 
 /// What is left to be done, where something is to be waited for before a request can be sent, or a first try came to nothing.
-pub(super) struct Rest {
+pub(super) struct PendingForward {
     request: Request<RequestBody>,
-    turn: Option<Turn>,
+    attempt: Option<ServerAttempt>,
 }
 
 /// Sends a request to a server of an upstream if there is a connection to be had without a wait. That is so for nearly
 /// all, so what waits for it is kept small.
-pub(super) fn begin(
-    client: &Client,
+pub(super) fn try_forward(
+    client: &ClientConnection,
     address: IpAddr,
     upstream: &Rc<Upstream>,
     mut request: Request<RequestBody>,
     telemetry: &mut RequestTelemetry,
-) -> Result<AtHand, Box<Rest>> {
-    upstream.asked();
-    let Some((place, server)) = upstream.next(&[], address) else {
-        return Err(Rest::of(request, None));
+) -> Result<ForwardedRequest, Box<PendingForward>> {
+    upstream.add_retry_budget();
+    let Some((place, server)) = upstream.next_server(&[], address) else {
+        return Err(PendingForward::new(request, None));
     };
-    let Ok(pass) = server.pass() else { return Err(Rest::of(request, None)) };
-    let mut turn =
-        Turn { place, server: server.clone(), pass, traced: Traced::No, sent: client.worker.clock.now() };
+    let Ok(pass) = server.try_acquire() else { return Err(PendingForward::new(request, None)) };
+    let mut turn = ServerAttempt {
+        index: place,
+        server: server.clone(),
+        permit: pass,
+        traced: TraceState::NotRecorded,
+        sent_at: client.worker.clock.now(),
+    };
     let line = match server.protocol {
-        Protocol::Http1 => server.take_fresh(),
+        Protocol::Http1 => server.take_recent(),
         Protocol::Http2 => None,
     };
-    let Some(line) = line else { return Err(Rest::of(request, Some(turn))) };
+    let Some(line) = line else { return Err(PendingForward::new(request, Some(turn))) };
     turn.trace(&mut request, client, telemetry);
-    let (visit, note) = (server.visit(), request.body().note());
-    Ok(AtHand { turn, ask: line.ask(request), visit, note, upstream: upstream.clone() })
+    let (visit, note) = (server.begin_request(), request.body().progress());
+    Ok(ForwardedRequest {
+        attempt: turn,
+        pending: line.send(request),
+        in_flight: visit,
+        progress: note,
+        upstream: upstream.clone(),
+    })
 }
 
-impl Rest {
+impl PendingForward {
     #[cold]
-    fn of(request: Request<RequestBody>, turn: Option<Turn>) -> Box<Self> {
-        Box::new(Self { request, turn })
+    fn new(request: Request<RequestBody>, turn: Option<ServerAttempt>) -> Box<Self> {
+        Box::new(Self { request, attempt: turn })
     }
 }
 
-impl AtHand {
+impl ForwardedRequest {
     /// Where it goes.
     pub(super) fn upstream(&self) -> &Rc<Upstream> {
         &self.upstream
@@ -110,68 +124,79 @@ impl AtHand {
 
     /// Whether the head of the answer has come.
     #[inline]
-    pub(super) fn poll(&mut self, context: &mut Context<'_>) -> Poll<Result<Response<Incoming>, Unsent>> {
-        self.ask.poll(context)
+    pub(super) fn poll(
+        &mut self,
+        context: &mut Context<'_>,
+    ) -> Poll<Result<Response<Incoming>, UpstreamSendError>> {
+        self.pending.poll(context)
     }
 
     /// It has, or there is none: what becomes of it then.
-    pub(super) fn conclude(
+    pub(super) fn finish(
         self,
-        answered: Result<Response<Incoming>, Unsent>,
-        client: &Client,
+        answered: Result<Response<Incoming>, UpstreamSendError>,
+        client: &ClientConnection,
         telemetry: &mut RequestTelemetry,
-    ) -> Concluded {
-        let Self { turn, ask, visit, note, .. } = self;
+    ) -> AttemptOutcome {
+        let Self { attempt: turn, pending: ask, in_flight: visit, progress: note, .. } = self;
         match answered {
             Ok(response) => {
-                turn.answered(&response, client, telemetry);
-                Ok(Ok((response, Via::Line { line: ask.into_line(), visit })))
+                turn.on_response(&response, client, telemetry);
+                Ok(Ok((
+                    response,
+                    ResponseSource::Http1 { connection: ask.into_connection(), in_flight: visit },
+                )))
             }
             // The server closed it while nobody used it.
-            Err(Unsent::Closed(request)) => Err(Rest::of(*request, Some(turn))),
+            Err(UpstreamSendError::Closed(request)) => Err(PendingForward::new(*request, Some(turn))),
             Err(unsent) => {
-                let missed = Missed::of(unsent, None);
+                let missed = AttemptError::new(unsent, None);
                 if let Some(trace) = telemetry.trace() {
-                    trace.missed(missed.failure.name(), client.worker.clock.now());
+                    trace.on_failure(missed.error.name(), client.worker.clock.now());
                 }
-                if let Some(fault) = note.as_ref().and_then(Note::failure) {
+                if let Some(fault) = note.as_ref().and_then(UploadProgress::error) {
                     return Ok(Err(fault));
                 }
-                turn.failed();
-                Ok(Err(missed.failure))
+                turn.on_failure();
+                Ok(Err(missed.error))
             }
         }
     }
 }
 
-impl Turn {
+impl ServerAttempt {
     fn trace(
         &mut self,
         request: &mut Request<RequestBody>,
-        client: &Client,
+        client: &ClientConnection,
         telemetry: &mut RequestTelemetry,
     ) {
-        if let (Some(trace), Traced::No) = (telemetry.trace(), &self.traced) {
-            trace.sent_to(&self.server, request.headers_mut(), client.worker.clock.now());
-            self.traced = Traced::Yes;
+        if let (Some(trace), TraceState::NotRecorded) = (telemetry.trace(), &self.traced) {
+            trace.begin_attempt(&self.server, request.headers_mut(), client.worker.clock.now());
+            self.traced = TraceState::Recorded;
         }
     }
 
-    fn answered(self, response: &Response<Incoming>, client: &Client, telemetry: &mut RequestTelemetry) {
+    fn on_response(
+        self,
+        response: &Response<Incoming>,
+        client: &ClientConnection,
+        telemetry: &mut RequestTelemetry,
+    ) {
         let now = client.worker.clock.now();
-        self.server.answered(now.since(self.sent));
+        self.server.on_response(now.since(self.sent_at));
         if let Some(trace) = telemetry.trace() {
-            trace.answered(response.status().as_u16(), now);
+            trace.on_response(response.status().as_u16(), now);
         }
-        if let Some(pass) = self.pass {
+        if let Some(pass) = self.permit {
             let is_failure = response.status().is_server_error();
             pass.record(if is_failure { CallOutcome::Failure } else { CallOutcome::Success });
         }
     }
 
-    fn failed(self) {
-        self.server.failed();
-        if let Some(pass) = self.pass {
+    fn on_failure(self) {
+        self.server.on_failure();
+        if let Some(pass) = self.permit {
             pass.fail();
         }
     }
@@ -179,54 +204,54 @@ impl Turn {
 
 /// Sends a request to a server of an upstream, and to another one where that does no harm.
 pub(super) async fn forward(
-    client: &Client,
+    client: &ClientConnection,
     address: IpAddr,
     upstream: &Rc<Upstream>,
-    rest: Box<Rest>,
+    rest: Box<PendingForward>,
     telemetry: &mut RequestTelemetry,
-) -> Result<(Response<Incoming>, Via), Failure> {
-    let Rest { mut request, turn: mut first } = *rest;
-    let note = request.body().note();
+) -> Result<(Response<Incoming>, ResponseSource), ProxyError> {
+    let PendingForward { mut request, attempt: mut first } = *rest;
+    let note = request.body().progress();
     let mut tried = Vec::new();
-    let (mut sent, mut failure) = (0, Failure::NoServer);
+    let (mut sent, mut failure) = (0, ProxyError::NoServer);
     loop {
         let mut turn = match first.take() {
             Some(first) => first,
             None => {
-                let Some((place, server)) = upstream.next(&tried, address) else {
+                let Some((place, server)) = upstream.next_server(&tried, address) else {
                     return Err(failure);
                 };
-                let Ok(pass) = server.pass() else {
+                let Ok(pass) = server.try_acquire() else {
                     tried.push(place);
                     continue;
                 };
-                Turn {
-                    place,
+                ServerAttempt {
+                    index: place,
                     server: server.clone(),
-                    pass,
-                    traced: Traced::No,
-                    sent: client.worker.clock.now(),
+                    permit: pass,
+                    traced: TraceState::NotRecorded,
+                    sent_at: client.worker.clock.now(),
                 }
             }
         };
         turn.trace(&mut request, client, telemetry);
         match send(&turn.server, request).await {
             Ok((response, via)) => {
-                turn.answered(&response, client, telemetry);
+                turn.on_response(&response, client, telemetry);
                 return Ok((response, via));
             }
             Err(missed) => {
                 if let Some(trace) = telemetry.trace() {
-                    trace.missed(missed.failure.name(), client.worker.clock.now());
+                    trace.on_failure(missed.error.name(), client.worker.clock.now());
                 }
-                if let Some(fault) = note.as_ref().and_then(Note::failure) {
+                if let Some(fault) = note.as_ref().and_then(UploadProgress::error) {
                     return Err(fault);
                 }
-                tried.push(turn.place);
-                turn.failed();
-                failure = missed.failure;
-                request = match missed.again {
-                    Some(again) if upstream.may_retry(sent) => again,
+                tried.push(turn.index);
+                turn.on_failure();
+                failure = missed.error;
+                request = match missed.retry {
+                    Some(again) if upstream.take_retry(sent) => again,
                     _ => return Err(failure),
                 };
                 sent += 1;
@@ -237,40 +262,49 @@ pub(super) async fn forward(
 
 /// Sends a request to this server, over a connection that is still open or a new one.
 async fn send(
-    server: &Rc<Server>,
+    server: &Rc<UpstreamEndpoint>,
     mut request: Request<RequestBody>,
-) -> Result<(Response<Incoming>, Via), Missed> {
-    let visit = server.visit();
+) -> Result<(Response<Incoming>, ResponseSource), AttemptError> {
+    let visit = server.begin_request();
     if server.protocol == Protocol::Http2 {
-        let spare = copy(&request);
-        return match server.ask_shared(request).await {
-            Ok((response, pace)) => Ok((response, Via::Shared { pace, visit })),
-            Err(unsent) => Err(Missed::of(unsent, spare)),
+        let spare = clone_idempotent(&request);
+        return match server.send_http2(request).await {
+            Ok((response, pace)) => {
+                Ok((response, ResponseSource::Http2 { deadline: pace, in_flight: visit }))
+            }
+            Err(unsent) => Err(AttemptError::new(unsent, spare)),
         };
     }
     loop {
-        let (line, is_new) = match server.take() {
+        let (line, is_new) = match server.take_idle() {
             Some(line) => (line, false),
             None => match server.connect().await {
                 Ok(line) => (line, true),
-                Err(error) => return Err(Missed { failure: failure_of(&error), again: Some(request) }),
+                Err(error) => {
+                    return Err(AttemptError { error: connect_error(&error), retry: Some(request) });
+                }
             },
         };
         // A connection that was used a moment ago is there; a copy for others is not worth its time.
-        let spare = if is_new || server.is_doubtful(&line) { copy(&request) } else { None };
-        let mut ask = line.ask(request);
+        let spare = if is_new || server.is_stale(&line) { clone_idempotent(&request) } else { None };
+        let mut ask = line.send(request);
         match (poll_fn(|context| ask.poll(context)).await, spare) {
-            (Ok(response), _) => return Ok((response, Via::Line { line: ask.into_line(), visit })),
+            (Ok(response), _) => {
+                return Ok((
+                    response,
+                    ResponseSource::Http1 { connection: ask.into_connection(), in_flight: visit },
+                ));
+            }
             // The server closed it while nobody used it. There are only so many of those.
-            (Err(Unsent::Closed(back)), _) if !is_new => request = *back,
-            (Err(Unsent::Broken), Some(spare)) if !is_new => request = spare,
-            (Err(unsent), spare) => return Err(Missed::of(unsent, spare)),
+            (Err(UpstreamSendError::Closed(back)), _) if !is_new => request = *back,
+            (Err(UpstreamSendError::BadResponse), Some(spare)) if !is_new => request = spare,
+            (Err(unsent), spare) => return Err(AttemptError::new(unsent, spare)),
         }
     }
 }
 
 /// The same request again, if to send it twice is to send it once, and nothing of a body is gone.
-fn copy(request: &Request<RequestBody>) -> Option<Request<RequestBody>> {
+fn clone_idempotent(request: &Request<RequestBody>) -> Option<Request<RequestBody>> {
     if !request.method().is_idempotent() || !matches!(request.body(), RequestBody::Empty) {
         return None;
     }
@@ -281,21 +315,23 @@ fn copy(request: &Request<RequestBody>) -> Option<Request<RequestBody>> {
     Some(copy)
 }
 
-impl Missed {
-    fn of(unsent: Unsent, spare: Option<Request<RequestBody>>) -> Self {
+impl AttemptError {
+    fn new(unsent: UpstreamSendError, spare: Option<Request<RequestBody>>) -> Self {
         match unsent {
-            Unsent::Closed(back) => Self { failure: Failure::Unreachable, again: Some(*back) },
-            Unsent::Unreachable(error, back) => Self { failure: failure_of(&error), again: Some(*back) },
-            Unsent::Broken => Self { failure: Failure::Broken, again: spare },
+            UpstreamSendError::Closed(back) => Self { error: ProxyError::Unreachable, retry: Some(*back) },
+            UpstreamSendError::Unreachable(error, back) => {
+                Self { error: connect_error(&error), retry: Some(*back) }
+            }
+            UpstreamSendError::BadResponse => Self { error: ProxyError::BadResponse, retry: spare },
             // It may still be at work.
-            Unsent::Late => Self { failure: Failure::Late, again: None },
+            UpstreamSendError::Timeout => Self { error: ProxyError::Timeout, retry: None },
         }
     }
 }
 
-fn failure_of(error: &io::Error) -> Failure {
+fn connect_error(error: &io::Error) -> ProxyError {
     match error.kind() {
-        io::ErrorKind::TimedOut => Failure::Late,
-        _ => Failure::Unreachable,
+        io::ErrorKind::TimedOut => ProxyError::Timeout,
+        _ => ProxyError::Unreachable,
     }
 }

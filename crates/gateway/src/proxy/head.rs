@@ -1,7 +1,7 @@
 //! Heads: what is taken out of them before they are forwarded, and what is put in.
 
-use super::Introduction;
-use crate::client::Client;
+use super::ForwardedHeaderWriter;
+use crate::client::ClientConnection;
 use http::{
     HeaderMap, HeaderName, HeaderValue, Version,
     header::{self, CONNECTION, CONTENT_LENGTH, EXPECT, HOST, TE, TRANSFER_ENCODING, UPGRADE},
@@ -18,25 +18,27 @@ use tidegate_policy::{
 /// Whether the client wants to speak of something else.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Upgrade {
-    Asked,
-    NotAsked,
+    Requested,
+    NotRequested,
 }
 
 /// The longest name of a request that is taken over from a trusted proxy.
-const LONGEST_ID: usize = 128;
+const MAX_ID_LENGTH: usize = 128;
 
 /// The name of a request: a new one, or that of a trusted proxy.
-pub(super) fn id(parts: &request::Parts, client: &Client) -> HeaderValue {
-    let is_told = client.worker.introduce != ForwardedHeaders::None;
+pub(super) fn request_id(parts: &request::Parts, client: &ClientConnection) -> HeaderValue {
+    let is_told = client.worker.forwarded_headers != ForwardedHeaders::None;
     if !is_told && client.worker.log.is_none() && client.worker.tracer.is_none() {
         return HeaderValue::from_static("");
     }
-    if !client.worker.trusts(client.origin.peer.ip()) {
+    if !client.worker.is_trusted(client.origin.peer.ip()) {
         return client.worker.new_id();
     }
     match parts.headers.get(X_REQUEST_ID) {
         Some(id)
-            if !id.is_empty() && id.len() <= LONGEST_ID && id.as_bytes().iter().all(u8::is_ascii_graphic) =>
+            if !id.is_empty()
+                && id.len() <= MAX_ID_LENGTH
+                && id.as_bytes().iter().all(u8::is_ascii_graphic) =>
         {
             id.clone()
         }
@@ -45,22 +47,23 @@ pub(super) fn id(parts: &request::Parts, client: &Client) -> HeaderValue {
 }
 
 /// Tells the name of a request, where names are told.
-pub(super) fn name(headers: &mut HeaderMap, id: &HeaderValue, client: &Client) {
-    if client.worker.introduce != ForwardedHeaders::None {
+pub(super) fn set_request_id(headers: &mut HeaderMap, id: &HeaderValue, client: &ClientConnection) {
+    if client.worker.forwarded_headers != ForwardedHeaders::None {
         headers.insert(X_REQUEST_ID, id.clone());
     }
 }
 
 /// Trailers of a request, without what only a head may say (RFC 9110, 6.5.1): some servers add them to the head, which
 /// rules have decided on without them.
-pub(super) fn clean_trailers(trailers: HeaderMap, client: &Client) -> HeaderMap {
+pub(super) fn strip_trailers(trailers: HeaderMap, client: &ClientConnection) -> HeaderMap {
     let is_of_head = |name: &HeaderName| {
         matches!(
             *name,
             HOST | CONTENT_LENGTH | EXPECT | header::AUTHORIZATION | header::COOKIE | header::RANGE
         ) || hop_by_hop_name(name).is_some()
             || is_forwarded_header(name)
-            || name.as_str().contains('_') && client.worker.terms.head.underscores == Underscores::Drop
+            || name.as_str().contains('_')
+                && client.worker.settings.head_limits.underscores == Underscores::Drop
     };
     let mut trailers = trailers;
     while let Some(name) = trailers.keys().find(|name| is_of_head(name)).cloned() {
@@ -71,7 +74,11 @@ pub(super) fn clean_trailers(trailers: HeaderMap, client: &Client) -> HeaderMap 
 
 /// Makes the head of a request that of one to a server: without what is meant for this connection only, and with what
 /// the server should know of the client.
-pub(super) fn prepare(parts: &mut request::Parts, client: &Client, id: &HeaderValue) -> Upgrade {
+pub(super) fn prepare_request(
+    parts: &mut request::Parts,
+    client: &ClientConnection,
+    id: &HeaderValue,
+) -> Upgrade {
     let headers = &mut parts.headers;
     // Most requests have nothing of the kind, and to look at all names costs less than to look for one.
     let (mut has_hops, mut is_introduced) = (false, false);
@@ -79,26 +86,27 @@ pub(super) fn prepare(parts: &mut request::Parts, client: &Client, id: &HeaderVa
         has_hops |= *name == EXPECT || hop_by_hop_name(name).is_some();
         is_introduced |= is_forwarded_header(name);
     }
-    let upgrade = if has_hops { unhop(headers, parts.version) } else { Upgrade::NotAsked };
-    if is_introduced || client.worker.introduce != ForwardedHeaders::None {
-        let mut introduction = client.introduction.borrow_mut();
-        introduction.get_or_insert_with(|| Box::new(Introduction::of(client))).write(headers);
+    let upgrade =
+        if has_hops { strip_request_hop_by_hop(headers, parts.version) } else { Upgrade::NotRequested };
+    if is_introduced || client.worker.forwarded_headers != ForwardedHeaders::None {
+        let mut introduction = client.forwarded_header_writer.borrow_mut();
+        introduction.get_or_insert_with(|| Box::new(ForwardedHeaderWriter::new(client))).write(headers);
     }
-    name(headers, id, client);
+    set_request_id(headers, id, client);
     parts.version = Version::HTTP_11;
     upgrade
 }
 
 /// Takes out of a request what is meant for this connection only, but for what the next one needs to be told as well.
-fn unhop(headers: &mut HeaderMap, version: Version) -> Upgrade {
+fn strip_request_hop_by_hop(headers: &mut HeaderMap, version: Version) -> Upgrade {
     let upgrade = match version {
-        Version::HTTP_11 => upgrade_of(headers),
+        Version::HTTP_11 => requested_upgrade(headers),
         _ => None,
     };
     let wants_trailers = headers
         .get(TE)
         .is_some_and(|te| te.as_bytes().split(|byte| *byte == b',').any(|te| te.trim_ascii() == b"trailers"));
-    strip(headers);
+    strip_hop_by_hop(headers);
     headers.remove(EXPECT);
     if wants_trailers {
         headers.insert(TE, HeaderValue::from_static("trailers"));
@@ -107,14 +115,14 @@ fn unhop(headers: &mut HeaderMap, version: Version) -> Upgrade {
         Some(protocol) => {
             headers.insert(CONNECTION, HeaderValue::from_static("upgrade"));
             headers.insert(UPGRADE, protocol);
-            Upgrade::Asked
+            Upgrade::Requested
         }
-        None => Upgrade::NotAsked,
+        None => Upgrade::NotRequested,
     }
 }
 
 /// Makes the head of an answer that of one to a client. `length` is that of the body, where it is known and there is one.
-pub(super) fn clean(parts: &mut response::Parts, length: Option<u64>) {
+pub(super) fn prepare_response(parts: &mut response::Parts, length: Option<u64>) {
     let headers = &mut parts.headers;
     // A coding is stronger than a length (RFC 9112, 6.3), which is not that of the body then.
     if headers.contains_key(TRANSFER_ENCODING) {
@@ -129,15 +137,15 @@ pub(super) fn clean(parts: &mut response::Parts, length: Option<u64>) {
         }
         (ContentLengthForm::NonCanonical, None) => drop(headers.remove(CONTENT_LENGTH)),
     }
-    strip(headers);
+    strip_hop_by_hop(headers);
     parts.version = Version::HTTP_11;
 }
 
-fn upgrade_of(headers: &HeaderMap) -> Option<HeaderValue> {
+fn requested_upgrade(headers: &HeaderMap) -> Option<HeaderValue> {
     let mut protocols = headers.get_all(UPGRADE).iter();
     let (protocol, None) = (protocols.next()?, protocols.next()) else { return None };
     // More requests would follow that nobody has judged.
-    if list_elements(protocol).any(is_http) {
+    if list_elements(protocol).any(is_http_protocol) {
         return None;
     }
     let is_meant = headers
@@ -149,13 +157,13 @@ fn upgrade_of(headers: &HeaderMap) -> Option<HeaderValue> {
 }
 
 /// `h2c`, `h2c-14`, `HTTP_ABOUT/2.0` and others.
-fn is_http(protocol: &[u8]) -> bool {
+fn is_http_protocol(protocol: &[u8]) -> bool {
     let name = protocol.split(|byte| b"/-".contains(byte)).next().unwrap_or_default();
     [&b"h2c"[..], b"h2", b"http"].iter().any(|http| name.eq_ignore_ascii_case(http))
 }
 
 /// Takes out what is meant for one connection only, by its own name or named by `Connection`.
-fn strip(headers: &mut HeaderMap) {
+fn strip_hop_by_hop(headers: &mut HeaderMap) {
     while let Some(name) = headers.keys().find_map(hop_by_hop_name) {
         if name == CONNECTION {
             for name in connection_header_names(headers) {

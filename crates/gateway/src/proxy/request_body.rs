@@ -1,7 +1,7 @@
 //! The body of a request, on its way to a server.
 
-use super::{Failure, head};
-use crate::{client::Client, watch::Deadline};
+use super::{ProxyError, head};
+use crate::{client::ClientConnection, deadline::Deadline};
 use bytes::Bytes;
 use hyper::body::{Body, Frame, Incoming, SizeHint};
 use std::{
@@ -19,158 +19,159 @@ pub(crate) enum RequestBody {
     Empty,
     Upload(Box<Upload>),
     /// One that is slowed down.
-    Slowed(Box<ShapedStream<Upload>>),
+    Throttled(Box<ShapedStream<Upload>>),
 }
 
 /// A body that is taken from a client piece by piece, as fast as the server takes it.
 pub(crate) struct Upload {
     incoming: Incoming,
     /// Bytes that it may still have.
-    left: u64,
-    client: Rc<Client>,
+    remaining: u64,
+    client: Rc<ClientConnection>,
     /// While there is nothing of it.
     deadline: Option<Deadline>,
-    note: Note,
+    progress: UploadProgress,
 }
 
 /// How far a body has got, for whoever waits for the answer.
 #[derive(Clone, Debug)]
-pub(crate) struct Note(Rc<Notes>);
+pub(crate) struct UploadProgress(Rc<UploadProgressState>);
 
 #[derive(Debug)]
-struct Notes {
-    failure: Cell<Option<Failure>>,
-    progress: Cell<Progress>,
+struct UploadProgressState {
+    error: Cell<Option<ProxyError>>,
+    phase: Cell<UploadPhase>,
 }
 
 /// How far a body has got. Times are the milliseconds of a worker.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Progress {
+pub(crate) enum UploadPhase {
     /// The server took the last piece at this time, and could take another.
-    Taken(u64),
+    Writable(u64),
     /// The next piece is to come: the client has not sent it, or may not send it yet.
-    Awaited,
+    AwaitingClient,
     /// The server was given the last piece at this time.
-    Sent(u64),
+    Complete(u64),
 }
 
 /// A body that ends before its end.
 #[derive(Debug)]
-pub(crate) struct CutOff;
+pub(crate) struct IncompleteBody;
 
 impl RequestBody {
     /// A body that moves no faster than any of these rates.
-    pub(super) fn of(incoming: Incoming, client: &Rc<Client>, rates: &[Bandwidth]) -> Self {
+    pub(super) fn new(incoming: Incoming, client: &Rc<ClientConnection>, rates: &[Bandwidth]) -> Self {
         if incoming.is_end_stream() {
             return Self::Empty;
         }
         let upload = Upload {
             incoming,
-            left: client.worker.terms.head.body_size,
+            remaining: client.worker.settings.head_limits.body_size,
             client: client.clone(),
             deadline: None,
-            note: Note::new(client.worker.watch.now()),
+            progress: UploadProgress::new(client.worker.deadlines.now()),
         };
         match rates.split_first() {
             None => Self::Upload(Box::new(upload)),
             // The time of the client does not run while it is not read from.
             Some((first, others)) => {
                 let shaped = first.limit_reads(upload);
-                Self::Slowed(Box::new(others.iter().fold(shaped, ShapedStream::limit_reads)))
+                Self::Throttled(Box::new(others.iter().fold(shaped, ShapedStream::limit_reads)))
             }
         }
     }
 
     /// Where it will be said how far it has got; `None` where there is nothing to be sent.
-    pub(crate) fn note(&self) -> Option<Note> {
+    pub(crate) fn progress(&self) -> Option<UploadProgress> {
         match self {
             Self::Empty => None,
-            Self::Upload(upload) => Some(upload.note.clone()),
-            Self::Slowed(slowed) => Some(slowed.get_ref().note.clone()),
+            Self::Upload(upload) => Some(upload.progress.clone()),
+            Self::Throttled(slowed) => Some(slowed.get_ref().progress.clone()),
         }
     }
 }
 
 impl RequestBody {
     /// Notes down how far it has got.
-    fn mark<E>(&self, polled: &Poll<Option<Result<Frame<Bytes>, E>>>) {
+    fn record_progress<E>(&self, polled: &Poll<Option<Result<Frame<Bytes>, E>>>) {
         let upload = match self {
             Self::Empty => return,
             Self::Upload(upload) => upload,
-            Self::Slowed(slowed) => slowed.get_ref(),
+            Self::Throttled(slowed) => slowed.get_ref(),
         };
-        let now = upload.client.worker.watch.now();
-        upload.note.0.progress.set(match polled {
-            Poll::Pending => Progress::Awaited,
-            Poll::Ready(Some(_)) if !self.is_end_stream() => Progress::Taken(now),
-            Poll::Ready(_) => Progress::Sent(now),
+        let now = upload.client.worker.deadlines.now();
+        upload.progress.0.phase.set(match polled {
+            Poll::Pending => UploadPhase::AwaitingClient,
+            Poll::Ready(Some(_)) if !self.is_end_stream() => UploadPhase::Writable(now),
+            Poll::Ready(_) => UploadPhase::Complete(now),
         });
     }
 }
 
-impl Note {
+impl UploadProgress {
     fn new(now: u64) -> Self {
-        let progress = Cell::new(Progress::Taken(now));
-        Self(Rc::new(Notes { failure: Cell::new(None), progress }))
+        let progress = Cell::new(UploadPhase::Writable(now));
+        Self(Rc::new(UploadProgressState { error: Cell::new(None), phase: progress }))
     }
 
     /// What went wrong with it.
-    pub(super) fn failure(&self) -> Option<Failure> {
-        self.0.failure.get()
+    pub(super) fn error(&self) -> Option<ProxyError> {
+        self.0.error.get()
     }
 
-    pub(crate) fn progress(&self) -> Progress {
-        self.0.progress.get()
+    pub(crate) fn phase(&self) -> UploadPhase {
+        self.0.phase.get()
     }
 }
 
 impl Upload {
-    fn poll_next(&mut self, context: &mut Context<'_>) -> Poll<Option<Result<Frame<Bytes>, Failure>>> {
+    fn poll_next(&mut self, context: &mut Context<'_>) -> Poll<Option<Result<Frame<Bytes>, ProxyError>>> {
         let frame = match Pin::new(&mut self.incoming).poll_frame(context) {
             Poll::Ready(frame) => frame,
-            Poll::Pending => return self.wait(context),
+            Poll::Pending => return self.poll_timeout(context),
         };
         self.deadline = None;
         Poll::Ready(frame.map(|frame| {
-            let frame = frame.map_err(|_| Failure::BrokenBody)?;
+            let frame = frame.map_err(|_| ProxyError::InvalidBody)?;
             let length = frame.data_ref().map_or(0, |data| data.len() as u64);
-            self.left = self.left.checked_sub(length).ok_or(Failure::Head(HeadError::TooLarge))?;
+            self.remaining =
+                self.remaining.checked_sub(length).ok_or(ProxyError::Head(HeadError::TooLarge))?;
             Ok(match frame.into_trailers() {
-                Ok(trailers) => Frame::trailers(head::clean_trailers(trailers, &self.client)),
+                Ok(trailers) => Frame::trailers(head::strip_trailers(trailers, &self.client)),
                 Err(frame) => frame,
             })
         }))
     }
 
-    fn wait(&mut self, context: &Context<'_>) -> Poll<Option<Result<Frame<Bytes>, Failure>>> {
+    fn poll_timeout(&mut self, context: &Context<'_>) -> Poll<Option<Result<Frame<Bytes>, ProxyError>>> {
         let worker = &self.client.worker;
         let deadline = self.deadline.get_or_insert_with(|| {
-            let deadline = worker.watch.deadline();
-            deadline.set(worker.terms.body);
+            let deadline = worker.deadlines.new_deadline();
+            deadline.set(worker.settings.body_timeout);
             deadline
         });
-        if deadline.is_over() {
-            return Poll::Ready(Some(Err(Failure::SlowBody)));
+        if deadline.is_expired() {
+            return Poll::Ready(Some(Err(ProxyError::BodyTimeout)));
         }
-        deadline.listen(context);
+        deadline.register(context);
         Poll::Pending
     }
 }
 
 impl Body for Upload {
     type Data = Bytes;
-    type Error = CutOff;
+    type Error = IncompleteBody;
 
     fn poll_frame(
         self: Pin<&mut Self>,
         context: &mut Context<'_>,
-    ) -> Poll<Option<Result<Frame<Bytes>, CutOff>>> {
+    ) -> Poll<Option<Result<Frame<Bytes>, IncompleteBody>>> {
         let upload = self.get_mut();
         upload.poll_next(context).map(|frame| {
             frame.map(|frame| {
                 frame.map_err(|failure| {
-                    upload.note.0.failure.set(Some(failure));
-                    CutOff
+                    upload.progress.0.error.set(Some(failure));
+                    IncompleteBody
                 })
             })
         })
@@ -187,27 +188,27 @@ impl Body for Upload {
 
 impl Drop for Upload {
     fn drop(&mut self) {
-        if !matches!(self.note.progress(), Progress::Sent(_)) {
-            self.client.is_unheard();
+        if !matches!(self.progress.phase(), UploadPhase::Complete(_)) {
+            self.client.mark_unread_body();
         }
     }
 }
 
 impl Body for RequestBody {
     type Data = Bytes;
-    type Error = CutOff;
+    type Error = IncompleteBody;
 
     fn poll_frame(
         self: Pin<&mut Self>,
         context: &mut Context<'_>,
-    ) -> Poll<Option<Result<Frame<Bytes>, CutOff>>> {
+    ) -> Poll<Option<Result<Frame<Bytes>, IncompleteBody>>> {
         let body = self.get_mut();
         let polled = match body {
             Self::Empty => return Poll::Ready(None),
             Self::Upload(upload) => Pin::new(&mut **upload).poll_frame(context),
-            Self::Slowed(slowed) => Pin::new(&mut **slowed).poll_frame(context),
+            Self::Throttled(slowed) => Pin::new(&mut **slowed).poll_frame(context),
         };
-        body.mark(&polled);
+        body.record_progress(&polled);
         polled
     }
 
@@ -215,7 +216,7 @@ impl Body for RequestBody {
         match self {
             Self::Empty => true,
             Self::Upload(upload) => upload.is_end_stream(),
-            Self::Slowed(slowed) => slowed.is_end_stream(),
+            Self::Throttled(slowed) => slowed.is_end_stream(),
         }
     }
 
@@ -223,7 +224,7 @@ impl Body for RequestBody {
         match self {
             Self::Empty => SizeHint::with_exact(0),
             Self::Upload(upload) => upload.size_hint(),
-            Self::Slowed(slowed) => slowed.size_hint(),
+            Self::Throttled(slowed) => slowed.size_hint(),
         }
     }
 }
@@ -234,10 +235,10 @@ impl fmt::Debug for RequestBody {
     }
 }
 
-impl fmt::Display for CutOff {
+impl fmt::Display for IncompleteBody {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str("the body ended before its end")
     }
 }
 
-impl std::error::Error for CutOff {}
+impl std::error::Error for IncompleteBody {}

@@ -1,7 +1,7 @@
 //! Traces: what became of a request, for a collector that puts it together with what others saw of it.
 //!
 //! ```text
-//!   worker ──trace──▶ ┌ at most 2048 ┐ ──▶ one thread ──OTLP──▶ collector
+//!   worker ──trace──▶ ┌ at max_connections 2048 ┐ ──▶ one thread ──OTLP──▶ collector
 //! ```
 //!
 //! A request that is traced has a span of its own, and one for each server that it was sent to. A worker hands them over and
@@ -15,22 +15,22 @@ mod context;
 #[cfg(feature = "otel")]
 mod export;
 #[cfg(not(feature = "otel"))]
-mod missing;
+mod noop;
 #[cfg(feature = "otel")]
 mod otlp;
 #[cfg(feature = "otel")]
-mod posting;
+mod otlp_client;
 #[cfg(feature = "otel")]
 mod trace;
 
 #[cfg(feature = "otel")]
-pub(crate) use export::{Exporting, Tracer};
+pub(crate) use export::{TraceExporter, Tracer};
 #[cfg(not(feature = "otel"))]
-pub(crate) use missing::{Exporting, Trace, Tracer};
+pub(crate) use noop::{Trace, TraceExporter, Tracer};
 #[cfg(feature = "otel")]
 pub(crate) use otlp::{KeyValue, Resource, Scope};
 #[cfg(feature = "otel")]
-pub(crate) use posting::{ExportState, Posting, Refusal};
+pub(crate) use otlp_client::{ExportError, ExportState, OtlpClient};
 #[cfg(feature = "otel")]
 pub(crate) use trace::Trace;
 
@@ -43,15 +43,15 @@ use tidegate_policy::model::Traces;
 /// Where traces are sent, and how many spans arrived. Clones count together, so that whoever keeps one can tell.
 #[derive(Clone, Debug)]
 pub struct Tracing {
-    pub(crate) terms: Traces,
-    pub(crate) counts: Arc<Counts>,
+    pub(crate) settings: Traces,
+    pub(crate) counters: Arc<SpanCounters>,
 }
 
 /// Spans.
 #[derive(Debug, Default)]
-pub(crate) struct Counts {
+pub(crate) struct SpanCounters {
     #[cfg(feature = "otel")]
-    waiting: AtomicU64,
+    queued: AtomicU64,
     sent: AtomicU64,
     lost: AtomicU64,
 }
@@ -59,40 +59,40 @@ pub(crate) struct Counts {
 impl Tracing {
     /// As a policy says.
     pub fn new(terms: Traces) -> Self {
-        Self { terms, counts: Arc::default() }
+        Self { settings: terms, counters: Arc::default() }
     }
 
     /// Spans that the collector took.
     pub fn sent(&self) -> u64 {
-        self.counts.sent.load(Ordering::Relaxed)
+        self.counters.sent.load(Ordering::Relaxed)
     }
 
     /// Spans that it did not take, and those for which there was no room.
     pub fn lost(&self) -> u64 {
-        self.counts.lost.load(Ordering::Relaxed)
+        self.counters.lost.load(Ordering::Relaxed)
     }
 }
 
 #[cfg(feature = "otel")]
-impl Counts {
-    fn joined(&self, spans: u64) {
-        self.waiting.fetch_add(spans, Ordering::Relaxed);
+impl SpanCounters {
+    fn on_queued(&self, spans: u64) {
+        self.queued.fetch_add(spans, Ordering::Relaxed);
     }
 
     /// So many that waited have arrived.
-    fn arrived(&self, spans: u64) {
-        self.waiting.fetch_sub(spans, Ordering::Relaxed);
+    fn on_sent(&self, spans: u64) {
+        self.queued.fetch_sub(spans, Ordering::Relaxed);
         self.sent.fetch_add(spans, Ordering::Relaxed);
     }
 
     /// So many that waited never will.
-    fn given_up(&self, spans: u64) {
-        self.waiting.fetch_sub(spans, Ordering::Relaxed);
+    fn on_lost(&self, spans: u64) {
+        self.queued.fetch_sub(spans, Ordering::Relaxed);
         self.lost.fetch_add(spans, Ordering::Relaxed);
     }
 
     /// None that waits will.
-    fn ended(&self) {
-        self.lost.fetch_add(self.waiting.swap(0, Ordering::Relaxed), Ordering::Relaxed);
+    fn drop_queued(&self) {
+        self.lost.fetch_add(self.queued.swap(0, Ordering::Relaxed), Ordering::Relaxed);
     }
 }

@@ -3,7 +3,7 @@
 use prost::{Message, Oneof};
 
 #[derive(Clone, PartialEq, Message)]
-pub(super) struct Export {
+pub(super) struct ExportTraceRequest {
     #[prost(message, repeated, tag = "1")]
     pub(super) resources: Vec<ResourceSpans>,
 }
@@ -27,7 +27,7 @@ pub(super) struct ScopeSpans {
     #[prost(message, optional, tag = "1")]
     pub(super) scope: Option<Scope>,
     #[prost(message, repeated, tag = "2")]
-    pub(super) spans: Vec<Span>,
+    pub(super) spans: Vec<OtlpSpan>,
     #[prost(string, tag = "3")]
     pub(super) schema: String,
 }
@@ -41,18 +41,18 @@ pub(crate) struct Scope {
 }
 
 #[derive(Clone, PartialEq, Message)]
-pub(super) struct Span {
+pub(super) struct OtlpSpan {
     #[prost(bytes = "vec", tag = "1")]
-    pub(super) trace: Vec<u8>,
+    pub(super) trace_id: Vec<u8>,
     #[prost(bytes = "vec", tag = "2")]
-    pub(super) id: Vec<u8>,
+    pub(super) span_id: Vec<u8>,
     #[prost(string, tag = "3")]
-    pub(super) state: String,
+    pub(super) trace_state: String,
     #[prost(bytes = "vec", tag = "4")]
-    pub(super) parent: Vec<u8>,
+    pub(super) parent_span_id: Vec<u8>,
     #[prost(string, tag = "5")]
     pub(super) name: String,
-    #[prost(enumeration = "Kind", tag = "6")]
+    #[prost(enumeration = "SpanKind", tag = "6")]
     pub(super) kind: i32,
     /// Nanoseconds since 1970, as is its end.
     #[prost(fixed64, tag = "7")]
@@ -62,28 +62,28 @@ pub(super) struct Span {
     #[prost(message, repeated, tag = "9")]
     pub(super) attributes: Vec<KeyValue>,
     #[prost(message, optional, tag = "15")]
-    pub(super) status: Option<Status>,
+    pub(super) status: Option<SpanStatus>,
     #[prost(fixed32, tag = "16")]
     pub(super) flags: u32,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, prost::Enumeration)]
 #[repr(i32)]
-pub(super) enum Kind {
+pub(super) enum SpanKind {
     Unspecified = 0,
     Server = 2,
     Client = 3,
 }
 
 #[derive(Clone, PartialEq, Message)]
-pub(super) struct Status {
-    #[prost(enumeration = "Code", tag = "3")]
+pub(super) struct SpanStatus {
+    #[prost(enumeration = "SpanStatusCode", tag = "3")]
     pub(super) code: i32,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, prost::Enumeration)]
 #[repr(i32)]
-pub(super) enum Code {
+pub(super) enum SpanStatusCode {
     Unset = 0,
     Error = 2,
 }
@@ -98,36 +98,36 @@ pub(crate) struct KeyValue {
 
 #[derive(Clone, PartialEq, Message)]
 pub(crate) struct AnyValue {
-    #[prost(oneof = "Value", tags = "1, 3")]
-    pub(super) value: Option<Value>,
+    #[prost(oneof = "AttributeValue", tags = "1, 3")]
+    pub(super) value: Option<AttributeValue>,
 }
 
 #[derive(Clone, PartialEq, Oneof)]
-pub(crate) enum Value {
+pub(crate) enum AttributeValue {
     #[prost(string, tag = "1")]
     Text(String),
     #[prost(int64, tag = "3")]
-    Number(i64),
+    Integer(i64),
 }
 
 /// What a collector answers.
 #[derive(Clone, PartialEq, Message)]
-pub(super) struct Exported {
+pub(super) struct ExportTraceResponse {
     #[prost(message, optional, tag = "1")]
-    pub(super) partly: Option<Partly>,
+    pub(super) partial_success: Option<PartialSuccess>,
 }
 
 #[derive(Clone, PartialEq, Message)]
-pub(super) struct Partly {
+pub(super) struct PartialSuccess {
     #[prost(int64, tag = "1")]
-    pub(super) rejected: i64,
+    pub(super) rejected_spans: i64,
     #[prost(string, tag = "2")]
-    pub(super) reason: String,
+    pub(super) error_message: String,
 }
 
 impl Resource {
     /// A gateway that is called so.
-    pub(crate) fn of(service: &str) -> Self {
+    pub(crate) fn new(service: &str) -> Self {
         Self {
             attributes: vec![
                 KeyValue::text("service.name", service),
@@ -141,21 +141,21 @@ impl Resource {
 
 impl Scope {
     /// What we tell comes from us.
-    pub(crate) fn ours() -> Self {
+    pub(crate) fn tidegate() -> Self {
         Self { name: "tidegate".to_owned(), version: env!("CARGO_PKG_VERSION").to_owned() }
     }
 }
 
 impl KeyValue {
     pub(crate) fn text(key: &str, value: impl Into<String>) -> Self {
-        Self::of(key, Value::Text(value.into()))
+        Self::new(key, AttributeValue::Text(value.into()))
     }
 
-    pub(super) fn number(key: &str, value: impl Into<i64>) -> Self {
-        Self::of(key, Value::Number(value.into()))
+    pub(super) fn integer(key: &str, value: impl Into<i64>) -> Self {
+        Self::new(key, AttributeValue::Integer(value.into()))
     }
 
-    fn of(key: &str, value: Value) -> Self {
+    fn new(key: &str, value: AttributeValue) -> Self {
         Self { key: key.to_owned(), value: Some(AnyValue { value: Some(value) }) }
     }
 }

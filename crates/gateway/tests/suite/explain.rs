@@ -1,6 +1,6 @@
 //! A law: what `explain` predicts is what the gateway answers.
 
-use crate::stage::{LONG, Server, Wire, text};
+use crate::harness::{RawClient, TEST_TIMEOUT, TestBackend, text_body};
 use http::{Request, Response, request};
 use std::{
     fs,
@@ -15,9 +15,9 @@ use tokio::{sync::oneshot, time::timeout};
 const PEER: IpAddr = IpAddr::V4(Ipv4Addr::LOCALHOST);
 
 /// Numbers that look random and are the same in every run.
-struct Random(u64);
+struct RequestRng(u64);
 
-impl Random {
+impl RequestRng {
     fn next(&mut self) -> u64 {
         self.0 ^= self.0 << 13;
         self.0 ^= self.0 >> 7;
@@ -25,27 +25,27 @@ impl Random {
         self.0
     }
 
-    fn one_of<'a>(&mut self, choices: &[&'a str]) -> &'a str {
+    fn choose<'a>(&mut self, choices: &[&'a str]) -> &'a str {
         choices[self.next() as usize % choices.len()]
     }
 }
 
 #[derive(Clone, Debug)]
-struct Asked {
+struct RandomRequest {
     method: String,
     target: String,
     headers: Vec<(String, String)>,
     body: &'static str,
 }
 
-impl Asked {
-    fn random(random: &mut Random) -> Self {
-        let host = random.one_of(&["shop.test", "shop.test", "shop.test", "shop.test:80", "shop test", ""]);
+impl RandomRequest {
+    fn random(random: &mut RequestRng) -> Self {
+        let host = random.choose(&["shop.test", "shop.test", "shop.test", "shop.test:80", "shop test", ""]);
         let mut headers = vec![("host".to_owned(), host.to_owned())];
         let clients = ["203.0.113.7", "198.51.100.9", "192.0.2.1", "192.0.2.2"];
-        headers.push(("x-forwarded-for".to_owned(), random.one_of(&clients).to_owned()));
+        headers.push(("x-forwarded-for".to_owned(), random.choose(&clients).to_owned()));
         for (name, values) in [("x-plan", ["gold", "free", ""]), ("x-user", ["ann", "bob", ""])] {
-            match random.one_of(&values) {
+            match random.choose(&values) {
                 "" => {}
                 value => headers.push((name.to_owned(), value.to_owned())),
             }
@@ -72,7 +72,7 @@ impl Asked {
         let is_chunked = headers.iter().any(|(name, _)| name == "transfer-encoding");
         let body = match is_chunked {
             true => "0\r\n\r\n",
-            false => random.one_of(&["", "", "", "12345"]),
+            false => random.choose(&["", "", "", "12345"]),
         };
         if !is_chunked {
             headers.push(("content-length".to_owned(), body.len().to_string()));
@@ -98,8 +98,8 @@ impl Asked {
             "http://shop.test/b/../a",
         ];
         let target =
-            if random.next().is_multiple_of(3) { random.one_of(&odd) } else { random.one_of(&plain) };
-        let method = random.one_of(&["GET", "POST", "GET", "POST", "GET", "POST", "OPTIONS", "TRACE"]);
+            if random.next().is_multiple_of(3) { random.choose(&odd) } else { random.choose(&plain) };
+        let method = random.choose(&["GET", "POST", "GET", "POST", "GET", "POST", "OPTIONS", "TRACE"]);
         let method = if random.next().is_multiple_of(40) { "M".repeat(33) } else { method.to_owned() };
         Self { method, target: target.to_owned(), headers, body }
     }
@@ -118,7 +118,7 @@ impl Asked {
 }
 
 /// A policy whose quotas are used up by no other request, or by each by itself.
-fn random_policy(random: &mut Random, servers: [&Server; 2]) -> String {
+fn random_policy(random: &mut RequestRng, servers: [&TestBackend; 2]) -> String {
     let [a, b] = servers.map(|server| server.address);
     let mut text = format!(
         "listen: 127.0.0.1:0\n\
@@ -127,8 +127,8 @@ fn random_policy(random: &mut Random, servers: [&Server; 2]) -> String {
          user: header x-user\n\
          log: {{ format: json, file: access.log }}\n"
     );
-    text += random.one_of(&["trusted-proxies: 127.0.0.0/8\n", "trusted-proxies: 127.0.0.0/8\n", ""]);
-    text += random.one_of(&[
+    text += random.choose(&["trusted-proxies: 127.0.0.0/8\n", "trusted-proxies: 127.0.0.0/8\n", ""]);
+    text += random.choose(&[
         "",
         "connections: { body-size: 3 }\n",
         "connections: { escaped-slashes: keep, underscores-in-headers: allow }\n",
@@ -142,16 +142,16 @@ fn random_policy(random: &mut Random, servers: [&Server; 2]) -> String {
         "{ method: POST, upstream: a }",
     ];
     for _ in 0..random.next() % 3 {
-        text += &format!("  - {}\n", random.one_of(&routes));
+        text += &format!("  - {}\n", random.choose(&routes));
     }
-    text += random.one_of(&[
+    text += random.choose(&[
         "  - { upstream: a }\n",
         "  - { upstream: a }\n",
         "  - { path: /b/**, upstream: a }\n",
     ]);
     text += "rules:\n";
     for number in 0..=random.next() % 4 {
-        let matching = random.one_of(&[
+        let matching = random.choose(&[
             "{}",
             "{ path: /a/** }",
             "{ path: [/internal/**, /b/**] }",
@@ -163,10 +163,10 @@ fn random_policy(random: &mut Random, servers: [&Server; 2]) -> String {
             "{ not: { when: \"request.headers['x-plan'] == 'gold'\" } }",
             "{ any: [{ path: /b/** }, { when: \"request.headers['x-user'] == 'ann'\" }] }",
         ]);
-        let key = random.one_of(&["all", "ip", "user", "header x-user", "[ip, header x-user]", "path"]);
-        let missing = random.one_of(&["", ", missing: share", ", missing: skip", ", missing: refuse"]);
-        let duplicates = random.one_of(&["", "", ", duplicates: first", ", duplicates: last"]);
-        let limit = random.one_of(&[
+        let key = random.choose(&["all", "ip", "user", "header x-user", "[ip, header x-user]", "path"]);
+        let missing = random.choose(&["", ", missing: share", ", missing: skip", ", missing: refuse"]);
+        let duplicates = random.choose(&["", "", ", duplicates: first", ", duplicates: last"]);
+        let limit = random.choose(&[
             "deny: all",
             "deny: bad",
             "deny: all, allow: office",
@@ -183,8 +183,8 @@ fn random_policy(random: &mut Random, servers: [&Server; 2]) -> String {
             "bandwidth: 10MB/s",
             "breaker: { failure-rate: 50%, over: 20 }",
         ]);
-        let mode = random.one_of(&["", "", "", ", mode: shadow", ", mode: off", ", mode: enforce 50%"]);
-        let on_limit = random.one_of(&[
+        let mode = random.choose(&["", "", "", ", mode: shadow", ", mode: off", ", mode: enforce 50%"]);
+        let on_limit = random.choose(&[
             "",
             "",
             ", on-limit: { status: 503 }",
@@ -200,10 +200,10 @@ fn random_policy(random: &mut Random, servers: [&Server; 2]) -> String {
 }
 
 #[tokio::test]
-async fn explain_predicts_what_the_gateway_answers() {
-    let a = Server::start(|_| async { Response::new(text("upstream a".to_owned())) }).await;
-    let b = Server::start(|_| async { Response::new(text("upstream b".to_owned())) }).await;
-    let mut random = Random(0x9E37_79B9_7F4A_7C15);
+async fn explain_matches_gateway_response() {
+    let a = TestBackend::start(|_| async { Response::new(text_body("upstream a".to_owned())) }).await;
+    let b = TestBackend::start(|_| async { Response::new(text_body("upstream b".to_owned())) }).await;
+    let mut random = RequestRng(0x9E37_79B9_7F4A_7C15);
     let (mut forwarded, mut refused, mut malformed, mut nowhere) = (0, 0, 0, 0);
     for _ in 0..100 {
         let folder = TempDir::new().unwrap();
@@ -220,10 +220,10 @@ async fn explain_predicts_what_the_gateway_answers() {
         }));
         let mut rules = Vec::new();
         for _ in 0..6 {
-            let asked = Asked::random(&mut random);
+            let asked = RandomRequest::random(&mut random);
             let predicted = explain_request(&policy, asked.head(), (PEER, None), "".as_ref()).unwrap();
             let outcome = &predicted.outcome;
-            let answer = Wire::to(address).await.ask(&asked.bytes()).await;
+            let answer = RawClient::connect(address).await.request(&asked.bytes()).await;
             let context = || format!("{predicted}\n{asked:?}\n{said}");
             assert_eq!(answer.status(), outcome.status().unwrap_or(200), "{}", context());
             if let Some(upstream) = outcome.upstream() {
@@ -238,7 +238,7 @@ async fn explain_predicts_what_the_gateway_answers() {
             rules.push((outcome.rule().map(str::to_owned), context()));
         }
         drop(stop);
-        timeout(LONG, end).await.unwrap().unwrap().unwrap();
+        timeout(TEST_TIMEOUT, end).await.unwrap().unwrap().unwrap();
         let log = fs::read_to_string(folder.path().join("access.log")).unwrap();
         let logged: Vec<serde_json::Value> =
             log.lines().map(|line| serde_json::from_str(line).unwrap()).collect();

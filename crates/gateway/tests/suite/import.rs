@@ -20,7 +20,7 @@ use tidegate_testkit::servers::NginxServer;
 use tokio::sync::oneshot;
 
 /// A configuration, and what requests to it are made of.
-struct Case {
+struct NginxCase {
     name: &'static str,
     /// `PORT` is the port of nginx at 127.0.0.1, 127.0.0.2 and so on; `@app@` is the address of the server `app`.
     http: &'static str,
@@ -34,7 +34,7 @@ struct Case {
     bodies: &'static [usize],
 }
 
-const PLAIN: Case = Case {
+const DEFAULT_CASE: NginxCase = NginxCase {
     name: "",
     http: "",
     hosts: &["shop.test"],
@@ -45,8 +45,8 @@ const PLAIN: Case = Case {
     bodies: &[0],
 };
 
-const CASES: &[Case] = &[
-    Case {
+const CASES: &[NginxCase] = &[
+    NginxCase {
         name: "names at ports",
         http: "
             server { listen 127.0.0.1:PORT; server_name shop.test; location / { proxy_pass http://@shop@; } }
@@ -54,18 +54,18 @@ const CASES: &[Case] = &[
             server { listen 127.0.0.2:PORT; server_name shop.test; location / { proxy_pass http://@other@; } }",
         hosts: &["shop.test", "internal.test", "other.test", "SHOP.test:8080"],
         paths: &["/", "/secret", "/a?b=c"],
-        ..PLAIN
+        ..DEFAULT_CASE
     },
-    Case {
+    NginxCase {
         name: "redirect to https",
         http: "
             server { listen 127.0.0.1:PORT default_server; server_name _; return 301 https://$host$request_uri; }
             server { listen 127.0.0.2:PORT; server_name shop.test www.shop.test; location / { proxy_pass http://@app@; } }",
         hosts: &["shop.test", "www.shop.test", "other.test"],
         paths: &["/", "/a/b?c=d&e=%20f", "/a%20b"],
-        ..PLAIN
+        ..DEFAULT_CASE
     },
-    Case {
+    NginxCase {
         name: "conditions as certbot writes them",
         http: "
             server { listen 127.0.0.2:PORT; server_name a.test www.a.test; location / { proxy_pass http://@app@; } }
@@ -76,9 +76,9 @@ const CASES: &[Case] = &[
             }
             server { listen 127.0.0.1:PORT; server_name b.test; location / { proxy_pass http://@b@; } }",
         hosts: &["a.test", "www.a.test", "b.test", "c.test"],
-        ..PLAIN
+        ..DEFAULT_CASE
     },
-    Case {
+    NginxCase {
         name: "lists of addresses",
         http: "
             set_real_ip_from 127.0.0.1; real_ip_header X-Forwarded-For; real_ip_recursive on;
@@ -90,9 +90,9 @@ const CASES: &[Case] = &[
                 location /nobody/ { deny all; proxy_pass http://@app@; } }",
         paths: &["/", "/admin/", "/admin/x", "//admin//x", "/%61dmin/x", "/x/../admin/x", "/mixed/a", "/partners/a", "/nobody/"],
         clients: &["10.0.0.1", "10.9.9.9", "192.0.2.7", "192.0.2.8", "2001:db8::1", "8.8.8.8"],
-        ..PLAIN
+        ..DEFAULT_CASE
     },
-    Case {
+    NginxCase {
         name: "names with stars and a default server",
         http: "
             server { listen 127.0.0.1:PORT; server_name a.test; location / { proxy_pass http://@a@; } }
@@ -102,9 +102,9 @@ const CASES: &[Case] = &[
             server { listen 127.0.0.1:PORT default_server; server_name _; location / { proxy_pass http://@rest@; } }",
         hosts: &["a.test", "b.test", "www.b.test", "x.b.test", "c.test", "y.c.test", "d.test"],
         paths: &["/", "/x/", "/x/y", "/xy"],
-        ..PLAIN
+        ..DEFAULT_CASE
     },
-    Case {
+    NginxCase {
         name: "a default server that closes",
         http: "
             server { listen 127.0.0.1:PORT default_server; return 444; }
@@ -114,9 +114,9 @@ const CASES: &[Case] = &[
                 location ~* \\.(bak|sql|swp)$ { deny all; proxy_pass http://@a@; } }",
         hosts: &["a.test", "a.test", "b.test", "127.0.0.1"],
         paths: &["/", "/.git/config", "/a/.env", "/a.BAK", "/a.sql", "/a.sqlx", "/git/x"],
-        ..PLAIN
+        ..DEFAULT_CASE
     },
-    Case {
+    NginxCase {
         name: "locations of all kinds",
         http: "
             server { listen 127.0.0.1:PORT;
@@ -131,9 +131,9 @@ const CASES: &[Case] = &[
             "/", "/exact", "/exact/x", "/api/", "/api/v1/x", "/api/v2/x", "/api/x.php", "/static/x.php", "/static/a",
             "/x.php", "/x.phps", "/en/shop/a", "/fr/shop/a", "/images/a", "/images2/b", "/imag",
         ],
-        ..PLAIN
+        ..DEFAULT_CASE
     },
-    Case {
+    NginxCase {
         name: "a limit for each client",
         http: "
             set_real_ip_from 127.0.0.1; real_ip_header X-Forwarded-For; real_ip_recursive on;
@@ -145,9 +145,9 @@ const CASES: &[Case] = &[
             server { listen 127.0.0.2:PORT; location / { proxy_pass http://@other@; } }",
         paths: &["/", "/a", "/free/a"],
         clients: &["198.51.100.1", "198.51.100.2", "203.0.113.9"],
-        ..PLAIN
+        ..DEFAULT_CASE
     },
-    Case {
+    NginxCase {
         name: "a limit that closes, and who is exempt",
         http: "
             set_real_ip_from 127.0.0.1; real_ip_header X-Forwarded-For; real_ip_recursive on;
@@ -160,9 +160,9 @@ const CASES: &[Case] = &[
                 location /write { limit_req zone=write burst=3 nodelay; limit_req_status 503; proxy_pass http://@app@; } }",
         paths: &["/", "/write", "/write"],
         clients: &["10.1.1.1", "198.51.100.2", "203.0.113.9"],
-        ..PLAIN
+        ..DEFAULT_CASE
     },
-    Case {
+    NginxCase {
         name: "answers of its own",
         http: "
             server { listen 127.0.0.1:PORT;
@@ -176,9 +176,9 @@ const CASES: &[Case] = &[
             server { listen 127.0.0.2:PORT; rewrite ^ https://$host$request_uri? permanent; }",
         paths: &["/", "/healthz", "/old/a", "/gone", "/closed/x", "/moved?a=b", "/moved/x", "/limited/x"],
         hosts: &["shop.test", "b.test"],
-        ..PLAIN
+        ..DEFAULT_CASE
     },
-    Case {
+    NginxCase {
         name: "methods and what is internal",
         http: "
             set_real_ip_from 127.0.0.1; real_ip_header X-Forwarded-For; real_ip_recursive on;
@@ -190,9 +190,9 @@ const CASES: &[Case] = &[
         paths: &["/", "/read/a", "/write/a", "/internal/a"],
         methods: &["GET", "HEAD", "POST", "PUT", "DELETE"],
         clients: &["10.0.0.1", "192.0.2.7", "8.8.8.8"],
-        ..PLAIN
+        ..DEFAULT_CASE
     },
-    Case {
+    NginxCase {
         name: "conditions that deny",
         http: "
             set_real_ip_from 127.0.0.1; real_ip_header X-Forwarded-For; real_ip_recursive on;
@@ -209,9 +209,9 @@ const CASES: &[Case] = &[
         methods: &["GET", "HEAD", "POST", "PUT"],
         clients: &["192.0.2.1", "192.0.2.7", "8.8.8.8"],
         headers: &["", "user-agent: Curl/8", "user-agent: a|x-token: s3cret", "x-token: S3CRET"],
-        ..PLAIN
+        ..DEFAULT_CASE
     },
-    Case {
+    NginxCase {
         name: "sizes of bodies",
         http: "
             client_max_body_size 100;
@@ -222,37 +222,37 @@ const CASES: &[Case] = &[
         paths: &["/", "/upload/a", "/small/a"],
         methods: &["POST", "PUT", "GET"],
         bodies: &[0, 10, 11, 100, 101, 2_000, 2_049],
-        ..PLAIN
+        ..DEFAULT_CASE
     },
-    Case {
+    NginxCase {
         name: "a server that is down",
         http: "
             upstream app { server 127.0.0.3:1 max_fails=2 fail_timeout=30s; server @app@; }
             server { listen 127.0.0.1:PORT; location / { proxy_pass http://app; } }",
         methods: &["GET", "HEAD"],
-        ..PLAIN
+        ..DEFAULT_CASE
     },
 ];
 
-const REQUESTS: usize = 200;
+const REQUESTS_PER_CASE: usize = 200;
 
 /// What came of a request: its status, or 0 where the connection was closed; who answered; and where the client is sent.
 #[derive(Debug, Default, PartialEq, Eq)]
-struct Seen {
+struct ObservedResponse {
     status: u16,
     upstream: Option<String>,
     location: Option<String>,
 }
 
 /// A request, as it is sent.
-struct Request {
+struct RawRequest {
     listener: usize,
     head: String,
     body: Vec<u8>,
 }
 
-impl Request {
-    fn send(&self, address: SocketAddr) -> Seen {
+impl RawRequest {
+    fn send(&self, address: SocketAddr) -> ObservedResponse {
         let mut stream = TcpStream::connect(address).unwrap();
         stream.set_read_timeout(Some(Duration::from_secs(30))).unwrap();
         let mut answer = Vec::new();
@@ -262,7 +262,7 @@ impl Request {
         let text = String::from_utf8_lossy(&answer);
         let mut lines = text.split("\r\n\r\n").next().unwrap_or_default().split("\r\n");
         let status = lines.next().and_then(|line| line.split(' ').nth(1)?.parse().ok()).unwrap_or(0);
-        let mut seen = Seen { status, ..Seen::default() };
+        let mut seen = ObservedResponse { status, ..ObservedResponse::default() };
         for line in lines {
             match line.split_once(": ").map(|(name, value)| (name.to_lowercase(), value.to_owned())) {
                 Some((name, value)) if name == "x-upstream" => seen.upstream = Some(value),
@@ -274,29 +274,30 @@ impl Request {
     }
 }
 
-impl fmt::Display for Request {
+impl fmt::Display for RawRequest {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "listener {}: {:?}, a body of {}", self.listener, self.head, self.body.len())
     }
 }
 
 /// The next of a series, the same in every run.
-struct Series(u64);
+struct RequestSequence(u64);
 
-impl Series {
-    fn below(&mut self, count: usize) -> usize {
+impl RequestSequence {
+    fn next_below(&mut self, count: usize) -> usize {
         self.0 = self.0.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
         usize::try_from((self.0 >> 33) % u64::try_from(count).unwrap()).unwrap()
     }
 
-    fn of<T: Copy>(&mut self, items: &[T]) -> T {
-        items[self.below(items.len())]
+    fn choose<T: Copy>(&mut self, items: &[T]) -> T {
+        items[self.next_below(items.len())]
     }
 
-    fn request(&mut self, case: &Case, listeners: usize) -> Request {
-        let (method, path, host) = (self.of(case.methods), self.of(case.paths), self.of(case.hosts));
-        let (client, headers) = (self.of(case.clients), self.of(case.headers));
-        let size = self.of(case.bodies);
+    fn next_request(&mut self, case: &NginxCase, listeners: usize) -> RawRequest {
+        let (method, path, host) =
+            (self.choose(case.methods), self.choose(case.paths), self.choose(case.hosts));
+        let (client, headers) = (self.choose(case.clients), self.choose(case.headers));
+        let size = self.choose(case.bodies);
         let body = if method == "GET" || method == "HEAD" { 0 } else { size };
         let headers: String =
             headers.split('|').filter(|it| !it.is_empty()).map(|it| format!("{it}\r\n")).collect();
@@ -304,25 +305,25 @@ impl Series {
         let head = format!(
             "{method} {path} HTTP/1.1\r\nhost: {host}\r\nx-forwarded-for: {client}\r\n{headers}{length}connection: close\r\n\r\n"
         );
-        Request { listener: self.below(listeners), head, body: vec![b'x'; body] }
+        RawRequest { listener: self.next_below(listeners), head, body: vec![b'x'; body] }
     }
 }
 
 /// A server that says who it is.
-fn backend(name: &str) -> SocketAddr {
+fn start_backend(name: &str) -> SocketAddr {
     let listener = TcpListener::bind("127.0.0.1:0").unwrap();
     let address = listener.local_addr().unwrap();
     let answer = format!("HTTP/1.1 200 OK\r\nx-upstream: {name}\r\ncontent-length: 0\r\n\r\n");
     thread::spawn(move || {
         for stream in listener.incoming().flatten() {
             let answer = answer.clone();
-            thread::spawn(move || answer_all(stream, &answer));
+            thread::spawn(move || serve_connection(stream, &answer));
         }
     });
     address
 }
 
-fn answer_all(stream: TcpStream, answer: &str) {
+fn serve_connection(stream: TcpStream, answer: &str) {
     let mut writer = stream.try_clone().unwrap();
     let mut reader = BufReader::new(stream);
     loop {
@@ -352,14 +353,14 @@ fn with_backends(http: &str) -> String {
     for (place, part) in http.split('@').enumerate() {
         match place % 2 {
             0 => text.push_str(part),
-            _ => text.push_str(&backends.entry(part).or_insert_with(|| backend(part)).to_string()),
+            _ => text.push_str(&backends.entry(part).or_insert_with(|| start_backend(part)).to_string()),
         }
     }
     text
 }
 
 /// Both give each of these requests the same answer.
-async fn compare(case: &Case) {
+async fn compare(case: &NginxCase) {
     let http = format!("proxy_set_header Host $host;\n{}", with_backends(case.http));
     let nginx = NginxServer::start(&http).unwrap();
     // nginx runs with more than is imported here: files of its own, and a port to ask whether it is there.
@@ -382,10 +383,10 @@ async fn compare(case: &Case) {
     let end = tokio::spawn(gateway.run(async {
         let _ = stopped.await;
     }));
-    let mut series = Series(case.name.len() as u64);
+    let mut series = RequestSequence(case.name.len() as u64);
     let mut statuses: BTreeMap<u16, usize> = BTreeMap::new();
-    for number in 0..REQUESTS {
-        let request = series.request(case, theirs.len());
+    for number in 0..REQUESTS_PER_CASE {
+        let request = series.next_request(case, theirs.len());
         let (nginx, gateway) = (request.send(theirs[request.listener]), request.send(ours[request.listener]));
         *statuses.entry(nginx.status).or_default() += 1;
         assert_eq!(gateway, nginx, "{}: request {number}, {request}\n{text}", case.name);

@@ -1,6 +1,6 @@
 //! What is written of requests.
 
-use crate::stage::{Gateway, Server, config};
+use crate::harness::{InProcessGateway, TestBackend, test_config};
 use bytes::Bytes;
 use http::{Response, request};
 use std::fs;
@@ -8,28 +8,29 @@ use tidegate_gateway::{Action, LogNote};
 use tidegate_policy::model::{AccessLogFormat, AccessLogSpec};
 
 #[tokio::test]
-async fn each_request_is_a_line_with_what_was_decided() {
+async fn each_request_is_logged_with_its_decision() {
     let directory = tempfile::tempdir().unwrap();
     let file = directory.path().join("access.log");
-    let server = Server::mirror().await;
-    let mut config = config(&[&server]);
+    let server = TestBackend::start_echo().await;
+    let mut config = test_config(&[&server]);
     config.log = AccessLogSpec { format: AccessLogFormat::Json, file: Some(file.clone()) };
-    let app = config.target("app").unwrap();
-    let mut gateway = Gateway::judged(config, move |head: &request::Parts| match head.uri.path() {
-        "/limited" => {
-            let mut answer = Response::new(Bytes::from_static(b"no"));
-            *answer.status_mut() = http::StatusCode::TOO_MANY_REQUESTS;
-            let rule = Some("everybody".to_owned());
-            Action::Respond(answer).noted(LogNote { rule, ..LogNote::default() })
-        }
-        _ => Action::Forward(app).into(),
-    })
-    .await;
-    let mut client = gateway.client().await;
+    let app = config.upstream_id("app").unwrap();
+    let mut gateway =
+        InProcessGateway::start_with_filter(config, move |head: &request::Parts| match head.uri.path() {
+            "/limited" => {
+                let mut answer = Response::new(Bytes::from_static(b"no"));
+                *answer.status_mut() = http::StatusCode::TOO_MANY_REQUESTS;
+                let rule = Some("everybody".to_owned());
+                Action::Respond(answer).with_note(LogNote { rule, ..LogNote::default() })
+            }
+            _ => Action::Forward(app).into(),
+        })
+        .await;
+    let mut client = gateway.connect().await;
     let answer = client.get("/a").await;
     client.get("/limited").await;
     gateway.stop();
-    gateway.ended().await;
+    gateway.wait_stopped().await;
 
     let text = fs::read_to_string(&file).unwrap();
     let lines: Vec<serde_json::Value> =
@@ -42,19 +43,19 @@ async fn each_request_is_a_line_with_what_was_decided() {
 }
 
 #[tokio::test]
-async fn a_log_that_cannot_be_written_keeps_the_gateway_from_starting() {
-    let server = Server::mirror().await;
-    let mut config = config(&[&server]);
+async fn unwritable_log_prevents_start() {
+    let server = TestBackend::start_echo().await;
+    let mut config = test_config(&[&server]);
     config.log =
         AccessLogSpec { format: AccessLogFormat::Combined, file: Some("/no/such/place/access.log".into()) };
-    let error = Gateway::with(config).await.fault().await;
+    let error = InProcessGateway::start_with(config).await.start_error().await;
     assert!(error.contains("/no/such/place/access.log"), "{error}");
 }
 
 #[tokio::test]
 async fn log_names_the_client_behind_a_trusted_proxy() {
     let directory = tempfile::tempdir().unwrap();
-    let server = Server::mirror().await;
+    let server = TestBackend::start_echo().await;
     // Each is how proxies are trusted, what the peer claims, and which client is meant.
     for (number, (trusted, claimed, client)) in [
         ("127.0.0.0/8", "198.51.100.9, 203.0.113.7", "203.0.113.7"),
@@ -67,15 +68,15 @@ async fn log_names_the_client_behind_a_trusted_proxy() {
     {
         for format in [AccessLogFormat::Json, AccessLogFormat::Combined] {
             let file = directory.path().join(format!("{number}-{format:?}"));
-            let mut config = config(&[&server]);
-            config.trusted = vec![trusted.parse().unwrap()];
+            let mut config = test_config(&[&server]);
+            config.trusted_proxies = vec![trusted.parse().unwrap()];
             config.log = AccessLogSpec { format, file: Some(file.clone()) };
-            let mut gateway = Gateway::with(config).await;
+            let mut gateway = InProcessGateway::start_with(config).await;
             let request =
                 format!("GET /a HTTP/1.1\r\nhost: example.org\r\nx-forwarded-for: {claimed}\r\n\r\n");
-            gateway.client().await.ask(&request).await;
+            gateway.connect().await.request(&request).await;
             gateway.stop();
-            gateway.ended().await;
+            gateway.wait_stopped().await;
             let line = fs::read_to_string(&file).unwrap();
             if format == AccessLogFormat::Combined {
                 assert!(line.starts_with(&format!("{client} - - [")), "{line}");

@@ -8,23 +8,23 @@
     reason = "a story ends where it goes wrong, and says what it could not try"
 )]
 
+mod admin_api;
 mod decisions;
-mod edge;
 mod explain;
-mod files;
 mod fuzz;
+mod harness;
 mod import;
 mod limits;
+mod load_balancing;
 mod log;
-mod modes;
-mod observe;
-mod patience;
+mod normalization;
+mod path_spellings;
 mod policy;
+mod policy_files;
 mod proxy;
-mod servers;
+mod rule_modes;
 mod smuggling;
-mod spellings;
-mod stage;
+mod timeouts;
 mod tls;
 mod traces;
 mod trailers;

@@ -1,6 +1,6 @@
 //! Policies in force, and replaced while requests come in.
 
-use crate::stage::{LONG, Server, Wire};
+use crate::harness::{RawClient, TEST_TIMEOUT, TestBackend};
 use std::{
     fs,
     future::Future,
@@ -12,25 +12,25 @@ use std::{
     },
 };
 use tempfile::TempDir;
-use tidegate_gateway::{Gateway, GatewayError, Handle, PolicySource, Reloaded};
+use tidegate_gateway::{Gateway, GatewayError, GatewayHandle, PolicySource, ReloadScope};
 use tidegate_rule::Rules;
 use tokio::{sync::oneshot, task::JoinHandle, time::timeout};
 
 /// A gateway that follows a file.
-struct Stage {
+struct PolicyGateway {
     address: SocketAddr,
     admin: Option<SocketAddr>,
-    handle: Handle,
+    handle: GatewayHandle,
     folder: TempDir,
     stop: oneshot::Sender<()>,
     end: JoinHandle<Result<(), GatewayError>>,
 }
 
-impl Stage {
+impl PolicyGateway {
     /// One that listens on a free port and does what the rest of the policy says.
     fn start(rest: &str) -> Self {
         let folder = TempDir::new().unwrap();
-        write(&folder.path().join("policy.yaml"), rest);
+        write_policy(&folder.path().join("policy.yaml"), rest);
         let source = PolicySource::file(folder.path().join("policy.yaml"));
         let gateway = Gateway::open(source, Rules::new()).unwrap();
         let (address, admin, handle) = (gateway.addresses()[0], gateway.admin_address(), gateway.handle());
@@ -46,17 +46,17 @@ impl Stage {
     }
 
     /// Writes another policy, and has it read.
-    async fn replace(&self, rest: &str) -> Result<Reloaded, String> {
-        write(&self.path("policy.yaml"), rest);
+    async fn replace(&self, rest: &str) -> Result<ReloadScope, String> {
+        write_policy(&self.path("policy.yaml"), rest);
         self.handle.reload().await.map_err(|error| error.to_string())
     }
 
-    async fn client(&self) -> Wire {
-        Wire::to(self.address).await
+    async fn connect(&self) -> RawClient {
+        RawClient::connect(self.address).await
     }
 
     async fn statuses(&self, path: &str, count: usize) -> Vec<u16> {
-        let mut client = self.client().await;
+        let mut client = self.connect().await;
         let mut statuses = Vec::new();
         for _ in 0..count {
             statuses.push(client.get(path).await.status());
@@ -64,53 +64,53 @@ impl Stage {
         statuses
     }
 
-    async fn end(self) {
+    async fn stop(self) {
         drop(self.stop);
-        soon(self.end).await.unwrap().unwrap();
+        with_timeout(self.end).await.unwrap().unwrap();
     }
 }
 
 /// Replaces the file at once: a gateway that reads it while it is empty would listen elsewhere.
-fn write(path: &Path, rest: &str) {
+fn write_policy(path: &Path, rest: &str) {
     let next = path.with_extension("next");
     fs::write(&next, format!("listen: 127.0.0.1:0\n{rest}")).unwrap();
     fs::rename(next, path).unwrap();
 }
 
-async fn soon<T>(future: impl Future<Output = T>) -> T {
-    timeout(LONG, future).await.expect("it takes too long")
+async fn with_timeout<T>(future: impl Future<Output = T>) -> T {
+    timeout(TEST_TIMEOUT, future).await.expect("it takes too long")
 }
 
-fn before(server: &Server, rules: &str) -> String {
+fn policy_for_server(server: &TestBackend, rules: &str) -> String {
     format!("upstreams: {{ app: 'http://{}' }}\nroutes: app\nrules:\n{rules}", server.address)
 }
 
 #[tokio::test]
-async fn a_limit_holds_for_each_client_and_tells_what_is_left() {
-    let server = Server::mirror().await;
-    let stage = Stage::start(&before(
+async fn limit_applies_per_client_and_returns_remaining() {
+    let server = TestBackend::start_echo().await;
+    let stage = PolicyGateway::start(&policy_for_server(
         &server,
         "  - { name: each, key: header x-user, quota: 2/h, message: Enough. }",
     ));
-    let mut client = stage.client().await;
+    let mut client = stage.connect().await;
     let ask = |user: &str| format!("GET /a?b=c HTTP/1.1\r\nhost: a\r\nx-user: {user}\r\n\r\n");
-    let first = client.ask(&ask("ann")).await;
+    let first = client.request(&ask("ann")).await;
     assert_eq!(first.status(), 200);
     assert_eq!(first.header("ratelimit-policy"), Some(r#""each";q=2;w=3600"#));
     assert_eq!(first.header("ratelimit"), Some(r#""each";r=1;t=1800"#));
     assert!(first.body.starts_with("GET /a?b=c\n"), "{}", first.body);
-    assert_eq!(client.ask(&ask("ann")).await.status(), 200);
-    let third = client.ask(&ask("ann")).await;
+    assert_eq!(client.request(&ask("ann")).await.status(), 200);
+    let third = client.request(&ask("ann")).await;
     assert_eq!(third.status(), 429);
     assert_eq!(third.header("retry-after"), Some("1800"));
     assert!(third.body.contains(r#""detail":"Enough.""#), "{}", third.body);
-    assert_eq!(client.ask(&ask("bob")).await.status(), 200);
-    stage.end().await;
+    assert_eq!(client.request(&ask("bob")).await.status(), 200);
+    stage.stop().await;
 }
 
 #[tokio::test]
-async fn what_happens_to_the_rest_is_up_to_its_rule() {
-    let (app, spare) = (Server::mirror().await, Server::mirror().await);
+async fn on_limit_action_is_applied() {
+    let (app, spare) = (TestBackend::start_echo().await, TestBackend::start_echo().await);
     let text = format!(
         "upstreams: {{ app: 'http://{}', spare: 'http://{}' }}\n\
          routes: [{{ path: /known/**, upstream: app }}]\n\
@@ -123,20 +123,20 @@ async fn what_happens_to_the_rest_is_up_to_its_rule() {
          \x20 - {{ name: failed, match: {{ path: /failed }}, quota: 1/h, charge: {{ if-status: [404] }} }}\n",
         app.address, spare.address
     );
-    let stage = Stage::start(&text);
+    let stage = PolicyGateway::start(&text);
     assert_eq!(stage.statuses("/known/away", 2).await, [200, 303]);
 
     assert_eq!(stage.statuses("/known/other", 1).await, [200]);
-    assert_eq!(spare.connections(), 0);
+    assert_eq!(spare.connection_count(), 0);
     assert_eq!(stage.statuses("/known/other", 1).await, [200]);
-    assert_eq!(spare.connections(), 1);
+    assert_eq!(spare.connection_count(), 1);
 
     assert_eq!(stage.statuses("/known/old", 1).await, [200]);
-    assert_eq!(stage.client().await.get("/known/old").await.body, "of yesterday");
+    assert_eq!(stage.connect().await.get("/known/old").await.body, "of yesterday");
 
-    let mut client = stage.client().await;
+    let mut client = stage.connect().await;
     client.send("GET /known/gone HTTP/1.1\r\nhost: a\r\n\r\n").await;
-    assert_eq!(client.rest().await, "");
+    assert_eq!(client.read_to_end().await, "");
 
     // Nowhere to go, and still counted.
     assert_eq!(stage.statuses("/failed", 2).await, [404, 429]);
@@ -144,7 +144,7 @@ async fn what_happens_to_the_rest_is_up_to_its_rule() {
     let log = stage.path("access.log");
     let folder = stage.folder.path().to_owned();
     drop(stage.stop);
-    soon(stage.end).await.unwrap().unwrap();
+    with_timeout(stage.end).await.unwrap().unwrap();
     let log = fs::read_to_string(log).unwrap();
     let told: Vec<_> = log
         .lines()
@@ -170,30 +170,32 @@ async fn what_happens_to_the_rest_is_up_to_its_rule() {
 }
 
 #[tokio::test]
-async fn counters_stay_when_a_policy_is_replaced() {
-    let server = Server::mirror().await;
-    let stage = Stage::start(&before(&server, "  - { name: all, quota: 3/h }"));
+async fn reload_keeps_counters() {
+    let server = TestBackend::start_echo().await;
+    let stage = PolicyGateway::start(&policy_for_server(&server, "  - { name: all, quota: 3/h }"));
     assert_eq!(stage.statuses("/", 2).await, [200, 200]);
 
-    let other =
-        before(&server, "  - { name: all, quota: 3/h }\n  - { name: new, match: { path: /new }, deny: all }");
-    assert_eq!(stage.replace(&other).await, Ok(Reloaded::Rules));
+    let other = policy_for_server(
+        &server,
+        "  - { name: all, quota: 3/h }\n  - { name: new, match: { path: /new }, deny: all }",
+    );
+    assert_eq!(stage.replace(&other).await, Ok(ReloadScope::Rules));
     assert_eq!(stage.statuses("/new", 1).await, [403]);
     assert_eq!(stage.statuses("/", 2).await, [200, 429]);
 
-    let larger = before(&server, "  - { name: all, quota: 5/h }");
-    assert_eq!(stage.replace(&larger).await, Ok(Reloaded::Rules));
+    let larger = policy_for_server(&server, "  - { name: all, quota: 5/h }");
+    assert_eq!(stage.replace(&larger).await, Ok(ReloadScope::Rules));
     assert_eq!(stage.statuses("/", 3).await, [200, 200, 429]);
-    assert_eq!(stage.replace(&larger).await, Ok(Reloaded::Lists));
+    assert_eq!(stage.replace(&larger).await, Ok(ReloadScope::Lists));
     assert_eq!(stage.statuses("/", 1).await, [429]);
-    stage.end().await;
+    stage.stop().await;
 }
 
 #[tokio::test]
-async fn a_wrong_policy_changes_nothing_and_says_why() {
-    let server = Server::mirror().await;
-    let fine = before(&server, "  - { name: all, quota: 3/h }");
-    let stage = Stage::start(&format!("admin: 127.0.0.1:0\n{fine}"));
+async fn invalid_policy_is_rejected_on_reload() {
+    let server = TestBackend::start_echo().await;
+    let fine = policy_for_server(&server, "  - { name: all, quota: 3/h }");
+    let stage = PolicyGateway::start(&format!("admin: 127.0.0.1:0\n{fine}"));
     assert_eq!(stage.statuses("/", 2).await, [200, 200]);
 
     let cases = [
@@ -206,55 +208,58 @@ async fn a_wrong_policy_changes_nothing_and_says_why() {
     for (text, reason) in cases {
         let error = stage.replace(&text).await.unwrap_err();
         assert!(error.contains(reason), "{error}");
-        let mut operator = Wire::to(stage.admin.unwrap()).await;
-        let answer = operator.ask("POST /reload HTTP/1.1\r\nhost: a\r\n\r\n").await;
+        let mut operator = RawClient::connect(stage.admin.unwrap()).await;
+        let answer = operator.request("POST /reload HTTP/1.1\r\nhost: a\r\n\r\n").await;
         assert_eq!(answer.status(), 422);
         assert!(answer.body.contains(reason), "{}", answer.body);
     }
     assert_eq!(stage.statuses("/", 2).await, [200, 429]);
-    stage.end().await;
+    stage.stop().await;
 }
 
 #[tokio::test]
-async fn a_file_that_changes_is_read_by_itself() {
-    let server = Server::mirror().await;
-    let stage = Stage::start(&before(&server, "  - { name: all, match: { path: /no }, deny: all }"));
+async fn changed_policy_file_is_reloaded() {
+    let server = TestBackend::start_echo().await;
+    let stage = PolicyGateway::start(&policy_for_server(
+        &server,
+        "  - { name: all, match: { path: /no }, deny: all }",
+    ));
     assert_eq!(stage.statuses("/", 1).await, [200]);
     // As editors do: another file takes the name.
-    write(
+    write_policy(
         &stage.path("next"),
-        &before(&server, "  - { name: all, deny: bad }\nlists: { bad: { files: bad.txt } }"),
+        &policy_for_server(&server, "  - { name: all, deny: bad }\nlists: { bad: { files: bad.txt } }"),
     );
     fs::write(stage.path("bad.txt"), "192.0.2.1\n").unwrap();
     fs::rename(stage.path("next"), stage.path("policy.yaml")).unwrap();
-    soon(async { while stage.statuses("/no", 1).await != [200] {} }).await;
+    with_timeout(async { while stage.statuses("/no", 1).await != [200] {} }).await;
     // A list is part of it.
     fs::write(stage.path("bad.txt"), "127.0.0.0/8\n").unwrap();
-    soon(async { while stage.statuses("/", 1).await != [403] {} }).await;
-    stage.end().await;
+    with_timeout(async { while stage.statuses("/", 1).await != [403] {} }).await;
+    stage.stop().await;
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn nobody_notices_that_policies_are_replaced_a_hundred_times() {
-    let (one, two) = (Server::mirror().await, Server::mirror().await);
+async fn repeated_reloads_lose_no_request() {
+    let (one, two) = (TestBackend::start_echo().await, TestBackend::start_echo().await);
     let rules = |count: usize| {
         format!(
             "  - {{ name: all, quota: 1000000/h }}\n  - {{ name: r{count}, match: {{ path: /r{count} }}, deny: all }}"
         )
     };
-    let stage = Stage::start(&before(&one, &rules(0)));
+    let stage = PolicyGateway::start(&policy_for_server(&one, &rules(0)));
     let is_over = Arc::new(AtomicBool::new(false));
     let clients: Vec<_> = (0..4)
         .map(|_| {
             let (is_over, address) = (is_over.clone(), stage.address);
             tokio::spawn(async move {
                 let mut asked = 0;
-                let mut client = Wire::to(address).await;
+                let mut client = RawClient::connect(address).await;
                 while !is_over.load(Ordering::Relaxed) {
                     let answer = client.get("/").await;
                     assert_eq!(answer.status(), 200);
                     if answer.header("connection") == Some("close") {
-                        client = Wire::to(address).await;
+                        client = RawClient::connect(address).await;
                     }
                     asked += 1;
                 }
@@ -266,11 +271,11 @@ async fn nobody_notices_that_policies_are_replaced_a_hundred_times() {
     for round in 1..=100 {
         // Every fourth time the server behind it is another one, and connections are taken over.
         let server = if (round / 4) % 2 == 0 { &one } else { &two };
-        let reloaded = stage.replace(&before(server, &rules(round))).await;
-        let expected = if round % 4 == 0 { Reloaded::Connections } else { Reloaded::Rules };
+        let reloaded = stage.replace(&policy_for_server(server, &rules(round))).await;
+        let expected = if round % 4 == 0 { ReloadScope::Connections } else { ReloadScope::Rules };
         // Where the watch of the file was faster, there is nothing left to reload.
         match reloaded {
-            Ok(Reloaded::Lists) => by_watch += 1,
+            Ok(ReloadScope::Lists) => by_watch += 1,
             reloaded => assert_eq!(reloaded, Ok(expected), "round {round}"),
         }
     }
@@ -278,24 +283,26 @@ async fn nobody_notices_that_policies_are_replaced_a_hundred_times() {
     is_over.store(true, Ordering::Relaxed);
     let mut asked: u64 = 0;
     for client in clients {
-        asked += soon(client).await.unwrap();
+        asked += with_timeout(client).await.unwrap();
     }
-    let left = stage.client().await.get("/").await;
+    let left = stage.connect().await.get("/").await;
     let left = left.header("ratelimit").unwrap();
     let left: u64 = left.split("r=").nth(1).unwrap().split(';').next().unwrap().parse().unwrap();
     // What an hour gives back meanwhile is not much.
     let taken = 1_000_000 - left;
     assert!(taken <= asked + 1 && taken + 20_000 > asked, "{taken} of {asked}");
     assert!(asked >= 100, "{asked}");
-    stage.end().await;
+    stage.stop().await;
 }
 
 #[tokio::test]
-async fn operators_are_not_web_pages() {
-    let server = Server::mirror().await;
-    let stage =
-        Stage::start(&format!("admin: 127.0.0.1:0\n{}", before(&server, "  - { name: all, quota: 3/h }")));
-    let mut operator = Wire::to(stage.admin.unwrap()).await;
+async fn admin_api_rejects_cross_origin_requests() {
+    let server = TestBackend::start_echo().await;
+    let stage = PolicyGateway::start(&format!(
+        "admin: 127.0.0.1:0\n{}",
+        policy_for_server(&server, "  - { name: all, quota: 3/h }")
+    ));
+    let mut operator = RawClient::connect(stage.admin.unwrap()).await;
     let cases = [
         ("GET /health HTTP/1.1\r\nhost: a\r\n\r\n", 200),
         ("POST /reload HTTP/1.1\r\nhost: a\r\n\r\n", 200),
@@ -305,61 +312,68 @@ async fn operators_are_not_web_pages() {
         ("POST /reload HTTP/1.1\r\nhost: a\r\norigin: https://example.org\r\n\r\n", 403),
     ];
     for (request, status) in cases {
-        assert_eq!(operator.ask(request).await.status(), status, "{request}");
+        assert_eq!(operator.request(request).await.status(), status, "{request}");
     }
-    stage.end().await;
+    stage.stop().await;
 }
 
 /// A request of an operator.
-fn asked(path: &str) -> String {
+fn request_text(path: &str) -> String {
     format!("GET {path} HTTP/1.1\r\nhost: localhost\r\n\r\n")
 }
 
 /// A request of this user.
-fn login(user: &str) -> String {
+fn login_request(user: &str) -> String {
     format!("POST /login HTTP/1.1\r\nhost: a\r\nx-user: {user}\r\ncontent-length: 0\r\n\r\n")
 }
 
 #[tokio::test]
-async fn users_who_share_an_address_are_banned_one_by_one() {
-    let server = Server::mirror().await;
+async fn users_behind_one_address_are_banned_individually() {
+    let server = TestBackend::start_echo().await;
     let rules =
         "  - { name: login, key: header x-user, quota: 1/h, ban: 2/min for 1h }\nadmin: 127.0.0.1:0\n";
-    let stage = Stage::start(&before(&server, rules));
-    let mut client = stage.client().await;
+    let stage = PolicyGateway::start(&policy_for_server(&server, rules));
+    let mut client = stage.connect().await;
     let mut statuses = Vec::new();
     for _ in 0..5 {
-        statuses.push(client.ask(&login("mallory")).await.status());
+        statuses.push(client.request(&login_request("mallory")).await.status());
     }
     assert_eq!(statuses, [200, 429, 429, 403, 403]);
-    assert_eq!(client.ask(&login("ann")).await.status(), 200, "another user behind the same address");
+    assert_eq!(
+        client.request(&login_request("ann")).await.status(),
+        200,
+        "another user behind the same address"
+    );
     // Operators see whom it is for, and lift it.
-    let mut admin = Wire::to(stage.admin.unwrap()).await;
+    let mut admin = RawClient::connect(stage.admin.unwrap()).await;
     let bans: serde_json::Value =
-        serde_json::from_str(&admin.ask(&asked("/api/v1/bans")).await.body).unwrap();
+        serde_json::from_str(&admin.request(&request_text("/api/v1/bans")).await.body).unwrap();
     assert_eq!(bans["bans"][0]["kind"], "key", "{bans}");
     assert_eq!(bans["bans"][0]["value"], "mallory", "{bans}");
-    stage.end().await;
+    stage.stop().await;
 }
 
 #[tokio::test]
 async fn failing_expression_denies_and_is_counted() {
-    let server = Server::mirror().await;
+    let server = TestBackend::start_echo().await;
     let rules = "  - { name: closed, match: { when: \"request.headers['x-plan'] == 'free'\" }, deny: all }\n\
                  admin: 127.0.0.1:0\n";
-    let stage = Stage::start(&before(&server, rules));
-    let mut client = stage.client().await;
+    let stage = PolicyGateway::start(&policy_for_server(&server, rules));
+    let mut client = stage.connect().await;
     let ask = |plan: &str| format!("GET / HTTP/1.1\r\nhost: a\r\n{plan}\r\n");
-    assert_eq!(client.ask(&ask("x-plan: gold\r\n")).await.status(), 200);
-    assert_eq!(client.ask(&ask("x-plan: free\r\n")).await.status(), 403);
-    assert_eq!(client.ask(&ask("")).await.status(), 403, "leaving the header out gains nothing");
-    let mut admin = Wire::to(stage.admin.unwrap()).await;
-    let metrics = admin.ask(&asked("/metrics")).await.body;
+    assert_eq!(client.request(&ask("x-plan: gold\r\n")).await.status(), 200);
+    assert_eq!(client.request(&ask("x-plan: free\r\n")).await.status(), 403);
+    assert_eq!(client.request(&ask("")).await.status(), 403, "leaving the header out gains nothing");
+    let mut admin = RawClient::connect(stage.admin.unwrap()).await;
+    let metrics = admin.request(&request_text("/metrics")).await.body;
     assert!(metrics.contains("tidegate_expression_failures_total{rule=\"closed\"} 1\n"), "{metrics}");
     let wrong = stage
-        .replace(&before(&server, "  - { name: closed, match: { when: request.size }, deny: all }"))
+        .replace(&policy_for_server(
+            &server,
+            "  - { name: closed, match: { when: request.size }, deny: all }",
+        ))
         .await;
     let error = wrong.unwrap_err();
     assert!(error.contains("is a number, and `when` needs true or false"), "{error}");
-    stage.end().await;
+    stage.stop().await;
 }

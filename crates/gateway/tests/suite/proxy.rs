@@ -1,6 +1,6 @@
 //! Requests and answers through a gateway, between real sockets.
 
-use crate::stage::{self, Gateway, Server, Wire, config, text};
+use crate::harness::{self, InProcessGateway, RawClient, TestBackend, test_config, text_body};
 use bytes::Bytes;
 use http::{Request, Response, StatusCode, request};
 use http_body_util::{BodyExt, Channel};
@@ -10,7 +10,7 @@ use std::{
     sync::{Arc, Mutex},
 };
 use tidegate_gateway::{Action, Config, FilterDecision, FilterResult, Origin, RequestFilter};
-use tidegate_observe::AnsweredBy;
+use tidegate_observe::ResponseOrigin;
 use tidegate_policy::model::ForwardedHeaders;
 use tokio::{
     io::{AsyncReadExt, AsyncWriteExt},
@@ -20,47 +20,47 @@ use tokio::{
 };
 
 #[tokio::test]
-async fn connections_are_kept_on_both_sides() {
-    let server = Server::mirror().await;
-    let gateway = Gateway::before(&[&server]).await;
-    let mut client = gateway.client().await;
+async fn connections_are_reused_on_both_sides() {
+    let server = TestBackend::start_echo().await;
+    let gateway = InProcessGateway::start(&[&server]).await;
+    let mut client = gateway.connect().await;
     for path in ["/", "/a?b=c", "/%20"] {
         let answer = client.get(path).await;
         assert_eq!(answer.status(), 200);
         assert!(answer.body.starts_with(&format!("GET {path}\n")), "{}", answer.body);
     }
-    let answer = client.ask("POST / HTTP/1.1\r\nhost: a\r\ncontent-length: 4\r\n\r\nbody").await;
+    let answer = client.request("POST / HTTP/1.1\r\nhost: a\r\ncontent-length: 4\r\n\r\nbody").await;
     assert!(answer.body.ends_with("\n\nbody"));
-    let answer = gateway.client().await.get("/").await;
+    let answer = gateway.connect().await.get("/").await;
     assert_eq!(answer.status(), 200);
-    assert_eq!(server.connections(), 1);
+    assert_eq!(server.connection_count(), 1);
 }
 
 #[tokio::test]
-async fn requests_that_come_at_once_are_answered_in_their_order() {
-    let server = Server::mirror().await;
-    let gateway = Gateway::before(&[&server]).await;
-    let mut client = gateway.client().await;
+async fn pipelined_requests_are_answered_in_order() {
+    let server = TestBackend::start_echo().await;
+    let gateway = InProcessGateway::start(&[&server]).await;
+    let mut client = gateway.connect().await;
     client.send("GET /1 HTTP/1.1\r\nhost: a\r\n\r\nGET /2 HTTP/1.1\r\nhost: a\r\n\r\n").await;
-    assert!(client.answer().await.body.starts_with("GET /1\n"));
-    assert!(client.answer().await.body.starts_with("GET /2\n"));
+    assert!(client.read_response().await.body.starts_with("GET /1\n"));
+    assert!(client.read_response().await.body.starts_with("GET /2\n"));
 }
 
 #[tokio::test]
-async fn what_a_client_says_of_itself_is_replaced_and_what_a_trusted_proxy_says_is_added_to() {
-    let server = Server::mirror().await;
+async fn forwarded_headers_are_replaced_or_appended() {
+    let server = TestBackend::start_echo().await;
     let told = "GET / HTTP/1.1\r\nhost: app.example\r\nx-forwarded-for: 1.2.3.4\r\nx-forwarded-for: 5.6.7.8\r\n\
         x-forwarded-proto: https\r\nx-forwarded-host: shop.example\r\nforwarded: for=1.2.3.4\r\n\
         x-request-id: abc\r\n\r\n";
 
-    let gateway = Gateway::before(&[&server]).await;
-    let answer = gateway.client().await.ask(told).await;
-    assert_eq!(answer.seen("host"), ["app.example"]);
-    assert_eq!(answer.seen("x-forwarded-for"), ["127.0.0.1"]);
-    assert_eq!(answer.seen("x-forwarded-proto"), ["http"]);
-    assert_eq!(answer.seen("x-forwarded-host"), ["app.example"]);
-    assert_eq!(answer.seen("forwarded"), [r#"for=127.0.0.1;host="app.example";proto=http"#]);
-    let id = answer.seen("x-request-id");
+    let gateway = InProcessGateway::start(&[&server]).await;
+    let answer = gateway.connect().await.request(told).await;
+    assert_eq!(answer.echoed_headers("host"), ["app.example"]);
+    assert_eq!(answer.echoed_headers("x-forwarded-for"), ["127.0.0.1"]);
+    assert_eq!(answer.echoed_headers("x-forwarded-proto"), ["http"]);
+    assert_eq!(answer.echoed_headers("x-forwarded-host"), ["app.example"]);
+    assert_eq!(answer.echoed_headers("forwarded"), [r#"for=127.0.0.1;host="app.example";proto=http"#]);
+    let id = answer.echoed_headers("x-request-id");
     assert_eq!(id[0].len(), 32);
     assert_eq!(answer.header("x-request-id"), Some(id[0]));
 
@@ -68,32 +68,37 @@ async fn what_a_client_says_of_itself_is_replaced_and_what_a_trusted_proxy_says_
     for (introduce, has) in
         [(ForwardedHeaders::XForwarded, [1, 1, 1, 0, 1]), (ForwardedHeaders::None, [0; 5])]
     {
-        let gateway = Gateway::with(Config { introduce, ..config(&[&server]) }).await;
-        let mut client = gateway.client().await;
+        let gateway =
+            InProcessGateway::start_with(Config { forwarded_headers: introduce, ..test_config(&[&server]) })
+                .await;
+        let mut client = gateway.connect().await;
         for request in [told, "GET / HTTP/1.1\r\nhost: app.example\r\n\r\n"] {
-            let answer = client.ask(request).await;
-            assert_eq!(words.map(|word| answer.seen(word).len()), has, "{introduce:?} {request}");
+            let answer = client.request(request).await;
+            assert_eq!(words.map(|word| answer.echoed_headers(word).len()), has, "{introduce:?} {request}");
             assert_eq!(answer.header("x-request-id").is_some(), has[4] == 1, "{introduce:?}");
         }
     }
 
-    let mut trusting = config(&[&server]);
-    trusting.trusted = vec!["127.0.0.0/8".parse().unwrap()];
-    let gateway = Gateway::with(trusting).await;
-    let answer = gateway.client().await.ask(told).await;
-    assert_eq!(answer.seen("x-forwarded-for"), ["1.2.3.4, 5.6.7.8, 127.0.0.1"]);
-    assert_eq!(answer.seen("x-forwarded-proto"), ["https"]);
-    assert_eq!(answer.seen("x-forwarded-host"), ["shop.example"]);
-    assert_eq!(answer.seen("forwarded"), [r#"for=1.2.3.4, for=127.0.0.1;host="app.example";proto=http"#]);
-    assert_eq!(answer.seen("x-request-id"), ["abc"]);
+    let mut trusting = test_config(&[&server]);
+    trusting.trusted_proxies = vec!["127.0.0.0/8".parse().unwrap()];
+    let gateway = InProcessGateway::start_with(trusting).await;
+    let answer = gateway.connect().await.request(told).await;
+    assert_eq!(answer.echoed_headers("x-forwarded-for"), ["1.2.3.4, 5.6.7.8, 127.0.0.1"]);
+    assert_eq!(answer.echoed_headers("x-forwarded-proto"), ["https"]);
+    assert_eq!(answer.echoed_headers("x-forwarded-host"), ["shop.example"]);
+    assert_eq!(
+        answer.echoed_headers("forwarded"),
+        [r#"for=1.2.3.4, for=127.0.0.1;host="app.example";proto=http"#]
+    );
+    assert_eq!(answer.echoed_headers("x-request-id"), ["abc"]);
     assert_eq!(answer.header("x-request-id"), Some("abc"));
 }
 
 #[tokio::test]
-async fn what_is_meant_for_one_connection_stays_there() {
-    let server = Server::start(|request: Request<Incoming>| async move {
+async fn hop_by_hop_headers_are_not_forwarded() {
+    let server = TestBackend::start(|request: Request<Incoming>| async move {
         let names: Vec<_> = request.headers().keys().map(http::HeaderName::as_str).collect();
-        let mut response = Response::new(text(names.join(" ")));
+        let mut response = Response::new(text_body(names.join(" ")));
         for (name, value) in
             [("connection", "x-inner"), ("x-inner", "1"), ("keep-alive", "timeout=5"), ("x-outer", "1")]
         {
@@ -102,11 +107,11 @@ async fn what_is_meant_for_one_connection_stays_there() {
         response
     })
     .await;
-    let gateway = Gateway::before(&[&server]).await;
+    let gateway = InProcessGateway::start(&[&server]).await;
     let answer = gateway
-        .client()
+        .connect()
         .await
-        .ask(
+        .request(
             "GET / HTTP/1.1\r\nhost: a\r\nconnection: x-mine, close, host\r\nx-mine: 1\r\nkeep-alive: 5\r\n\
              proxy-connection: keep-alive\r\nproxy-authorization: secret\r\nte: gzip, trailers\r\nupgrade: h2c\r\nx-other: 1\r\n\r\n",
         )
@@ -122,19 +127,19 @@ async fn what_is_meant_for_one_connection_stays_there() {
 }
 
 #[tokio::test]
-async fn a_whole_address_in_the_request_line_is_stronger_than_host() {
-    let server = Server::mirror().await;
-    let gateway = Gateway::before(&[&server]).await;
+async fn absolute_request_target_overrides_host() {
+    let server = TestBackend::start_echo().await;
+    let gateway = InProcessGateway::start(&[&server]).await;
     let answer =
-        gateway.client().await.ask("GET http://right.example/a?b HTTP/1.1\r\nhost: wrong\r\n\r\n").await;
+        gateway.connect().await.request("GET http://right.example/a?b HTTP/1.1\r\nhost: wrong\r\n\r\n").await;
     assert!(answer.body.starts_with("GET /a?b\n"));
-    assert_eq!(answer.seen("host"), ["right.example"]);
+    assert_eq!(answer.echoed_headers("host"), ["right.example"]);
 }
 
 #[tokio::test]
-async fn bodies_flow_piece_by_piece_in_both_directions() {
+async fn bodies_stream_in_both_directions() {
     // The server answers each piece of the request before the next is sent: nobody can have kept anything back.
-    let server = Server::start(|request: Request<Incoming>| async move {
+    let server = TestBackend::start(|request: Request<Incoming>| async move {
         let (mut answer, body) = Channel::<Bytes, Infallible>::new(1);
         tokio::spawn(async move {
             let mut pieces = request.into_body();
@@ -149,38 +154,38 @@ async fn bodies_flow_piece_by_piece_in_both_directions() {
         Response::new(body.map_err(|never| match never {}).boxed())
     })
     .await;
-    let gateway = Gateway::before(&[&server]).await;
-    let mut client = gateway.client().await;
+    let gateway = InProcessGateway::start(&[&server]).await;
+    let mut client = gateway.connect().await;
     client.send("POST / HTTP/1.1\r\nhost: a\r\ntransfer-encoding: chunked\r\n\r\n").await;
-    assert!(client.head().await.contains("transfer-encoding: chunked"));
+    assert!(client.read_head().await.contains("transfer-encoding: chunked"));
     for piece in ["one", "two", "three"] {
         client.send(format!("{:x}\r\n{piece}\r\n", piece.len())).await;
-        client.until(format!("<{piece}>").as_bytes()).await;
+        client.read_until(format!("<{piece}>").as_bytes()).await;
     }
     client.send("0\r\n\r\n").await;
-    client.until(b"0\r\n\r\n").await;
+    client.read_until(b"0\r\n\r\n").await;
     assert_eq!(client.get("/").await.status(), 200);
 }
 
 #[tokio::test]
-async fn a_client_that_expects_to_be_told_to_go_on_is_told() {
-    let server = Server::mirror().await;
-    let gateway = Gateway::before(&[&server]).await;
-    let mut client = gateway.client().await;
+async fn expect_100_continue_is_answered() {
+    let server = TestBackend::start_echo().await;
+    let gateway = InProcessGateway::start(&[&server]).await;
+    let mut client = gateway.connect().await;
     client.send("POST / HTTP/1.1\r\nhost: a\r\ncontent-length: 4\r\nexpect: 100-continue\r\n\r\n").await;
-    assert_eq!(client.head().await, "HTTP/1.1 100 Continue\r\n\r\n");
+    assert_eq!(client.read_head().await, "HTTP/1.1 100 Continue\r\n\r\n");
     client.send("body").await;
-    let answer = client.answer().await;
+    let answer = client.read_response().await;
     assert!(answer.body.ends_with("\n\nbody"));
-    assert_eq!(answer.seen("expect"), [""; 0]);
+    assert_eq!(answer.echoed_headers("expect"), [""; 0]);
 }
 
 #[tokio::test]
-async fn an_answer_without_a_body_leaves_the_connection_usable() {
-    let server = Server::start(|request: Request<Incoming>| async move {
-        let mut response = Response::new(text(""));
+async fn response_without_body_keeps_connection_alive() {
+    let server = TestBackend::start(|request: Request<Incoming>| async move {
+        let mut response = Response::new(text_body(""));
         match request.uri().path() {
-            "/head" => *response.body_mut() = text("12345"),
+            "/head" => *response.body_mut() = text_body("12345"),
             "/204" => *response.status_mut() = StatusCode::NO_CONTENT,
             "/304" => *response.status_mut() = StatusCode::NOT_MODIFIED,
             _ => {}
@@ -188,60 +193,63 @@ async fn an_answer_without_a_body_leaves_the_connection_usable() {
         response
     })
     .await;
-    let gateway = Gateway::before(&[&server]).await;
-    let mut client = gateway.client().await;
+    let gateway = InProcessGateway::start(&[&server]).await;
+    let mut client = gateway.connect().await;
     client.send("HEAD /head HTTP/1.1\r\nhost: a\r\n\r\n").await;
-    assert!(client.head().await.contains("content-length: 5"));
+    assert!(client.read_head().await.contains("content-length: 5"));
     for path in ["/204", "/304", "/"] {
         client.send(format!("GET {path} HTTP/1.1\r\nhost: a\r\n\r\n")).await;
-        client.head().await;
+        client.read_head().await;
     }
-    assert_eq!(server.connections(), 1);
+    assert_eq!(server.connection_count(), 1);
 }
 
 /// A server that says this to every request, and then does what it likes.
-async fn saying(said: &'static str, then: fn(TcpStream)) -> Server {
-    Server::raw(move |stream| async move {
-        let mut wire = Wire::of(stream);
-        wire.head().await;
-        wire.send(said).await;
+async fn start_fixed_response(response: &'static str, then: fn(TcpStream)) -> TestBackend {
+    TestBackend::start_raw(move |stream| async move {
+        let mut wire = RawClient::new(stream);
+        wire.read_head().await;
+        wire.send(response).await;
         then(wire.stream);
     })
     .await
 }
 
 #[tokio::test]
-async fn hints_are_left_out_and_trailers_are_kept() {
-    let server = saying(
+async fn early_hints_are_dropped_and_trailers_forwarded() {
+    let server = start_fixed_response(
         "HTTP/1.1 103 Early Hints\r\nlink: </a>\r\n\r\nHTTP/1.1 200 OK\r\ntransfer-encoding: chunked\r\n\
          trailer: x-sum\r\n\r\n3\r\nabc\r\n0\r\nx-sum: 6\r\n\r\n",
         drop,
     )
     .await;
-    let gateway = Gateway::before(&[&server]).await;
-    let mut client = gateway.client().await;
+    let gateway = InProcessGateway::start(&[&server]).await;
+    let mut client = gateway.connect().await;
     client.send("GET / HTTP/1.1\r\nhost: a\r\nte: trailers\r\nconnection: te, close\r\n\r\n").await;
-    let answer = client.rest().await;
+    let answer = client.read_to_end().await;
     assert!(answer.starts_with("HTTP/1.1 200 OK\r\n"), "{answer}");
     assert!(answer.ends_with("3\r\nabc\r\n0\r\nx-sum: 6\r\n\r\n"), "{answer}");
 }
 
 #[tokio::test]
-async fn an_old_client_gets_a_body_that_ends_with_its_connection() {
-    let server =
-        saying("HTTP/1.1 200 OK\r\ntransfer-encoding: chunked\r\n\r\n3\r\nabc\r\n0\r\n\r\n", drop).await;
-    let gateway = Gateway::before(&[&server]).await;
-    let mut client = gateway.client().await;
+async fn http10_response_ends_with_connection_close() {
+    let server = start_fixed_response(
+        "HTTP/1.1 200 OK\r\ntransfer-encoding: chunked\r\n\r\n3\r\nabc\r\n0\r\n\r\n",
+        drop,
+    )
+    .await;
+    let gateway = InProcessGateway::start(&[&server]).await;
+    let mut client = gateway.connect().await;
     client.send("GET / HTTP/1.0\r\n\r\n").await;
-    let answer = client.rest().await;
+    let answer = client.read_to_end().await;
     assert!(answer.ends_with("\r\n\r\nabc") && !answer.contains("chunked"), "{answer}");
 }
 
 #[tokio::test]
-async fn an_upgrade_makes_one_connection_of_two() {
-    let server = Server::raw(|stream| async move {
-        let mut wire = Wire::of(stream);
-        let head = wire.head().await;
+async fn upgrade_tunnels_bytes_in_both_directions() {
+    let server = TestBackend::start_raw(|stream| async move {
+        let mut wire = RawClient::new(stream);
+        let head = wire.read_head().await;
         assert!(
             head.contains("upgrade: websocket\r\n") && head.contains("connection: upgrade\r\n"),
             "{head}"
@@ -251,59 +259,62 @@ async fn an_upgrade_makes_one_connection_of_two() {
             "HTTP/1.1 101 Switching Protocols\r\nconnection: upgrade\r\nupgrade: websocket\r\n\r\nhello",
         )
         .await;
-        wire.until(b"ping").await;
+        wire.read_until(b"ping").await;
         wire.send("pong").await;
         let mut rest = Vec::new();
         wire.stream.read_to_end(&mut rest).await.unwrap();
         wire.send("bye").await;
     })
     .await;
-    let gateway = Gateway::before(&[&server]).await;
-    let mut client = gateway.client().await;
+    let gateway = InProcessGateway::start(&[&server]).await;
+    let mut client = gateway.connect().await;
     client
         .send("GET /chat HTTP/1.1\r\nhost: a\r\nconnection: keep-alive, Upgrade\r\nupgrade: websocket\r\n\r\nping")
         .await;
-    let head = client.head().await;
+    let head = client.read_head().await;
     assert!(head.starts_with("HTTP/1.1 101 ") && head.contains("upgrade: websocket"), "{head}");
-    client.until(b"hello").await;
-    client.until(b"pong").await;
+    client.read_until(b"hello").await;
+    client.read_until(b"pong").await;
     client.stream.shutdown().await.unwrap();
-    assert_eq!(client.rest().await, "bye");
+    assert_eq!(client.read_to_end().await, "bye");
 }
 
 #[tokio::test]
-async fn nobody_upgrades_to_requests_that_are_not_judged() {
-    let server = Server::mirror().await;
-    let gateway = Gateway::before(&[&server]).await;
+async fn http2_upgrade_is_not_forwarded() {
+    let server = TestBackend::start_echo().await;
+    let gateway = InProcessGateway::start(&[&server]).await;
     for upgrade in ["h2c", "H2C", "websocket, h2c", "HTTP/2.0", "websocket\r\nupgrade: h2c"] {
         let answer = gateway
-            .client()
+            .connect()
             .await
-            .ask(&format!(
+            .request(&format!(
                 "GET / HTTP/1.1\r\nhost: a\r\nconnection: upgrade, http2-settings\r\n\
                  http2-settings: AAMAAABkAARAAAAAAAIAAAAA\r\nupgrade: {upgrade}\r\n\r\n"
             ))
             .await;
         assert_eq!(answer.status(), 200);
         for name in ["upgrade", "connection", "http2-settings"] {
-            assert_eq!(answer.seen(name), [""; 0], "{upgrade}");
+            assert_eq!(answer.echoed_headers(name), [""; 0], "{upgrade}");
         }
     }
 }
 
 #[tokio::test]
-async fn a_server_that_switches_unasked_is_not_followed() {
-    let server =
-        saying("HTTP/1.1 101 Switching Protocols\r\nconnection: upgrade\r\nupgrade: x\r\n\r\n", drop).await;
-    let gateway = Gateway::before(&[&server]).await;
-    assert_eq!(gateway.client().await.get("/").await.status(), 502);
+async fn unrequested_101_is_a_bad_gateway() {
+    let server = start_fixed_response(
+        "HTTP/1.1 101 Switching Protocols\r\nconnection: upgrade\r\nupgrade: x\r\n\r\n",
+        drop,
+    )
+    .await;
+    let gateway = InProcessGateway::start(&[&server]).await;
+    assert_eq!(gateway.connect().await.get("/").await.status(), 502);
 }
 
 #[tokio::test]
-async fn a_server_that_is_not_there_is_a_problem_that_tells_nothing_of_it() {
-    let server = Server::nobody().await;
-    let gateway = Gateway::before(&[&server]).await;
-    let answer = gateway.client().await.get("/").await;
+async fn unreachable_server_response_hides_its_address() {
+    let server = TestBackend::unreachable().await;
+    let gateway = InProcessGateway::start(&[&server]).await;
+    let answer = gateway.connect().await.get("/").await;
     assert_eq!(answer.status(), 502);
     assert_eq!(answer.header("content-type"), Some("application/problem+json"));
     assert!(answer.header("x-request-id").is_some());
@@ -311,39 +322,39 @@ async fn a_server_that_is_not_there_is_a_problem_that_tells_nothing_of_it() {
 }
 
 #[tokio::test]
-async fn a_server_that_makes_no_sense_is_a_bad_gateway() {
+async fn malformed_server_response_is_a_bad_gateway() {
     for said in ["", "HTTP/1.1 200", "nonsense\r\n\r\n", "HTTP/1.1 200 OK\r\ncontent-length: x\r\n\r\n"] {
-        let server = saying(said, drop).await;
-        let gateway = Gateway::before(&[&server]).await;
-        assert_eq!(gateway.client().await.get("/").await.status(), 502, "{said:?}");
+        let server = start_fixed_response(said, drop).await;
+        let gateway = InProcessGateway::start(&[&server]).await;
+        assert_eq!(gateway.connect().await.get("/").await.status(), 502, "{said:?}");
     }
 }
 
 #[tokio::test]
-async fn a_server_that_dies_in_the_middle_of_a_body_is_seen_to() {
+async fn truncated_server_body_aborts_response() {
     for (said, end) in [
         ("HTTP/1.1 200 OK\r\ncontent-length: 10\r\n\r\nabc", "abc"),
         ("HTTP/1.1 200 OK\r\ntransfer-encoding: chunked\r\n\r\n3\r\nabc\r\n", "3\r\nabc\r\n"),
         ("HTTP/1.1 200 OK\r\ntransfer-encoding: chunked\r\n\r\n9\r\nabc", "3\r\nabc\r\n"),
     ] {
-        let server = saying(said, drop).await;
-        let gateway = Gateway::before(&[&server]).await;
-        let mut client = gateway.client().await;
+        let server = start_fixed_response(said, drop).await;
+        let gateway = InProcessGateway::start(&[&server]).await;
+        let mut client = gateway.connect().await;
         client.send("GET / HTTP/1.1\r\nhost: a\r\n\r\n").await;
-        let answer = client.rest().await;
+        let answer = client.read_to_end().await;
         assert!(answer.starts_with("HTTP/1.1 200 OK") && answer.ends_with(end), "{answer:?}");
     }
 }
 
 #[tokio::test]
-async fn a_connection_that_a_server_closed_meanwhile_costs_no_request() {
+async fn closed_idle_connection_is_retried() {
     let (closed, wait) = oneshot::channel();
     let closed = Arc::new(Mutex::new(Some(closed)));
-    let server = Server::raw(move |stream| {
+    let server = TestBackend::start_raw(move |stream| {
         let closed = closed.clone();
         async move {
-            let mut wire = Wire::of(stream);
-            wire.head().await;
+            let mut wire = RawClient::new(stream);
+            wire.read_head().await;
             wire.send("HTTP/1.1 200 OK\r\ncontent-length: 0\r\n\r\n").await;
             drop(wire);
             if let Some(closed) = closed.lock().unwrap().take() {
@@ -352,8 +363,8 @@ async fn a_connection_that_a_server_closed_meanwhile_costs_no_request() {
         }
     })
     .await;
-    let gateway = Gateway::before(&[&server]).await;
-    let mut client = gateway.client().await;
+    let gateway = InProcessGateway::start(&[&server]).await;
+    let mut client = gateway.connect().await;
     assert_eq!(client.get("/").await.status(), 200);
     wait.await.unwrap();
     for _ in 0..10 {
@@ -362,27 +373,27 @@ async fn a_connection_that_a_server_closed_meanwhile_costs_no_request() {
 }
 
 #[tokio::test]
-async fn a_judge_answers_drops_sends_elsewhere_and_settles() {
-    struct Strict(Vec<tidegate_gateway::Target>);
+async fn filter_responds_drops_forwards_and_replaces_response() {
+    struct RoutingFilter(Vec<tidegate_gateway::UpstreamId>);
 
-    impl RequestFilter for Strict {
+    impl RequestFilter for RoutingFilter {
         type Context = String;
 
         fn filter(&self, head: &mut request::Parts, origin: &Origin) -> FilterResult<String> {
             assert!(origin.peer.ip().is_loopback());
             let decision = |action, context| FilterDecision { action, context, note: None };
             match head.uri.path() {
-                "/drop" => FilterResult::Now(decision(Action::Drop, String::new())),
+                "/drop" => FilterResult::Ready(decision(Action::Drop, String::new())),
                 "/answer" => {
                     let mut answer = Response::new(Bytes::from_static(b"no"));
                     *answer.status_mut() = StatusCode::TOO_MANY_REQUESTS;
-                    FilterResult::Now(decision(Action::Respond(answer), String::new()))
+                    FilterResult::Ready(decision(Action::Respond(answer), String::new()))
                 }
                 path => {
                     let target = self.0[usize::from(path.starts_with("/other"))];
                     let path = path.to_owned();
                     head.headers.insert("x-judged", "yes".parse().unwrap());
-                    FilterResult::Later(Box::pin(async move {
+                    FilterResult::Deferred(Box::pin(async move {
                         tokio::task::yield_now().await;
                         decision(Action::Forward(target), path)
                     }))
@@ -400,31 +411,33 @@ async fn a_judge_answers_drops_sends_elsewhere_and_settles() {
         }
     }
 
-    let (app, other) =
-        (Server::mirror().await, Server::start(|_| async { Response::new(text("other")) }).await);
-    let mut config = config(&[&app]);
-    config.upstreams.insert("other".to_owned(), stage::upstream(&[&other]));
-    let judge = Strict(["app", "other"].iter().flat_map(|name| config.target(name)).collect());
-    let gateway = Gateway::judged(config, judge).await;
+    let (app, other) = (
+        TestBackend::start_echo().await,
+        TestBackend::start(|_| async { Response::new(text_body("other")) }).await,
+    );
+    let mut config = test_config(&[&app]);
+    config.upstreams.insert("other".to_owned(), harness::test_upstream(&[&other]));
+    let filter = RoutingFilter(["app", "other"].iter().flat_map(|name| config.upstream_id(name)).collect());
+    let gateway = InProcessGateway::start_with_filter(config, filter).await;
 
-    let mut client = gateway.client().await;
+    let mut client = gateway.connect().await;
     let answer = client.get("/answer").await;
     assert_eq!((answer.status(), answer.body.as_str()), (429, "no"));
     let answer = client.get("/a").await;
-    assert_eq!(answer.seen("x-judged"), ["yes"]);
+    assert_eq!(answer.echoed_headers("x-judged"), ["yes"]);
     assert_eq!(answer.header("x-case"), Some("/a"));
     assert_eq!(client.get("/other").await.body, "other");
     assert_eq!(client.get("/other/instead").await.body, "instead");
     client.send("GET /drop HTTP/1.1\r\nhost: a\r\n\r\n").await;
-    assert_eq!(client.rest().await, "");
+    assert_eq!(client.read_to_end().await, "");
 }
 
 #[tokio::test]
 async fn each_exchange_is_recorded_once() {
-    type Recorded = (Option<String>, Option<(StatusCode, AnsweredBy)>);
-    struct Recorder(tidegate_gateway::Target, mpsc::UnboundedSender<Recorded>);
+    type ExchangeRecord = (Option<String>, Option<(StatusCode, ResponseOrigin)>);
+    struct RecordingFilter(tidegate_gateway::UpstreamId, mpsc::UnboundedSender<ExchangeRecord>);
 
-    impl RequestFilter for Recorder {
+    impl RequestFilter for RecordingFilter {
         type Context = String;
 
         fn filter(&self, head: &mut request::Parts, _: &Origin) -> FilterResult<String> {
@@ -434,54 +447,54 @@ async fn each_exchange_is_recorded_once() {
                 "/respond" => Action::Respond(Response::new(Bytes::from_static(b"here"))),
                 _ => Action::Forward(self.0),
             };
-            FilterResult::Now(FilterDecision { action, context, note: None })
+            FilterResult::Ready(FilterDecision { action, context, note: None })
         }
 
-        fn record(&self, context: Option<String>, response: Option<(StatusCode, AnsweredBy)>) {
+        fn record(&self, context: Option<String>, response: Option<(StatusCode, ResponseOrigin)>) {
             self.1.send((context, response)).unwrap();
         }
     }
 
     let came = Arc::new(Notify::new());
     let seen = came.clone();
-    let server = Server::start(move |request: Request<Incoming>| {
+    let server = TestBackend::start(move |request: Request<Incoming>| {
         let seen = seen.clone();
         async move {
             if request.uri().path() == "/never" {
                 seen.notify_one();
                 std::future::pending::<()>().await;
             }
-            Response::new(text("there"))
+            Response::new(text_body("there"))
         }
     })
     .await;
-    let (config, (sender, mut recorded)) = (config(&[&server]), mpsc::unbounded_channel());
-    let app = config.target("app").unwrap();
-    let mut gateway = Gateway::judged(config, Recorder(app, sender)).await;
-    let mut client = gateway.client().await;
+    let (config, (sender, mut recorded)) = (test_config(&[&server]), mpsc::unbounded_channel());
+    let app = config.upstream_id("app").unwrap();
+    let mut gateway = InProcessGateway::start_with_filter(config, RecordingFilter(app, sender)).await;
+    let mut client = gateway.connect().await;
     assert_eq!(client.get("/respond").await.status(), 200);
     assert_eq!(client.get("/forward").await.status(), 200);
     client.send("GET /drop HTTP/1.1\r\nhost: a\r\n\r\n").await;
-    assert_eq!(client.rest().await, "");
-    let nonsense = gateway.client().await.ask("GET / HTTP/1.1\r\n\r\n").await;
+    assert_eq!(client.read_to_end().await, "");
+    let nonsense = gateway.connect().await.request("GET / HTTP/1.1\r\n\r\n").await;
     assert_eq!(nonsense.status(), 400);
-    let mut leaving = gateway.client().await;
+    let mut leaving = gateway.connect().await;
     leaving.send("GET /never HTTP/1.1\r\nhost: a\r\n\r\n").await;
     came.notified().await;
     drop(leaving);
 
     let (ok, bad) = (StatusCode::OK, StatusCode::BAD_REQUEST);
     for (path, response) in [
-        (Some("/respond"), Some((ok, AnsweredBy::Gateway))),
-        (Some("/forward"), Some((ok, AnsweredBy::Server))),
+        (Some("/respond"), Some((ok, ResponseOrigin::Gateway))),
+        (Some("/forward"), Some((ok, ResponseOrigin::Server))),
         (Some("/drop"), None),
-        (None, Some((bad, AnsweredBy::Gateway))),
+        (None, Some((bad, ResponseOrigin::Gateway))),
         (Some("/never"), None),
     ] {
-        let next = timeout(stage::LONG, recorded.recv()).await.unwrap();
+        let next = timeout(harness::TEST_TIMEOUT, recorded.recv()).await.unwrap();
         assert_eq!(next, Some((path.map(str::to_owned), response)));
     }
     gateway.stop();
-    gateway.ended().await;
+    gateway.wait_stopped().await;
     assert_eq!(recorded.recv().await, None);
 }

@@ -1,13 +1,13 @@
 //! Requests that servers might understand in different ways. Each is refused, or written anew so that there is one way.
 
-use crate::stage::{Gateway, Server, config};
+use crate::harness::{InProcessGateway, TestBackend, test_config};
 use std::sync::{Arc, Mutex};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 
 #[tokio::test]
-async fn what_has_two_meanings_is_refused_and_ends_the_connection() {
-    let server = Server::mirror().await;
-    let gateway = Gateway::before(&[&server]).await;
+async fn ambiguous_request_is_rejected_and_closes_connection() {
+    let server = TestBackend::start_echo().await;
+    let gateway = InProcessGateway::start(&[&server]).await;
     let long =
         format!("POST / HTTP/1.1\r\nhost: a\r\ntransfer-encoding: chunked\r\n\r\n{}\r\n", "f".repeat(17));
     for (request, status) in [
@@ -50,9 +50,9 @@ async fn what_has_two_meanings_is_refused_and_ends_the_connection() {
         ("POST / HTTP/1.1\r\nhost: a\r\ntransfer-encoding: chunked\r\n\r\n5\nhello\r\n0\r\n\r\n", 400),
         ("POST / HTTP/1.1\r\nhost: a\r\ntransfer-encoding: chunked\r\n\r\n5;a\nhello\r\n0\r\n\r\n", 400),
     ] {
-        let mut client = gateway.client().await;
+        let mut client = gateway.connect().await;
         client.send(format!("{request}GET /smuggled HTTP/1.1\r\nhost: a\r\n\r\n")).await;
-        let answer = client.rest().await;
+        let answer = client.read_to_end().await;
         let line = answer.lines().next().unwrap_or_default();
         assert!(line.starts_with(&format!("HTTP/1.1 {status} ")), "{request:?} was answered {line:?}");
         assert!(!answer.contains("/smuggled"), "{request:?} was answered {answer:?}");
@@ -60,52 +60,52 @@ async fn what_has_two_meanings_is_refused_and_ends_the_connection() {
 }
 
 #[tokio::test]
-async fn a_coding_is_stronger_than_a_length_which_no_server_gets_to_see() {
-    let server = Server::mirror().await;
-    let gateway = Gateway::before(&[&server]).await;
+async fn transfer_encoding_overrides_content_length() {
+    let server = TestBackend::start_echo().await;
+    let gateway = InProcessGateway::start(&[&server]).await;
     for lengths in [
         "content-length: 4\r\ntransfer-encoding: chunked",
         "transfer-encoding: chunked\r\ncontent-length: 4",
         "content-length: 4\r\ntransfer-encoding: chunked\r\ncontent-length: 5",
     ] {
-        let mut client = gateway.client().await;
+        let mut client = gateway.connect().await;
         client
             .send(format!(
                 "POST / HTTP/1.1\r\nhost: a\r\n{lengths}\r\n\r\n5\r\nhello\r\n0\r\n\r\nGET /smuggled HTTP/1.1\r\nhost: a\r\n\r\n"
             ))
             .await;
-        let answer = client.answer().await;
+        let answer = client.read_response().await;
         assert!(answer.body.ends_with("\n\nhello"), "{answer:?}");
-        assert_eq!(answer.seen("content-length"), [""; 0]);
-        assert_eq!(answer.seen("transfer-encoding"), ["chunked"]);
+        assert_eq!(answer.echoed_headers("content-length"), [""; 0]);
+        assert_eq!(answer.echoed_headers("transfer-encoding"), ["chunked"]);
         // What follows cannot be told from the body by those who believe the length.
-        assert_eq!(client.rest().await, "");
+        assert_eq!(client.read_to_end().await, "");
     }
 }
 
 #[tokio::test]
-async fn lines_that_end_in_different_ways_are_written_anew() {
-    let server = Server::mirror().await;
-    let gateway = Gateway::before(&[&server]).await;
-    let answer = gateway.client().await.ask("GET /a HTTP/1.1\nhost: a\nx-a: 1\n\n").await;
+async fn bare_line_feeds_are_normalized() {
+    let server = TestBackend::start_echo().await;
+    let gateway = InProcessGateway::start(&[&server]).await;
+    let answer = gateway.connect().await.request("GET /a HTTP/1.1\nhost: a\nx-a: 1\n\n").await;
     assert!(answer.body.starts_with("GET /a\n"), "{answer:?}");
-    assert_eq!(answer.seen("x-a"), ["1"]);
+    assert_eq!(answer.echoed_headers("x-a"), ["1"]);
 }
 
 #[tokio::test]
-async fn nobody_is_connected_to_others() {
-    let server = Server::mirror().await;
-    let gateway = Gateway::with(config(&[&server])).await;
-    let answer = gateway.client().await.ask("CONNECT evil:25 HTTP/1.1\r\nhost: evil:25\r\n\r\n").await;
+async fn connect_method_is_rejected() {
+    let server = TestBackend::start_echo().await;
+    let gateway = InProcessGateway::start_with(test_config(&[&server])).await;
+    let answer = gateway.connect().await.request("CONNECT evil:25 HTTP/1.1\r\nhost: evil:25\r\n\r\n").await;
     assert_eq!(answer.status(), 405);
-    assert_eq!(server.connections(), 0);
+    assert_eq!(server.connection_count(), 0);
 }
 
 /// A server that keeps every byte it is sent, and answers each request by its head alone.
-async fn recorder() -> (Server, Arc<Mutex<Vec<u8>>>) {
+async fn start_recorder() -> (TestBackend, Arc<Mutex<Vec<u8>>>) {
     let record = Arc::new(Mutex::new(Vec::new()));
     let recorded = record.clone();
-    let server = Server::raw(move |mut stream| {
+    let server = TestBackend::start_raw(move |mut stream| {
         let record = recorded.clone();
         async move {
             let mut piece = [0; 4_096];
@@ -113,7 +113,7 @@ async fn recorder() -> (Server, Arc<Mutex<Vec<u8>>>) {
                 let is_whole = {
                     let mut record = record.lock().unwrap();
                     record.extend_from_slice(&piece[..length]);
-                    ends(&record)
+                    is_complete_request(&record)
                 };
                 let answer = b"HTTP/1.1 200 OK\r\ncontent-length: 2\r\n\r\nok";
                 if is_whole && stream.write_all(answer).await.is_err() {
@@ -127,7 +127,7 @@ async fn recorder() -> (Server, Arc<Mutex<Vec<u8>>>) {
 }
 
 /// Whether the last request of these is whole: by its length, its last piece, or its head alone.
-fn ends(bytes: &[u8]) -> bool {
+fn is_complete_request(bytes: &[u8]) -> bool {
     let text = String::from_utf8_lossy(bytes);
     let Some((head, body)) = text.split_once("\r\n\r\n") else { return false };
     let length = head.lines().find_map(|line| line.strip_prefix("content-length: "));
@@ -138,7 +138,7 @@ fn ends(bytes: &[u8]) -> bool {
 }
 
 /// The bytes of one request as a server gets them, without what the gateway adds of its own.
-fn plain(record: &Mutex<Vec<u8>>) -> String {
+fn recorded_request(record: &Mutex<Vec<u8>>) -> String {
     let text = String::from_utf8(record.lock().unwrap().clone()).unwrap();
     let (head, body) = text.split_once("\r\n\r\n").unwrap();
     let own = ["forwarded:", "x-forwarded-", "x-request-id:"];
@@ -150,7 +150,7 @@ fn plain(record: &Mutex<Vec<u8>>) -> String {
 
 /// What comes in at one end, and what goes out at the other, byte by byte.
 #[tokio::test]
-async fn a_server_sees_one_request_in_one_way_to_write_it() {
+async fn forwarded_request_has_canonical_bytes() {
     const CHUNKED: &str =
         "POST / HTTP/1.1\r\nhost: a\r\ntransfer-encoding: chunked\r\n\r\n5\r\nhello\r\n0\r\n\r\n";
     for (request, forwarded) in [
@@ -201,16 +201,16 @@ async fn a_server_sees_one_request_in_one_way_to_write_it() {
             CHUNKED,
         ),
     ] {
-        let (server, record) = recorder().await;
-        let gateway = Gateway::before(&[&server]).await;
-        let answer = gateway.client().await.ask(request).await;
+        let (server, record) = start_recorder().await;
+        let gateway = InProcessGateway::start(&[&server]).await;
+        let answer = gateway.connect().await.request(request).await;
         assert_eq!(answer.status(), 200, "{request:?}");
-        assert_eq!(plain(&record), forwarded, "{request:?}");
+        assert_eq!(recorded_request(&record), forwarded, "{request:?}");
     }
 }
 
 #[tokio::test]
-async fn of_what_is_refused_no_server_gets_a_whole_request() {
+async fn rejected_request_never_reaches_server_complete() {
     for request in [
         "POST / HTTP/1.1\r\nhost: a\r\ncontent-length: 5\r\ncontent-length: 6\r\n\r\nhello",
         "POST / HTTP/1.1\r\nhost: a\r\ntransfer-encoding: chunked\r\n\r\n5\r\nhelloX\r\n0\r\n\r\n",
@@ -225,14 +225,18 @@ async fn of_what_is_refused_no_server_gets_a_whole_request() {
         "POST / HTTP/1.1\r\nhost: a\r\ncontent-length: 5,\r\n\r\nhello",
         "GET / HTTP/1.1\r\nhost: a\r\nx-a: b\rx-b: c\r\n\r\n",
     ] {
-        let (server, record) = recorder().await;
-        let gateway = Gateway::before(&[&server]).await;
-        let mut client = gateway.client().await;
+        let (server, record) = start_recorder().await;
+        let gateway = InProcessGateway::start(&[&server]).await;
+        let mut client = gateway.connect().await;
         client.send(format!("{request}GET /smuggled HTTP/1.1\r\nhost: a\r\n\r\n")).await;
-        let answer = client.rest().await;
+        let answer = client.read_to_end().await;
         let is_refused = answer.starts_with("HTTP/1.1 400 ") || answer.starts_with("HTTP/1.1 501 ");
         assert!(is_refused, "{request:?} was answered {answer:?}");
         let record = record.lock().unwrap();
-        assert!(!ends(&record), "{request:?} went on as {:?}", String::from_utf8_lossy(&record));
+        assert!(
+            !is_complete_request(&record),
+            "{request:?} went on as {:?}",
+            String::from_utf8_lossy(&record)
+        );
     }
 }

@@ -1,6 +1,6 @@
 //! TLS and HTTP/2, in and out.
 
-use crate::stage::{Gateway, LONG, Server, Told, config, text};
+use crate::harness::{InProcessGateway, LogCapture, TEST_TIMEOUT, TestBackend, test_config, text_body};
 use bytes::Bytes;
 use http::{Request, Response, Version, request};
 use http_body_util::{BodyExt, Empty, Full};
@@ -52,18 +52,18 @@ async fn connect(
     connector(authority, protocol).connect(ServerName::try_from("localhost").unwrap(), stream).await
 }
 
-fn certificates() -> (tempfile::TempDir, Certificates) {
+fn write_certificates() -> (tempfile::TempDir, Certificates) {
     let directory = tempfile::tempdir().unwrap();
     let certificates = Certificates::create(directory.path()).unwrap();
     (directory, certificates)
 }
 
-fn tls(certificates: &Certificates) -> Tls {
+fn tls_settings(certificates: &Certificates) -> Tls {
     Tls { certificate: certificates.certificate.clone(), key: certificates.key.clone(), client_ca: None }
 }
 
 /// Asks over HTTP/2; the body of the answer.
-async fn ask_http2<I>(io: I, uri: &str) -> String
+async fn request_http2<I>(io: I, uri: &str) -> String
 where
     I: tokio::io::AsyncRead + tokio::io::AsyncWrite + Unpin + Send + 'static,
 {
@@ -80,7 +80,7 @@ where
     }
     let mut last = String::new();
     for (number, answer) in answers.into_iter().enumerate() {
-        let answer = tokio::time::timeout(LONG, answer).await.unwrap().unwrap();
+        let answer = tokio::time::timeout(TEST_TIMEOUT, answer).await.unwrap().unwrap();
         assert_eq!(answer.status(), 200);
         let body = answer.into_body().collect().await.unwrap().to_bytes();
         last = String::from_utf8(body.to_vec()).unwrap();
@@ -90,39 +90,40 @@ where
 }
 
 #[tokio::test]
-async fn http2_comes_in_by_prior_knowledge() {
-    let server = Server::mirror().await;
-    let gateway = Gateway::before(&[&server]).await;
-    let seen = ask_http2(TcpStream::connect(gateway.address).await.unwrap(), "http://app.example/a?b").await;
+async fn http2_prior_knowledge_is_served() {
+    let server = TestBackend::start_echo().await;
+    let gateway = InProcessGateway::start(&[&server]).await;
+    let seen =
+        request_http2(TcpStream::connect(gateway.address).await.unwrap(), "http://app.example/a?b").await;
     assert!(seen.starts_with("POST /a?b\n"), "{seen}");
     assert!(seen.contains("host: app.example\n") && seen.contains("cookie: a=1; b=2\n"), "{seen}");
 }
 
 #[tokio::test]
-async fn a_slow_first_word_is_waited_for() {
-    let server = Server::mirror().await;
-    let gateway = Gateway::before(&[&server]).await;
-    let mut client = gateway.client().await;
+async fn partial_http2_preface_is_served_as_http1() {
+    let server = TestBackend::start_echo().await;
+    let gateway = InProcessGateway::start(&[&server]).await;
+    let mut client = gateway.connect().await;
     client.stream.set_nodelay(true).unwrap();
     // It could still become the first word of HTTP/2.
     for piece in ["P", "R", "I /a HTTP/1.1\r\nhost: a\r\n\r\n"] {
         client.send(piece).await;
         tokio::task::yield_now().await;
     }
-    assert!(client.answer().await.body.starts_with("PRI /a\n"));
+    assert!(client.read_response().await.body.starts_with("PRI /a\n"));
 }
 
 #[tokio::test]
-async fn tls_agrees_on_a_version_of_http() {
-    let (_directory, certificates) = certificates();
-    let server = Server::mirror().await;
-    let config = config(&[&server]);
-    let app = config.target("app").unwrap();
+async fn alpn_selects_http_version() {
+    let (_directory, certificates) = write_certificates();
+    let server = TestBackend::start_echo().await;
+    let config = test_config(&[&server]);
+    let app = config.upstream_id("app").unwrap();
     let judge = move |_: &request::Parts| Action::Forward(app);
-    let gateway = Gateway::listening(config, Some(tls(&certificates)), judge).await;
+    let gateway = InProcessGateway::start_with_tls(config, Some(tls_settings(&certificates)), judge).await;
 
     let io = connect(gateway.address, &certificates.authority, b"h2").await.unwrap();
-    let seen = ask_http2(io, "https://localhost/a").await;
+    let seen = request_http2(io, "https://localhost/a").await;
     assert!(seen.contains("x-forwarded-proto: https\n"), "{seen}");
 
     let io = connect(gateway.address, &certificates.authority, b"http/1.1").await.unwrap();
@@ -134,13 +135,13 @@ async fn tls_agrees_on_a_version_of_http() {
 }
 
 #[tokio::test]
-async fn a_request_may_come_together_with_the_end_of_the_handshake() {
-    let (_directory, certificates) = certificates();
-    let server = Server::mirror().await;
-    let config = config(&[&server]);
-    let app = config.target("app").unwrap();
+async fn request_sent_with_tls_finished_is_served() {
+    let (_directory, certificates) = write_certificates();
+    let server = TestBackend::start_echo().await;
+    let config = test_config(&[&server]);
+    let app = config.upstream_id("app").unwrap();
     let judge = move |_: &request::Parts| Action::Forward(app);
-    let gateway = Gateway::listening(config, Some(tls(&certificates)), judge).await;
+    let gateway = InProcessGateway::start_with_tls(config, Some(tls_settings(&certificates)), judge).await;
 
     let terms = connector(&certificates.authority, b"http/1.1").config().clone();
     let mut tls = ClientConnection::new(terms, ServerName::try_from("localhost").unwrap()).unwrap();
@@ -158,7 +159,7 @@ async fn a_request_may_come_together_with_the_end_of_the_handshake() {
         }
         stream.write_all(&said).await.unwrap();
         let mut heard = vec![0; 1 << 14];
-        let length = tokio::time::timeout(LONG, stream.read(&mut heard)).await.unwrap().unwrap();
+        let length = tokio::time::timeout(TEST_TIMEOUT, stream.read(&mut heard)).await.unwrap().unwrap();
         assert!(length > 0);
         tls.read_tls(&mut &heard[..length]).unwrap();
         if tls.process_new_packets().unwrap().plaintext_bytes_to_read() > 0 {
@@ -169,33 +170,33 @@ async fn a_request_may_come_together_with_the_end_of_the_handshake() {
 }
 
 #[tokio::test]
-async fn a_new_certificate_is_taken_and_a_bad_one_is_not() {
-    let (directory, old) = certificates();
-    let mut told = Told::listen();
-    let server = Server::mirror().await;
-    let config = config(&[&server]);
-    let app = config.target("app").unwrap();
+async fn new_certificate_is_loaded_and_invalid_one_ignored() {
+    let (directory, old) = write_certificates();
+    let mut told = LogCapture::start();
+    let server = TestBackend::start_echo().await;
+    let config = test_config(&[&server]);
+    let app = config.upstream_id("app").unwrap();
     let judge = move |_: &request::Parts| Action::Forward(app);
-    let gateway = Gateway::listening(config, Some(tls(&old)), judge).await;
+    let gateway = InProcessGateway::start_with_tls(config, Some(tls_settings(&old)), judge).await;
     let old_authority = directory.path().join("old.crt");
     fs::copy(&old.authority, &old_authority).unwrap();
     connect(gateway.address, &old_authority, b"h2").await.unwrap();
 
     fs::write(&old.key, "nonsense").unwrap();
-    let (_other, new) = certificates();
+    let (_other, new) = write_certificates();
     // It has been looked at when it is told of.
-    told.until("a new certificate is no good").await;
+    told.wait_for("a new certificate is no good").await;
     connect(gateway.address, &old_authority, b"h2").await.unwrap();
     fs::copy(&new.key, &old.key).unwrap();
     fs::copy(&new.certificate, &old.certificate).unwrap();
     // Files are looked at now and then, and only the gateway knows when: try until it has.
     let taken = async { while connect(gateway.address, &new.authority, b"h2").await.is_err() {} };
-    tokio::time::timeout(LONG, taken).await.unwrap();
+    tokio::time::timeout(TEST_TIMEOUT, taken).await.unwrap();
     assert!(connect(gateway.address, &old_authority, b"h2").await.is_err());
 }
 
 /// Shows this certificate; whether the gateway answers. Sessions are resumed where it lets them be.
-async fn is_let_in(address: SocketAddr, config: &Arc<ClientConfig>) -> bool {
+async fn is_accepted(address: SocketAddr, config: &Arc<ClientConfig>) -> bool {
     let stream = TcpStream::connect(address).await.unwrap();
     let connector = TlsConnector::from(config.clone());
     let Ok(mut io) = connector.connect(ServerName::try_from("localhost").unwrap(), stream).await else {
@@ -209,17 +210,17 @@ async fn is_let_in(address: SocketAddr, config: &Arc<ClientConfig>) -> bool {
 }
 
 #[tokio::test]
-async fn removed_client_authority_lets_nobody_in() {
-    let (directory, server_files) = certificates();
-    let (_other, clients) = certificates();
+async fn removed_client_authority_rejects_clients() {
+    let (directory, server_files) = write_certificates();
+    let (_other, clients) = write_certificates();
     let authorities = directory.path().join("clients.pem");
     fs::copy(&clients.authority, &authorities).unwrap();
-    let server = Server::mirror().await;
-    let config = config(&[&server]);
-    let app = config.target("app").unwrap();
+    let server = TestBackend::start_echo().await;
+    let config = test_config(&[&server]);
+    let app = config.upstream_id("app").unwrap();
     let judge = move |_: &request::Parts| Action::Forward(app);
-    let files = Tls { client_ca: Some(authorities.clone()), ..tls(&server_files) };
-    let gateway = Gateway::listening(config, Some(files), judge).await;
+    let files = Tls { client_ca: Some(authorities.clone()), ..tls_settings(&server_files) };
+    let gateway = InProcessGateway::start_with_tls(config, Some(files), judge).await;
 
     let mut roots = RootCertStore::empty();
     roots.add(CertificateDer::from_pem_file(&server_files.authority).unwrap()).unwrap();
@@ -231,19 +232,19 @@ async fn removed_client_authority_lets_nobody_in() {
         .with_client_auth_cert(chain, PrivateKeyDer::from_pem_file(&clients.key).unwrap())
         .unwrap();
     let client = Arc::new(client);
-    assert!(is_let_in(gateway.address, &client).await);
+    assert!(is_accepted(gateway.address, &client).await);
 
     // Another authority takes its place. Neither a new session nor a resumed one is let in then.
     fs::copy(&server_files.authority, &authorities).unwrap();
-    let removed = async { while is_let_in(gateway.address, &client).await {} };
-    tokio::time::timeout(LONG, removed).await.unwrap();
-    assert!(!is_let_in(gateway.address, &client).await);
+    let removed = async { while is_accepted(gateway.address, &client).await {} };
+    tokio::time::timeout(TEST_TIMEOUT, removed).await.unwrap();
+    assert!(!is_accepted(gateway.address, &client).await);
 }
 
 #[tokio::test]
-async fn a_certificate_that_is_no_good_is_named() {
-    let (directory, good) = certificates();
-    let (_other, other) = certificates();
+async fn invalid_certificate_error_names_file() {
+    let (directory, good) = write_certificates();
+    let (_other, other) = write_certificates();
     let empty = directory.path().join("empty.pem");
     fs::write(&empty, "").unwrap();
     let missing = directory.path().join("missing.pem");
@@ -267,15 +268,15 @@ async fn a_certificate_that_is_no_good_is_named() {
 }
 
 #[tokio::test]
-async fn an_address_in_use_is_told() {
-    let server = Server::mirror().await;
+async fn address_in_use_is_reported() {
+    let server = TestBackend::start_echo().await;
     let error =
         BoundListener::bind(&ListenerSpec { name: None, address: server.address, tls: None }).unwrap_err();
     assert!(error.to_string().contains("is in use"), "{error}");
 }
 
-async fn http2_server(acceptor: Option<TlsAcceptor>) -> Server {
-    Server::raw(move |stream| {
+async fn start_http2_server(acceptor: Option<TlsAcceptor>) -> TestBackend {
+    TestBackend::start_raw(move |stream| {
         let acceptor = acceptor.clone();
         async move {
             let service = service_fn(|request: Request<Incoming>| async move {
@@ -286,7 +287,7 @@ async fn http2_server(acceptor: Option<TlsAcceptor>) -> Server {
                     .await
                     .map(http_body_util::Collected::to_bytes)
                     .unwrap_or_default();
-                Ok::<_, std::convert::Infallible>(Response::new(text([head.as_bytes(), &body].concat())))
+                Ok::<_, std::convert::Infallible>(Response::new(text_body([head.as_bytes(), &body].concat())))
             });
             let builder = hyper::server::conn::http2::Builder::new(TokioExecutor::new());
             match acceptor {
@@ -304,20 +305,20 @@ async fn http2_server(acceptor: Option<TlsAcceptor>) -> Server {
 }
 
 #[tokio::test]
-async fn http2_goes_out_in_plain_text_and_in_tls() {
-    let plain = http2_server(None).await;
-    let mut to_plain = config(&[&plain]);
+async fn upstream_http2_works_with_and_without_tls() {
+    let plain = start_http2_server(None).await;
+    let mut to_plain = test_config(&[&plain]);
     to_plain.upstreams.get_mut("app").unwrap().protocol = Protocol::Http2;
-    let gateway = Gateway::with(to_plain).await;
-    let mut client = gateway.client().await;
+    let gateway = InProcessGateway::start_with(to_plain).await;
+    let mut client = gateway.connect().await;
     for _ in 0..3 {
         let answer =
-            client.ask("POST /a HTTP/1.1\r\nhost: app.example\r\ncontent-length: 4\r\n\r\nbody").await;
+            client.request("POST /a HTTP/1.1\r\nhost: app.example\r\ncontent-length: 4\r\n\r\nbody").await;
         assert_eq!(answer.body, "HTTP/2.0 http://app.example/a body");
     }
-    assert_eq!(plain.connections(), 1);
+    assert_eq!(plain.connection_count(), 1);
 
-    let (_directory, certificates) = certificates();
+    let (_directory, certificates) = write_certificates();
     let chain =
         CertificateDer::pem_file_iter(&certificates.certificate).unwrap().map(Result::unwrap).collect();
     let mut server = ServerConfig::builder_with_provider(Arc::new(ring::default_provider()))
@@ -327,18 +328,18 @@ async fn http2_goes_out_in_plain_text_and_in_tls() {
         .with_single_cert(chain, PrivateKeyDer::from_pem_file(&certificates.key).unwrap())
         .unwrap();
     server.alpn_protocols = vec![b"h2".to_vec()];
-    let secret = http2_server(Some(TlsAcceptor::from(Arc::new(server)))).await;
-    let mut to_secret = config(&[&secret]);
+    let secret = start_http2_server(Some(TlsAcceptor::from(Arc::new(server)))).await;
+    let mut to_secret = test_config(&[&secret]);
     let app = to_secret.upstreams.get_mut("app").unwrap();
     app.protocol = Protocol::Http2;
     app.servers[0].url = format!("https://{}", secret.address);
     to_secret.roots = Roots::File(certificates.authority.clone());
-    let gateway = Gateway::with(to_secret.clone()).await;
-    assert_eq!(gateway.client().await.get("/a").await.body, "HTTP/2.0 https://example.org/a ");
+    let gateway = InProcessGateway::start_with(to_secret.clone()).await;
+    assert_eq!(gateway.connect().await.get("/a").await.body, "HTTP/2.0 https://example.org/a ");
 
     // Nobody is believed whom nobody vouches for.
-    let (_other, others) = self::certificates();
+    let (_other, others) = self::write_certificates();
     to_secret.roots = Roots::File(others.authority.clone());
-    let gateway = Gateway::with(to_secret).await;
-    assert_eq!(gateway.client().await.get("/a").await.status(), 502);
+    let gateway = InProcessGateway::start_with(to_secret).await;
+    assert_eq!(gateway.connect().await.get("/a").await.status(), 502);
 }

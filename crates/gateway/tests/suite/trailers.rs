@@ -1,6 +1,6 @@
 //! What comes after a body, in HTTP/2.
 
-use crate::stage::{Body, Gateway, LONG, Server, Wire, config};
+use crate::harness::{InProcessGateway, RawClient, TEST_TIMEOUT, TestBackend, TestBody, test_config};
 use bytes::Bytes;
 use http::{HeaderMap, HeaderValue, Request, Response};
 use http_body_util::{BodyExt, Channel};
@@ -10,30 +10,31 @@ use std::convert::Infallible;
 use tidegate_policy::model::Protocol;
 use tokio::{net::TcpStream, time::timeout};
 
-fn trailers(sum: &HeaderValue) -> HeaderMap {
+fn checksum_trailers(sum: &HeaderValue) -> HeaderMap {
     HeaderMap::from_iter([(http::HeaderName::from_static("x-sum"), sum.clone())])
 }
 
 /// Its length is not told before it ends.
-fn with_trailers(text: &'static str, sum: HeaderValue) -> Body {
+fn body_with_trailers(text: &'static str, sum: HeaderValue) -> TestBody {
     let (mut sender, body) = Channel::<Bytes, Infallible>::new(2);
     tokio::spawn(async move {
         let _ = sender.send_data(Bytes::from_static(text.as_bytes())).await;
-        let _ = sender.send_trailers(trailers(&sum)).await;
+        let _ = sender.send_trailers(checksum_trailers(&sum)).await;
     });
     body.map_err(|never| match never {}).boxed()
 }
 
 /// Answers with the trailers that came, as trailers.
-async fn echo(request: Request<Incoming>) -> Result<Response<Body>, Infallible> {
+async fn echo_trailers(request: Request<Incoming>) -> Result<Response<TestBody>, Infallible> {
     let came = request.into_body().collect().await.unwrap();
     let sum = came.trailers().and_then(|trailers| trailers.get("x-sum")).cloned();
-    let mut response = Response::new(with_trailers("body", sum.unwrap_or(HeaderValue::from_static("none"))));
+    let mut response =
+        Response::new(body_with_trailers("body", sum.unwrap_or(HeaderValue::from_static("none"))));
     response.headers_mut().insert("trailer", HeaderValue::from_static("x-sum"));
     Ok(response)
 }
 
-async fn ask(gateway: &Gateway) -> (Bytes, Option<HeaderMap>) {
+async fn request_with_trailers(gateway: &InProcessGateway) -> (Bytes, Option<HeaderMap>) {
     let stream = TcpStream::connect(gateway.address).await.unwrap();
     let (mut sender, connection) =
         http2::handshake(TokioExecutor::new(), TokioIo::new(stream)).await.unwrap();
@@ -41,42 +42,42 @@ async fn ask(gateway: &Gateway) -> (Bytes, Option<HeaderMap>) {
     let request = Request::post("http://a/")
         .header("te", "trailers")
         .header("trailer", "x-sum")
-        .body(with_trailers("abc", HeaderValue::from_static("6")))
+        .body(body_with_trailers("abc", HeaderValue::from_static("6")))
         .unwrap();
-    let answer = timeout(LONG, sender.send_request(request)).await.unwrap().unwrap();
-    let came = timeout(LONG, answer.into_body().collect()).await.unwrap().unwrap();
+    let answer = timeout(TEST_TIMEOUT, sender.send_request(request)).await.unwrap().unwrap();
+    let came = timeout(TEST_TIMEOUT, answer.into_body().collect()).await.unwrap().unwrap();
     let trailers = came.trailers().cloned();
     (came.to_bytes(), trailers)
 }
 
 #[tokio::test]
-async fn trailers_of_both_sides_pass_from_http2_to_http2() {
-    let server = Server::raw(|stream| async move {
+async fn trailers_are_forwarded_from_http2_to_http2() {
+    let server = TestBackend::start_raw(|stream| async move {
         let builder = hyper::server::conn::http2::Builder::new(TokioExecutor::new());
-        let _ = builder.serve_connection(TokioIo::new(stream), service_fn(echo)).await;
+        let _ = builder.serve_connection(TokioIo::new(stream), service_fn(echo_trailers)).await;
     })
     .await;
-    let mut config = config(&[&server]);
+    let mut config = test_config(&[&server]);
     config.upstreams.get_mut("app").unwrap().protocol = Protocol::Http2;
-    let gateway = Gateway::with(config).await;
-    let (body, came) = ask(&gateway).await;
+    let gateway = InProcessGateway::start_with(config).await;
+    let (body, came) = request_with_trailers(&gateway).await;
     assert_eq!(body, "body");
-    assert_eq!(came, Some(trailers(&HeaderValue::from_static("6"))));
+    assert_eq!(came, Some(checksum_trailers(&HeaderValue::from_static("6"))));
 }
 
 #[tokio::test]
-async fn trailers_of_both_sides_pass_from_http2_to_http1() {
-    let server = Server::raw(|stream| async move {
-        let mut wire = Wire::of(stream);
-        let head = wire.head().await;
+async fn trailers_are_forwarded_from_http2_to_http1() {
+    let server = TestBackend::start_raw(|stream| async move {
+        let mut wire = RawClient::new(stream);
+        let head = wire.read_head().await;
         assert!(head.contains("te: trailers\r\n") && head.contains("trailer: x-sum\r\n"), "{head}");
-        wire.until(b"3\r\nabc\r\n0\r\nx-sum: 6\r\n\r\n").await;
+        wire.read_until(b"3\r\nabc\r\n0\r\nx-sum: 6\r\n\r\n").await;
         wire.send("HTTP/1.1 200 OK\r\ntransfer-encoding: chunked\r\ntrailer: x-sum\r\n\r\n4\r\nbody\r\n0\r\nx-sum: 7\r\n\r\n")
             .await;
     })
     .await;
-    let gateway = Gateway::before(&[&server]).await;
-    let (body, came) = ask(&gateway).await;
+    let gateway = InProcessGateway::start(&[&server]).await;
+    let (body, came) = request_with_trailers(&gateway).await;
     assert_eq!(body, "body");
-    assert_eq!(came, Some(trailers(&HeaderValue::from_static("7"))));
+    assert_eq!(came, Some(checksum_trailers(&HeaderValue::from_static("7"))));
 }

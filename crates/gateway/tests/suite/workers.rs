@@ -1,6 +1,6 @@
 //! Several threads behind one listener, and listeners of both families.
 
-use crate::stage::{Gateway, LONG, Server, Wire, config};
+use crate::harness::{InProcessGateway, RawClient, TEST_TIMEOUT, TestBackend, test_config};
 use http::request;
 use std::{
     collections::BTreeSet,
@@ -14,15 +14,15 @@ use tidegate_policy::model::ListenerSpec;
 use tokio::time::timeout;
 
 #[tokio::test]
-async fn all_workers_take_part_and_count_together() {
-    let server = Server::mirror().await;
-    let mut config = config(&[&server]);
+async fn workers_share_counters() {
+    let server = TestBackend::start_echo().await;
+    let mut config = test_config(&[&server]);
     config.workers = NonZeroUsize::new(4).unwrap();
     config.connections.per_client = 20;
-    let app = config.target("app").unwrap();
+    let app = config.upstream_id("app").unwrap();
     let seen = Arc::new(Mutex::new(BTreeSet::new()));
     let workers = seen.clone();
-    let mut gateway = Gateway::judged(config, move |_: &request::Parts| {
+    let mut gateway = InProcessGateway::start_with_filter(config, move |_: &request::Parts| {
         workers.lock().unwrap().insert(thread::current().name().unwrap_or_default().to_owned());
         Action::Forward(app)
     })
@@ -35,7 +35,7 @@ async fn all_workers_take_part_and_count_together() {
                 .map(|_| {
                     let address = gateway.address;
                     tokio::spawn(async move {
-                        let answer = Wire::to(address).await.get("/").await;
+                        let answer = RawClient::connect(address).await.get("/").await;
                         // A place is free when the gateway has seen the last one go.
                         assert!([200, 503].contains(&answer.status()), "{answer:?}");
                     })
@@ -46,12 +46,12 @@ async fn all_workers_take_part_and_count_together() {
             }
         }
     };
-    timeout(LONG, all).await.unwrap();
+    timeout(TEST_TIMEOUT, all).await.unwrap();
 
     // All of them together give away twenty places, not each.
     let (mut clients, mut full) = (Vec::new(), 0);
     while full < 20 {
-        let mut client = gateway.client().await;
+        let mut client = gateway.connect().await;
         match client.get("/").await.status() {
             200 => clients.push(client),
             _ => full += 1,
@@ -59,33 +59,34 @@ async fn all_workers_take_part_and_count_together() {
         assert!(clients.len() <= 20);
     }
     gateway.stop();
-    gateway.ended().await;
+    gateway.wait_stopped().await;
     for mut client in clients {
-        assert_eq!(client.rest().await, "");
+        assert_eq!(client.read_to_end().await, "");
     }
 }
 
 #[tokio::test]
-async fn ipv6_is_listened_on_and_told_of_as_it_is_written() {
-    let server = Server::on(tokio::net::TcpListener::bind("[::1]:0").await.unwrap(), |stream| async move {
-        let mut wire = Wire::of(stream);
-        let head = wire.head().await;
-        let answer = format!("HTTP/1.1 200 OK\r\ncontent-length: {}\r\n\r\n{head}", head.len());
-        wire.send(answer).await;
-    });
-    let config = config(&[&server]);
-    let app = config.target("app").unwrap();
+async fn ipv6_listener_reports_its_address() {
+    let server =
+        TestBackend::start_on(tokio::net::TcpListener::bind("[::1]:0").await.unwrap(), |stream| async move {
+            let mut wire = RawClient::new(stream);
+            let head = wire.read_head().await;
+            let answer = format!("HTTP/1.1 200 OK\r\ncontent-length: {}\r\n\r\n{head}", head.len());
+            wire.send(answer).await;
+        });
+    let config = test_config(&[&server]);
+    let app = config.upstream_id("app").unwrap();
     let bound =
         BoundListener::bind(&ListenerSpec { name: None, address: "[::1]:0".parse().unwrap(), tls: None })
             .unwrap();
-    let gateway = Gateway::at(config, bound, move |_: &request::Parts| Action::Forward(app));
-    let head = gateway.client().await.get("/").await.body;
+    let gateway = InProcessGateway::start_on(config, bound, move |_: &request::Parts| Action::Forward(app));
+    let head = gateway.connect().await.get("/").await.body;
     assert!(head.contains("x-forwarded-for: ::1\r\n"), "{head}");
     assert!(head.contains("forwarded: for=\"[::1]\";host=\"example.org\";proto=http\r\n"), "{head}");
 }
 
 #[tokio::test]
-async fn both_families_have_the_same_port() {
+async fn ipv6_and_ipv4_wildcards_share_a_port() {
     let every = |address: &str| {
         BoundListener::bind(&ListenerSpec { name: None, address: address.parse().unwrap(), tls: None })
     };

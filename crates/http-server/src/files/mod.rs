@@ -8,22 +8,22 @@
 //!
 //! Files are polled. So it does not matter how a file is replaced, nor whether its file system sends events.
 
-mod look;
+mod scan;
 
-pub use look::ReadFiles;
+pub use scan::ReadFiles;
 
-use look::{Depth, Digest, Look, Stamp};
+use scan::{Digest, FileScan, FileStamp, ScanDepth};
 use std::{collections::BTreeMap, path::PathBuf, pin::Pin, sync::Arc, time::Duration};
 use tokio::{task::JoinHandle, time};
 
 /// How long files have to be left alone before they are read.
-const QUIET: Duration = Duration::from_millis(100);
+const SETTLE_DELAY: Duration = Duration::from_millis(100);
 
 /// Looks at files that go on changing, before they are read as they are: a second's worth.
-const MOST_LOOKS: u32 = 10;
+const MAX_SETTLE_SCANS: u32 = 10;
 
 /// How often the metadata of files is compared.
-const POLL: Duration = Duration::from_millis(500);
+const POLL_INTERVAL: Duration = Duration::from_millis(500);
 
 /// Watches files for what they say: [`changed`](Self::changed) tells once for each burst of changes.
 ///
@@ -32,18 +32,18 @@ const POLL: Duration = Duration::from_millis(500);
 /// of tokio with its timers.
 ///
 /// ```no_run
-/// # async fn story(path: &std::path::Path) {
+/// # async fn example(path: &std::path::Path) {
 /// use tidegate_policy::Policy;
 /// use tidegate_http_server::{FileWatch, ReadFiles};
 ///
 /// let files = ReadFiles::default();
 /// let mut policy = Policy::read(path, &files);
-/// let mut watch = FileWatch::of(&files);
+/// let mut watch = FileWatch::new(&files);
 /// loop {
 ///     watch.changed().await;
 ///     let files = ReadFiles::default();
 ///     policy = Policy::read(path, &files);
-///     watch.follow(&files);
+///     watch.watch(&files);
 /// }
 /// # }
 /// ```
@@ -53,123 +53,125 @@ pub struct FileWatch {
     paths: Arc<[PathBuf]>,
     digests: Vec<Digest>,
     /// How they looked when they were last at rest; unknown to begin with.
-    stamps: Option<Vec<Stamp>>,
-    phase: Phase,
+    stamps: Option<Vec<FileStamp>>,
+    phase: WatchPhase,
     /// A look that is under way. It is kept, so that a disk that hangs holds up one thread and no more.
-    looking: Option<JoinHandle<Look>>,
+    scanning: Option<JoinHandle<FileScan>>,
 }
 
 #[derive(Debug)]
-enum Phase {
+enum WatchPhase {
     /// Time to look.
     Due,
     /// Nothing to do until the next poll.
-    Rest { poll: Alarm },
+    Idle { timer: PollTimer },
     /// Something changes.
-    Settle { alarm: Alarm, looks: u32, last: Vec<Stamp> },
+    Settling { timer: PollTimer, scans: u32, last: Vec<FileStamp> },
 }
 
-type Alarm = Pin<Box<time::Sleep>>;
+type PollTimer = Pin<Box<time::Sleep>>;
 
 /// What came of one look.
 #[derive(Debug, PartialEq, Eq)]
-enum Step {
-    Same,
+enum WatchStep {
+    Unchanged,
     Settling,
     Changed,
 }
 
 impl FileWatch {
     /// Watches what was read. What has changed since then is told of at once.
-    pub fn of(files: &ReadFiles) -> Self {
-        let (paths, digests) = parted(files);
-        Self { paths, digests, stamps: None, phase: Phase::Due, looking: None }
+    pub fn new(files: &ReadFiles) -> Self {
+        let (paths, digests) = split_files(files);
+        Self { paths, digests, stamps: None, phase: WatchPhase::Due, scanning: None }
     }
 
     /// Watches what was read now, and nothing else any more.
-    pub fn follow(&mut self, files: &ReadFiles) {
-        (self.paths, self.digests) = parted(files);
+    pub fn watch(&mut self, files: &ReadFiles) {
+        (self.paths, self.digests) = split_files(files);
         self.stamps = None;
-        self.phase = Phase::Due;
-        self.looking = None;
+        self.phase = WatchPhase::Due;
+        self.scanning = None;
     }
 
     /// Waits until a file says something else than was read, and all of them have settled: until they were left alone for a
     /// tenth of a second, for a second at most. Nothing is lost if this is given up and called again.
     pub async fn changed(&mut self) {
-        while self.step().await != Step::Changed {}
+        while self.step().await != WatchStep::Changed {}
     }
 
     /// Waits until it is time to look, and looks.
-    async fn step(&mut self) -> Step {
+    async fn step(&mut self) -> WatchStep {
         self.wait().await;
         let depth = match self.phase {
-            Phase::Settle { .. } => Depth::Inside,
-            _ => Depth::Outside,
+            WatchPhase::Settling { .. } => ScanDepth::Content,
+            _ => ScanDepth::Metadata,
         };
-        let look = self.look(depth).await;
+        let look = self.scan(depth).await;
         let same = self.stamps.as_ref() == Some(&look.stamps);
         match &mut self.phase {
-            Phase::Settle { alarm, looks, last } if *last != look.stamps && *looks < MOST_LOOKS => {
-                *alarm = Box::pin(time::sleep(QUIET));
+            WatchPhase::Settling { timer: alarm, scans: looks, last }
+                if *last != look.stamps && *looks < MAX_SETTLE_SCANS =>
+            {
+                *alarm = Box::pin(time::sleep(SETTLE_DELAY));
                 *looks += 1;
                 *last = look.stamps;
-                Step::Settling
+                WatchStep::Settling
             }
-            Phase::Settle { .. } => {
+            WatchPhase::Settling { .. } => {
                 self.stamps = Some(look.stamps);
-                self.rest();
+                self.start_idle();
                 match look.digests {
                     Some(digests) if digests != self.digests => {
                         self.digests = digests;
-                        Step::Changed
+                        WatchStep::Changed
                     }
-                    _ => Step::Same,
+                    _ => WatchStep::Unchanged,
                 }
             }
             _ if same => {
-                self.rest();
-                Step::Same
+                self.start_idle();
+                WatchStep::Unchanged
             }
             _ => {
-                let alarm = Box::pin(time::sleep(QUIET));
-                self.phase = Phase::Settle { alarm, looks: 0, last: look.stamps };
-                Step::Settling
+                let alarm = Box::pin(time::sleep(SETTLE_DELAY));
+                self.phase = WatchPhase::Settling { timer: alarm, scans: 0, last: look.stamps };
+                WatchStep::Settling
             }
         }
     }
 
     async fn wait(&mut self) {
         match &mut self.phase {
-            Phase::Due => {}
-            Phase::Settle { alarm, .. } => alarm.await,
-            Phase::Rest { poll } => {
+            WatchPhase::Due => {}
+            WatchPhase::Settling { timer: alarm, .. } => alarm.await,
+            WatchPhase::Idle { timer: poll } => {
                 poll.await;
-                self.phase = Phase::Due;
+                self.phase = WatchPhase::Due;
             }
         }
     }
 
-    async fn look(&mut self, depth: Depth) -> Look {
-        let looking = self.looking.get_or_insert_with(|| {
+    async fn scan(&mut self, depth: ScanDepth) -> FileScan {
+        let looking = self.scanning.get_or_insert_with(|| {
             let paths = self.paths.clone();
-            tokio::task::spawn_blocking(move || look::look(&paths, depth))
+            tokio::task::spawn_blocking(move || scan::scan(&paths, depth))
         });
         let look = looking.await;
-        self.looking = None;
+        self.scanning = None;
         look.unwrap_or_else(|error| {
             tracing::error!(%error, "files could not be looked at; they are taken to be as they were");
-            Look { stamps: self.stamps.clone().unwrap_or_default(), digests: None }
+            FileScan { stamps: self.stamps.clone().unwrap_or_default(), digests: None }
         })
     }
 
-    fn rest(&mut self) {
-        self.phase = Phase::Rest { poll: Box::pin(time::sleep(POLL)) };
+    fn start_idle(&mut self) {
+        self.phase = WatchPhase::Idle { timer: Box::pin(time::sleep(POLL_INTERVAL)) };
     }
 }
 
-fn parted(files: &ReadFiles) -> (Arc<[PathBuf]>, Vec<Digest>) {
-    let files: BTreeMap<PathBuf, Digest> = files.noted();
+fn split_files(files: &ReadFiles) -> (Arc<[PathBuf]>, Vec<Digest>) {
+    let files: BTreeMap<PathBuf, Digest> = files.digests();
     let (paths, digests): (Vec<_>, Vec<_>) = files.into_iter().unzip();
     (paths.into(), digests)
 }
@@ -185,14 +187,14 @@ mod tests {
     use tidegate_policy::FileSource as _;
 
     /// Steps until nothing changes any more, and says how often a change was told of.
-    async fn told(watch: &mut FileWatch) -> usize {
+    async fn count_changes(watch: &mut FileWatch) -> usize {
         let mut told = 0;
         let steps = async {
             loop {
                 match watch.step().await {
-                    Step::Same => break,
-                    Step::Settling => {}
-                    Step::Changed => {
+                    WatchStep::Unchanged => break,
+                    WatchStep::Settling => {}
+                    WatchStep::Changed => {
                         told += 1;
                         break;
                     }
@@ -210,62 +212,62 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn neither_a_neighbour_nor_a_touch_is_a_change() {
+    async fn unchanged_content_is_not_a_change() {
         let folder = tempfile::tempdir().unwrap();
         let path = folder.path().join("policy.yaml");
         fs::write(&path, "one").unwrap();
-        let mut watch = FileWatch::of(&read(&path));
-        assert_eq!(told(&mut watch).await, 0);
+        let mut watch = FileWatch::new(&read(&path));
+        assert_eq!(count_changes(&mut watch).await, 0);
 
         fs::write(folder.path().join("neighbour.yaml"), "other").unwrap();
-        assert_eq!(told(&mut watch).await, 0, "a neighbour was written");
+        assert_eq!(count_changes(&mut watch).await, 0, "a neighbour was written");
 
         let file = fs::File::options().append(true).open(&path).unwrap();
         file.set_modified(SystemTime::UNIX_EPOCH).unwrap();
-        assert_eq!(told(&mut watch).await, 0, "it was touched");
+        assert_eq!(count_changes(&mut watch).await, 0, "it was touched");
 
         fs::write(&path, "one").unwrap();
-        assert_eq!(told(&mut watch).await, 0, "it was written as it was");
+        assert_eq!(count_changes(&mut watch).await, 0, "it was written as it was");
 
         fs::write(&path, "two").unwrap();
-        assert_eq!(told(&mut watch).await, 1);
-        assert_eq!(told(&mut watch).await, 0, "once is enough");
+        assert_eq!(count_changes(&mut watch).await, 1);
+        assert_eq!(count_changes(&mut watch).await, 0, "once is enough");
     }
 
     #[tokio::test]
-    async fn a_change_since_it_was_read_is_told_of() {
+    async fn change_after_read_is_reported() {
         let folder = tempfile::tempdir().unwrap();
         let path = folder.path().join("policy.yaml");
         fs::write(&path, "one").unwrap();
         let files = read(&path);
         fs::write(&path, "two").unwrap();
-        let mut watch = FileWatch::of(&files);
-        assert_eq!(told(&mut watch).await, 1);
+        let mut watch = FileWatch::new(&files);
+        assert_eq!(count_changes(&mut watch).await, 1);
 
         let files = read(&path);
         fs::write(&path, "six").unwrap();
-        watch.follow(&files);
-        assert_eq!(told(&mut watch).await, 1);
-        assert_eq!(told(&mut watch).await, 0);
+        watch.watch(&files);
+        assert_eq!(count_changes(&mut watch).await, 1);
+        assert_eq!(count_changes(&mut watch).await, 0);
     }
 
     #[tokio::test]
-    async fn a_file_that_never_rests_is_told_of_all_the_same() {
+    async fn constantly_changing_file_is_reported() {
         let folder = tempfile::tempdir().unwrap();
         let path = folder.path().join("policy.yaml");
         fs::write(&path, "").unwrap();
-        let mut watch = FileWatch::of(&read(&path));
-        assert_eq!(told(&mut watch).await, 0);
+        let mut watch = FileWatch::new(&read(&path));
+        assert_eq!(count_changes(&mut watch).await, 0);
         let mut text = String::new();
         for steps in 0.. {
-            assert!(steps < 2 * MOST_LOOKS, "it was never told of");
+            assert!(steps < 2 * MAX_SETTLE_SCANS, "it was never told of");
             text.push('x');
             fs::write(&path, &text).unwrap();
             match watch.step().await {
-                Step::Changed => break,
-                step => assert_eq!(step, Step::Settling),
+                WatchStep::Changed => break,
+                step => assert_eq!(step, WatchStep::Settling),
             }
         }
-        assert!(text.len() > MOST_LOOKS as usize, "it was given time to settle");
+        assert!(text.len() > MAX_SETTLE_SCANS as usize, "it was given time to settle");
     }
 }

@@ -51,12 +51,12 @@ impl Activity {
     }
 
     /// Returns when the client has sent anything.
-    pub(super) async fn first_byte(&self) {
+    pub(super) async fn wait_first_byte(&self) {
         self.first_byte.notified().await;
     }
 
     /// Returns when the connection was idle for this long, at most a quarter later.
-    pub(super) async fn idle(&self, timeout: Duration) {
+    pub(super) async fn wait_idle(&self, timeout: Duration) {
         let (mut previous, mut idle_checks) = (0, 0);
         while idle_checks < CHECKS_PER_TIMEOUT {
             time::sleep(timeout / CHECKS_PER_TIMEOUT).await;

@@ -1,6 +1,6 @@
 //! Listeners: bind, accept with backoff, TLS handshake, certificate refresh.
 
-use crate::{Certificate, Fault, Stream};
+use crate::{Certificate, StartupError, Stream};
 use socket2::{Domain, Protocol, SockRef, Socket, Type};
 use std::{
     future::poll_fn,
@@ -30,15 +30,15 @@ pub struct BoundListener {
 }
 
 /// Connections that may wait to be accepted; the system may allow fewer.
-const BACKLOG: i32 = 4_096;
+const BACKLOG_SIZE: i32 = 4_096;
 /// Delay after a failed accept. Most failures mean that no file descriptor is free.
 const ACCEPT_BACKOFF: Duration = Duration::from_millis(50);
 /// How often the files of certificates are checked.
-const CERTIFICATE_REFRESH: Duration = Duration::from_secs(1);
+const CERTIFICATE_REFRESH_INTERVAL: Duration = Duration::from_secs(1);
 
 impl BoundListener {
     /// Binds a listener. Port 0 becomes a free port; [`address`](Self::address) returns it.
-    pub fn bind(declared: &model::ListenerSpec) -> Result<Self, Fault> {
+    pub fn bind(declared: &model::ListenerSpec) -> Result<Self, StartupError> {
         Self::bind_or_reuse(declared, [])
     }
 
@@ -46,7 +46,7 @@ impl BoundListener {
     pub fn bind_or_reuse<'a>(
         declared: &model::ListenerSpec,
         existing: impl IntoIterator<Item = &'a Self>,
-    ) -> Result<Self, Fault> {
+    ) -> Result<Self, StartupError> {
         let certificate = declared.tls.as_ref().map(Certificate::load).transpose()?;
         let existing = existing.into_iter().find(|existing| existing.declared == declared.address);
         let name = declared.name.as_deref().map(Into::into);
@@ -58,7 +58,7 @@ impl BoundListener {
 
     /// Binds an address that refuses connections until [`listen`](Self::listen). On `::` it accepts both address families,
     /// where the machine has both.
-    pub fn reserve(address: SocketAddr, certificate: Option<Arc<Certificate>>) -> Result<Self, Fault> {
+    pub fn reserve(address: SocketAddr, certificate: Option<Arc<Certificate>>) -> Result<Self, StartupError> {
         Self::new(address, None, certificate, reserve)
     }
 
@@ -67,17 +67,17 @@ impl BoundListener {
         name: Option<Arc<str>>,
         certificate: Option<Arc<Certificate>>,
         socket: impl FnOnce(SocketAddr) -> io::Result<StdListener>,
-    ) -> Result<Self, Fault> {
-        let fault = |source| Fault::Listen { address: declared, source };
+    ) -> Result<Self, StartupError> {
+        let fault = |source| StartupError::Listen { address: declared, source };
         let socket = socket(declared).map_err(fault)?;
         let address = socket.local_addr().map_err(fault)?;
         Ok(Self { socket, address, declared, name, certificate })
     }
 
     /// Accepts connections from now on, if the address was only reserved.
-    pub fn listen(&self) -> Result<(), Fault> {
-        let fault = |source| Fault::Listen { address: self.address, source };
-        SockRef::from(&self.socket).listen(BACKLOG).map_err(fault)
+    pub fn listen(&self) -> Result<(), StartupError> {
+        let fault = |source| StartupError::Listen { address: self.address, source };
+        SockRef::from(&self.socket).listen(BACKLOG_SIZE).map_err(fault)
     }
 
     /// The local address.
@@ -91,32 +91,32 @@ impl BoundListener {
     }
 
     /// Another descriptor of the same socket, for another thread.
-    pub fn try_clone(&self) -> Result<Self, Fault> {
+    pub fn try_clone(&self) -> Result<Self, StartupError> {
         let (name, certificate) = (self.name.clone(), self.certificate.clone());
-        let socket = self.socket.try_clone().map_err(Fault::Machine)?;
+        let socket = self.socket.try_clone().map_err(StartupError::System)?;
         Ok(Self { socket, address: self.address, declared: self.declared, name, certificate })
     }
 
     /// Registers the socket with the runtime of this thread.
-    pub fn into_listener(self) -> Result<Listener, Fault> {
-        let socket = TcpListener::from_std(self.socket).map_err(Fault::Machine)?;
+    pub fn into_listener(self) -> Result<Listener, StartupError> {
+        let socket = TcpListener::from_std(self.socket).map_err(StartupError::System)?;
         Ok(Listener { socket, certificate: self.certificate, name: self.name })
     }
 }
 
 fn listen(address: SocketAddr) -> io::Result<StdListener> {
     // So that the same port can be bound in both families, whatever the machine's default is.
-    let socket = bind(address, Families::Own)?;
-    SockRef::from(&socket).listen(BACKLOG)?;
+    let socket = bind(address, AddressFamilies::Ipv6Only)?;
+    SockRef::from(&socket).listen(BACKLOG_SIZE)?;
     Ok(socket)
 }
 
 fn reserve(address: SocketAddr) -> io::Result<StdListener> {
     let every = SocketAddr::new(Ipv6Addr::UNSPECIFIED.into(), address.port());
-    match bind(address, Families::Both) {
+    match bind(address, AddressFamilies::DualStack) {
         // A machine without IPv6 still has all of its IPv4 addresses.
-        Err(error) if address == every && is_without_family(&error) => {
-            bind(SocketAddr::new(Ipv4Addr::UNSPECIFIED.into(), address.port()), Families::Own)
+        Err(error) if address == every && is_family_unsupported(&error) => {
+            bind(SocketAddr::new(Ipv4Addr::UNSPECIFIED.into(), address.port()), AddressFamilies::Ipv6Only)
         }
         reserved => reserved,
     }
@@ -124,25 +124,25 @@ fn reserve(address: SocketAddr) -> io::Result<StdListener> {
 
 /// The address families that an IPv6 socket accepts.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Families {
+enum AddressFamilies {
     /// IPv6 only.
-    Own,
+    Ipv6Only,
     /// IPv6 and IPv4.
-    Both,
+    DualStack,
 }
 
-fn bind(address: SocketAddr, families: Families) -> io::Result<StdListener> {
+fn bind(address: SocketAddr, families: AddressFamilies) -> io::Result<StdListener> {
     let socket = Socket::new(Domain::for_address(address), Type::STREAM, Some(Protocol::TCP))?;
     socket.set_reuse_address(true)?;
     if address.is_ipv6() {
-        socket.set_only_v6(families == Families::Own)?;
+        socket.set_only_v6(families == AddressFamilies::Ipv6Only)?;
     }
     socket.set_nonblocking(true)?;
     socket.bind(&address.into())?;
     Ok(socket.into())
 }
 
-fn is_without_family(error: &io::Error) -> bool {
+fn is_family_unsupported(error: &io::Error) -> bool {
     // Linux without IPv6 has no such family; with IPv6 disabled, no such address.
     error.kind() == io::ErrorKind::AddrNotAvailable
         || error.kind() == io::ErrorKind::Unsupported
@@ -257,7 +257,7 @@ pub fn refresh_certificates(certificates: Vec<Arc<Certificate>>) -> JoinSet<()> 
     if !certificates.is_empty() {
         tasks.spawn(async move {
             loop {
-                time::sleep(CERTIFICATE_REFRESH).await;
+                time::sleep(CERTIFICATE_REFRESH_INTERVAL).await;
                 certificates.iter().for_each(|certificate| certificate.refresh());
             }
         });

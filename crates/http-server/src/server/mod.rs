@@ -1,7 +1,7 @@
 //! The HTTP server of everything but the gateway's own traffic: the decision API, the admin API and the Envoy service.
 //!
 //! ```text
-//!   accept, with backoff ─▶ connection limit ─▶ TLS handshake ─▶ hyper, with idle timeout ─▶ drain at shutdown
+//!   accept, with backoff ─▶ connection limit ─▶ TLS handshake ─▶ hyper, with wait_idle timeout ─▶ drain at shutdown
 //! ```
 
 mod activity;
@@ -9,7 +9,7 @@ mod listener;
 
 pub use listener::{Accept, BoundListener, Listener, Scheme, refresh_certificates, tls_accept};
 
-use crate::Fault;
+use crate::StartupError;
 use activity::{Activity, TrackedIo};
 use bytes::Bytes;
 use futures_util::FutureExt as _;
@@ -104,7 +104,7 @@ const GRPC_HANDSHAKE_TIMEOUT: Duration = Duration::from_secs(10);
 const GRPC_PING_INTERVAL: Duration = Duration::from_secs(60);
 const GRPC_PING_TIMEOUT: Duration = Duration::from_secs(20);
 /// The connection preface of HTTP/2.
-pub const PREFACE: &[u8] = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n";
+pub const HTTP2_PREFACE: &[u8] = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n";
 
 impl<S> HttpServer<S> {
     /// A server of HTTP/1.1 and HTTP/2.
@@ -223,11 +223,11 @@ impl<S: HttpService> HttpServer<S> {
         let mut connection = pin!(builder.serve_connection(io, service));
         let mut timeout = pin!(async {
             match self.protocol {
-                Protocol::Http { idle_timeout } => activity.idle(idle_timeout).await,
+                Protocol::Http { idle_timeout } => activity.wait_idle(idle_timeout).await,
                 Protocol::Grpc { .. } => {
                     time::sleep(self.handshake_timeout).await;
                     // hyper closes a connection that starts with anything but the preface.
-                    if activity.bytes_read() >= PREFACE.len() as u64 {
+                    if activity.bytes_read() >= HTTP2_PREFACE.len() as u64 {
                         pending::<()>().await;
                     }
                 }
@@ -238,7 +238,7 @@ impl<S: HttpService> HttpServer<S> {
             let order = shutdown.wait_for(|order| *order != Shutdown::Never).await.map(|order| *order);
             if order.is_ok_and(|order| order == Shutdown::AfterFirstRequest) {
                 tokio::select! {
-                    () = activity.first_byte() => {}
+                    () = activity.wait_first_byte() => {}
                     _ = shutdown.wait_for(|order| *order == Shutdown::Now) => {}
                 }
             }
@@ -268,19 +268,19 @@ impl<S: HttpService> HttpServer<S> {
         listener: &BoundListener,
         name: &'static str,
         threads: NonZeroUsize,
-    ) -> Result<ServerThreads, Fault> {
+    ) -> Result<ServerThreads, StartupError> {
         let (shutdown, receiver) = watch::channel(Shutdown::Never);
         for number in 0..threads.get() {
             let (listener, server, receiver) = (listener.try_clone()?, self.clone(), receiver.clone());
             let serve = move || {
-                runtime()?.block_on(async {
+                build_runtime()?.block_on(async {
                     server.run(listener.into_listener()?, receiver).await;
-                    Ok::<_, Fault>(())
+                    Ok::<_, StartupError>(())
                 })
             };
-            let log = move |fault: Fault| tracing::error!(%fault, "{name} thread failed");
+            let log = move |fault: StartupError| tracing::error!(%fault, "{name} thread failed");
             let thread = thread::Builder::new().name(format!("{name}-{number}"));
-            thread.spawn(move || serve().unwrap_or_else(log)).map_err(Fault::Machine)?;
+            thread.spawn(move || serve().unwrap_or_else(log)).map_err(StartupError::System)?;
         }
         let _refresh = refresh_certificates(listener.certificate().into_iter().collect());
         Ok(ServerThreads { shutdown, _refresh })
@@ -288,11 +288,11 @@ impl<S: HttpService> HttpServer<S> {
 }
 
 /// A runtime for one thread.
-pub fn runtime() -> Result<tokio::runtime::LocalRuntime, Fault> {
+pub fn build_runtime() -> Result<tokio::runtime::LocalRuntime, StartupError> {
     tokio::runtime::Builder::new_current_thread()
         .enable_all()
         .build_local(tokio::runtime::LocalOptions::default())
-        .map_err(Fault::Machine)
+        .map_err(StartupError::System)
 }
 
 /// A bound listener, and the threads that serve it once they are started. Dropping it has them drain and end.
@@ -303,7 +303,7 @@ pub struct ThreadedListener {
 
 impl ThreadedListener {
     /// Binds a listener; reuses the socket of `existing` if it was declared with the same address.
-    pub fn bind(declared: &model::ListenerSpec, existing: Option<&Self>) -> Result<Self, Fault> {
+    pub fn bind(declared: &model::ListenerSpec, existing: Option<&Self>) -> Result<Self, StartupError> {
         let existing = existing.map(|existing| &existing.bound);
         Ok(Self { bound: BoundListener::bind_or_reuse(declared, existing)?, threads: None })
     }
@@ -319,7 +319,7 @@ impl ThreadedListener {
         server: &HttpServer<S>,
         name: &'static str,
         threads: NonZeroUsize,
-    ) -> Result<(), Fault> {
+    ) -> Result<(), StartupError> {
         self.threads = Some(server.start(&self.bound, name, threads)?);
         Ok(())
     }
@@ -330,10 +330,10 @@ impl ThreadedListener {
     }
 
     /// Closes the listener, and returns when the requests in flight have ended.
-    pub async fn end(self) {
+    pub async fn shutdown(self) {
         drop(self.bound);
         if let Some(threads) = self.threads {
-            threads.end().await;
+            threads.shutdown().await;
         }
     }
 }
@@ -346,12 +346,12 @@ pub struct ServerThreads {
 
 impl ServerThreads {
     /// Whether all of them have ended.
-    pub fn have_ended(&self) -> bool {
+    pub fn is_finished(&self) -> bool {
         self.shutdown.is_closed()
     }
 
     /// Returns when the requests in flight have ended.
-    pub async fn end(self) {
+    pub async fn shutdown(self) {
         let _ = self.shutdown.send(Shutdown::Now);
         self.shutdown.closed().await;
     }
@@ -408,7 +408,7 @@ mod tests {
 
     #[tokio::test(start_paused = true)]
     async fn incomplete_head_is_closed_after_idle_timeout() {
-        for bytes in [&b""[..], b"P", &PREFACE[..23], &REQUEST[..20]] {
+        for bytes in [&b""[..], b"P", &HTTP2_PREFACE[..23], &REQUEST[..20]] {
             let (elapsed, read) = respond(bytes, Duration::ZERO, (1, Duration::ZERO)).await;
             assert!(read.is_empty() && is_idle_timeout(elapsed, Duration::ZERO), "{elapsed:?} {read}");
         }
@@ -437,14 +437,14 @@ mod tests {
             });
             exchange(HttpServer::grpc(service, IDLE * 1_000, IDLE), bytes)
         };
-        for bytes in [&b""[..], b"P", &PREFACE[..23]] {
+        for bytes in [&b""[..], b"P", &HTTP2_PREFACE[..23]] {
             assert_eq!(close(bytes).await.0, GRPC_HANDSHAKE_TIMEOUT, "{bytes:?}");
         }
         for bytes in [&b"GET / HTTP/1.1\r\n\r\n"[..], b"PRI * HTTP/2.1\r\n\r\nSM\r\n\r\n"] {
             assert_eq!(close(bytes).await.0, Duration::ZERO, "{bytes:?}");
         }
         assert_eq!(
-            close(PREFACE).await.0,
+            close(HTTP2_PREFACE).await.0,
             GRPC_PING_INTERVAL + GRPC_PING_TIMEOUT,
             "the client does not respond to pings"
         );

@@ -1,6 +1,6 @@
 //! Whose certificates of servers are believed.
 
-use crate::Fault;
+use crate::StartupError;
 use std::{path::PathBuf, sync::Arc};
 use tokio_rustls::{
     TlsConnector,
@@ -23,10 +23,10 @@ pub enum Roots {
 
 impl Roots {
     /// How servers are spoken to that understand this: `h2`, or `http/1.1`.
-    pub fn connector(&self, protocol: &[u8]) -> Result<TlsConnector, Fault> {
+    pub fn connector(&self, protocol: &[u8]) -> Result<TlsConnector, StartupError> {
         let mut config = ClientConfig::builder_with_provider(Arc::new(ring::default_provider()))
             .with_safe_default_protocol_versions()
-            .map_err(|error| self.fault(error.to_string()))?
+            .map_err(|error| self.certificate_error(error.to_string()))?
             .with_root_certificates(self.store()?)
             .with_no_client_auth();
         config.alpn_protocols = vec![protocol.to_vec()];
@@ -34,32 +34,33 @@ impl Roots {
     }
 
     /// The certificates of these authorities.
-    pub fn store(&self) -> Result<RootCertStore, Fault> {
+    pub fn store(&self) -> Result<RootCertStore, StartupError> {
         let mut store = RootCertStore::empty();
         match self {
             Self::System => {
                 store.add_parsable_certificates(rustls_native_certs::load_native_certs().certs);
             }
             Self::File(file) => {
-                let all =
-                    CertificateDer::pem_file_iter(file).map_err(|error| self.fault(error.to_string()))?;
+                let all = CertificateDer::pem_file_iter(file)
+                    .map_err(|error| self.certificate_error(error.to_string()))?;
                 for certificate in all {
-                    let certificate = certificate.map_err(|error| self.fault(error.to_string()))?;
-                    store.add(certificate).map_err(|error| self.fault(error.to_string()))?;
+                    let certificate =
+                        certificate.map_err(|error| self.certificate_error(error.to_string()))?;
+                    store.add(certificate).map_err(|error| self.certificate_error(error.to_string()))?;
                 }
             }
         }
         match store.is_empty() {
-            true => Err(self.fault("there is no certificate of an authority in it".to_owned())),
+            true => Err(self.certificate_error("there is no certificate of an authority in it".to_owned())),
             false => Ok(store),
         }
     }
 
-    fn fault(&self, reason: String) -> Fault {
+    fn certificate_error(&self, reason: String) -> StartupError {
         let file = match self {
             Self::System => PathBuf::from("the system's certificates"),
             Self::File(file) => file.clone(),
         };
-        Fault::Certificate { file, reason }
+        StartupError::Certificate { file, reason }
     }
 }

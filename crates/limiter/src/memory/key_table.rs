@@ -33,7 +33,7 @@ pub(crate) enum KeyTable {
 /// Where a key is counted, or that there is no room for it.
 pub(crate) enum CellRef<'a> {
     Own(Cell<'a>),
-    /// Until the guard is dropped, see [`Place::QueueFull`].
+    /// Until the guard is dropped, see [`ConnectionPermit::QueueFull`].
     Shared(Cell<'a>, Option<MutexGuard<'a, ()>>),
     Full,
 }

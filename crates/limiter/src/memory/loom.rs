@@ -170,7 +170,7 @@ fn loom_lock_and_swap_admit_one() {
                 let request = CellRequest::new(demand);
                 locked.decide(now, request, &mut CellCharge::new(&request)).is_allowed()
             };
-            let (looked, took) = (ask(Demand::probe(1)), ask(Demand::now(1)));
+            let (looked, took) = (ask(Demand::probe(1)), ask(Demand::new(1)));
             assert_eq!(looked, took, "nobody comes between a look and a charge");
             drop(locked);
             assert!(took ^ other.join().unwrap(), "exactly one is admitted");
@@ -185,7 +185,7 @@ fn loom_locked_slots_race_with_permit() {
         let limiter = Arc::new(memory_limiter(LimiterBuilder::default(), "1 at once"));
         let ours = limiter.clone();
         let alone = thread::spawn(move || {
-            let permit = CellRequest { hold: SlotHold::Permit, ..CellRequest::new(Demand::now(1)) };
+            let permit = CellRequest { hold: SlotHold::Permit, ..CellRequest::new(Demand::new(1)) };
             let (decision, charge) = ours.key_table().reserve(ALICE, ours.clock(), permit, Overflow::Deny);
             ours.key_table().refund(ALICE, ours.clock(), &charge, 1);
             decision.is_granted()
@@ -212,7 +212,7 @@ fn check_one(memory: &MemoryLimiter, owner: u64) -> LocalCheck<'_> {
 
 /// Takes one and gives it back.
 fn reserve_and_cancel(key_table: &KeyTable) -> bool {
-    let (clock, request) = (clock(1), CellRequest::new(Demand::now(1)));
+    let (clock, request) = (clock(1), CellRequest::new(Demand::new(1)));
     let (decision, charge) = key_table.reserve(ALICE, &clock, request, Overflow::Share);
     key_table.refund(ALICE, &clock, &charge, 1);
     decision.is_allowed()
@@ -275,7 +275,7 @@ fn slot_table() -> Arc<SlotTable> {
 
 /// A request that takes one permit.
 fn permit_request() -> CellRequest {
-    CellRequest { hold: SlotHold::Permit, ..CellRequest::new(Demand::now(1)) }
+    CellRequest { hold: SlotHold::Permit, ..CellRequest::new(Demand::new(1)) }
 }
 
 /// A cell that holds nothing goes to another key, while its own comes back for it.

@@ -74,7 +74,7 @@ pub enum FastPath {
 /// for seconds in [0, 1] {
 ///     let (now, roll, took) = (Micros::from_secs(seconds), 0.5, Micros::ZERO);
 ///     let acquire = breaker.try_acquire(now, roll).unwrap();
-///     breaker.report(acquire, CallOutcome::Failure, took, now, roll);
+///     breaker.report(acquire, CallOutcome::ProxyError, took, now, roll);
 /// }
 /// let wait = Micros::from_secs(3);
 /// assert_eq!(breaker.try_acquire(Micros::from_secs(3), 0.5), Err(Rejection::OpenEpisode(wait)));

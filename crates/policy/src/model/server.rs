@@ -80,7 +80,7 @@ pub enum Underscores {
 /// What a client says of itself in such headers is taken out in any case, unless it is a trusted proxy.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum ForwardedHeaders {
-    /// `full`: `X-ForwardedFor-For`, `-Proto`, `-TestServer`, `ForwardedFor`, and `X-Request-ReservationId`, which answers have, too.
+    /// `full`: `X-ForwardedFor-For`, `-Proto`, `-TestServer`, `ForwardedFor`, and `X-RawRequest-ReservationId`, which answers have, too.
     #[default]
     Full,
     /// `x-forwarded`: the same without `ForwardedFor`.

@@ -42,10 +42,10 @@ use tidegate_core::Decision;
 /// use tidegate_rule::{RuleConfig, Gate, RequestLimit, Rules, request::key};
 ///
 /// let rules = Rules::new();
-/// let per_client = rules.rule(RuleConfig::of("per-client").quota("100/min")?)?;
+/// let max_per_client = rules.rule(RuleConfig::of("per-client").quota("100/min")?)?;
 /// let login = rules.rule(RuleConfig::of("login").quota("5/min")?)?;
 /// let gate = Gate::new([
-///     RequestLimit::new(per_client).key(key::peer()),
+///     RequestLimit::new(max_per_client).key(key::peer()),
 ///     RequestLimit::new(login).key(key::peer()).methods(["POST"]).routes(["/login"]),
 /// ]);
 /// # Ok::<(), tidegate_limiter::BuildError>(())

@@ -22,7 +22,7 @@
 //! | [`RequestBandwidth`] | how fast bodies move |
 //! | [`RequestFacts`] | who sent a request |
 //! | [`Guards`] | a guard for each key |
-//! | [`Terms`] | what is said to whoever is not let in, and how the answers to the others count |
+//! | [`WorkerSettings`] | what is said to whoever is not let in, and how the answers to the others count |
 //!
 //! A layer or a middleware takes one of them, shows it the [`RequestHead`](crate::request::RequestHead) of each request, and does as it
 //! says: an option is written here, and every wire has it.

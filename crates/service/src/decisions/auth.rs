@@ -10,7 +10,7 @@ use super::{ApiResponse, state::AppState};
 use http::{HeaderMap, HeaderName, HeaderValue, Method, StatusCode, Uri, header, request};
 use http_body_util::Full;
 use std::net::IpAddr;
-use tidegate_http_server::{ApiError, TOKEN_HEADER, bearer, shortened};
+use tidegate_http_server::{ApiError, TOKEN_HEADER, bearer_token, truncate};
 use tidegate_observe::DenialId;
 use tidegate_policy::{
     compile::{DenyReason, PolicyAdmission, PolicyRefusal, PolicyResult, RejectAction},
@@ -56,8 +56,11 @@ pub(super) async fn handle(
         Evaluation::Ready(passage) => passage,
         Evaluation::Pending(evaluation) => evaluation.await,
     };
-    let denial =
-        active.recorder.decided(&result, &active.gate, Some(&HttpRequestHead::new(&original, client)));
+    let denial = active.recorder.record_decision(
+        &result,
+        &active.gate,
+        Some(&HttpRequestHead::new(&original, client)),
+    );
     Ok(match result {
         PolicyResult::Admitted(admission) => allow_response(&admission),
         PolicyResult::Refused(refusal) => deny_response(*refusal, denial, deny),
@@ -103,7 +106,7 @@ fn deny_response(mut refusal: PolicyRefusal, denial: Option<DenialId>, deny: Aut
         headers.insert(RULE_HEADER, rule);
     }
     if let Some(id) = denial {
-        id.write(headers);
+        id.write_header(headers);
     }
     if let Some(retry) = retry {
         headers.entry(header::RETRY_AFTER).or_insert_with(|| retry.into());
@@ -128,7 +131,7 @@ fn original_request(
     // A token is ours; `Authorization` is the client's where the token stands elsewhere.
     let has_token_header = headers.remove(TOKEN_HEADER).is_some();
     let is_token_in_authorization =
-        parts.extensions.get::<TokenInAuthorization>().is_some() && bearer(&headers).is_some();
+        parts.extensions.get::<TokenInAuthorization>().is_some() && bearer_token(&headers).is_some();
     if !has_token_header && is_token_in_authorization {
         headers.remove(header::AUTHORIZATION);
     }
@@ -188,11 +191,11 @@ fn detect_dialect(headers: &HeaderMap) -> Result<Dialect, ApiError> {
     match (headers.contains_key("x-original-uri"), headers.contains_key("x-forwarded-uri")) {
         (true, false) => Ok(Dialect::Nginx),
         (false, true) => Ok(Dialect::Forwarded),
-        (true, true) => Err(ApiError::bad(
+        (true, true) => Err(ApiError::bad_request(
             "both `X-Original-URI` and `X-Forwarded-Uri` tell of a request; have the proxy ask with `?proxy=nginx` or \
              `?proxy=forwarded`",
         )),
-        (false, false) => Err(ApiError::bad(
+        (false, false) => Err(ApiError::bad_request(
             "nothing tells of the request; have the proxy send `X-Original-URI` (nginx) or `X-Forwarded-Uri` (Traefik, Caddy)",
         )),
     }
@@ -202,7 +205,9 @@ fn single_header(headers: &HeaderMap, name: &str) -> Result<Option<String>, ApiE
     let mut values = headers.get_all(name).iter();
     let first = values.next();
     if values.next().is_some() {
-        return Err(ApiError::bad(format!("`{name}` is there twice; have the proxy set it, not add to it")));
+        return Err(ApiError::bad_request(format!(
+            "`{name}` is there twice; have the proxy set it, not add to it"
+        )));
     }
     Ok(first.map(|value| String::from_utf8_lossy(value.as_bytes()).into_owned()))
 }
@@ -214,9 +219,9 @@ fn last_header_value(headers: &HeaderMap, name: &str) -> Option<String> {
 }
 
 fn missing_header(name: &str) -> ApiError {
-    ApiError::bad(format!("`{name}` is missing; have the proxy send it"))
+    ApiError::bad_request(format!("`{name}` is missing; have the proxy send it"))
 }
 
 fn invalid_header(name: &str, value: &str, expected: &str) -> ApiError {
-    ApiError::bad(format!("`{name}` is `{}`; have the proxy send {expected}", shortened(value)))
+    ApiError::bad_request(format!("`{name}` is `{}`; have the proxy send {expected}", truncate(value)))
 }

@@ -3,7 +3,7 @@
 use crate::reservations::{DEFAULT_EXPIRY, MAX_EXPIRY};
 use std::{fmt, time::Duration};
 use tidegate_core::{LARGEST_EXACT, suggest};
-use tidegate_http_server::{ApiError, shortened};
+use tidegate_http_server::{ApiError, truncate};
 use tidegate_policy::compile::{JsonObject, JsonValue};
 
 /// What a body asks.
@@ -55,7 +55,7 @@ impl<'a> QueryBatch<'a> {
     /// Reads it. Each thing may have these members and no others.
     pub fn parse(body: &'a [u8], known: &[&'static str]) -> Result<Self, ApiError> {
         let value = serde_json::from_slice(body).map_err(|error| {
-            ApiError::bad(format!("the body is not JSON: {error}; send an object or a list"))
+            ApiError::bad_request(format!("the body is not JSON: {error}; send an object or a list"))
         })?;
         let (form, items) = match value {
             JsonValue::Object(members) if members.contains_key("asks") => parse_batch(members)?,
@@ -67,7 +67,7 @@ impl<'a> QueryBatch<'a> {
         };
         if items.len() > MAX_QUERIES {
             let problem = format!("{} things are asked at once; ask for {MAX_QUERIES} at most", items.len());
-            return Err(ApiError::bad(problem));
+            return Err(ApiError::bad_request(problem));
         }
         let members = items
             .into_iter()
@@ -85,7 +85,9 @@ fn parse_batch(members: JsonObject<'_>) -> Result<(BatchForm, Vec<JsonValue<'_>>
             ("all-or-nothing", JsonValue::Bool(true)) => form = BatchForm::AllOrNothing,
             ("all-or-nothing", JsonValue::Bool(false)) => form = BatchForm::Batch,
             ("all-or-nothing", _) => {
-                return Err(ApiError::bad("`all-or-nothing` is no answer to yes or no; say true or false"));
+                return Err(ApiError::bad_request(
+                    "`all-or-nothing` is no answer to yes or no; say true or false",
+                ));
             }
             (name, _) => {
                 return Err(unknown_member(
@@ -98,7 +100,7 @@ fn parse_batch(members: JsonObject<'_>) -> Result<(BatchForm, Vec<JsonValue<'_>>
     }
     match items {
         JsonValue::Array(list) => Ok((form, list)),
-        _ => Err(ApiError::bad("`asks` is no list; say what is asked in `[…]`")),
+        _ => Err(ApiError::bad_request("`asks` is no list; say what is asked in `[…]`")),
     }
 }
 
@@ -121,8 +123,9 @@ pub enum Confirmation {
 impl<'a> JsonMembers<'a> {
     /// Those of a body that asks one thing.
     pub fn parse(body: &'a [u8], known: &[&'static str]) -> Result<Self, ApiError> {
-        let value = serde_json::from_slice(body)
-            .map_err(|error| ApiError::bad(format!("the body is not JSON: {error}; send an object")))?;
+        let value = serde_json::from_slice(body).map_err(|error| {
+            ApiError::bad_request(format!("the body is not JSON: {error}; send an object"))
+        })?;
         Self::from_value(value, QueryPosition(BatchForm::Single, 0), known)
     }
 
@@ -132,7 +135,7 @@ impl<'a> JsonMembers<'a> {
         known: &[&'static str],
     ) -> Result<Self, ApiError> {
         let JsonValue::Object(object) = value else {
-            return Err(ApiError::bad(format!(
+            return Err(ApiError::bad_request(format!(
                 "{position}an object is needed here; write {{\"{}\": …}}",
                 known[0]
             )));
@@ -223,7 +226,7 @@ impl<'a> JsonMembers<'a> {
     }
 
     fn invalid(&self, name: &str, problem: &str) -> ApiError {
-        ApiError::bad(format!("{}`{name}` {problem}", self.position))
+        ApiError::bad_request(format!("{}`{name}` {problem}", self.position))
     }
 }
 
@@ -245,5 +248,5 @@ fn unknown_member(position: QueryPosition, name: &str, known: &[&'static str]) -
         Some(near) => format!("did you mean `{near}`?"),
         None => format!("use one of `{}`", known.join("`, `")),
     };
-    ApiError::bad(format!("{position}unknown member `{}`; {fix}", shortened(name)))
+    ApiError::bad_request(format!("{position}unknown member `{}`; {fix}", truncate(name)))
 }

@@ -1,7 +1,7 @@
 //! Limits for every language, over plain HTTP.
 //!
 //! ```text
-//!   POST /v1/check ──▶ token? ──▶ Body (what is asked) ──▶ RuleQuery (rule, key, cost) ──▶ limiter of the rule ──▶ Told
+//!   POST /v1/check ──▶ token? ──▶ Body (what is asked) ──▶ RuleQuery (rule, key, cost) ──▶ limiter of the rule ──▶ LogCapture
 //!   GET  /v1/auth  ──▶ token? ──▶ the request that is original_request ─────────────────────────────▶ the whole_number policy_item
 //! ```
 //!

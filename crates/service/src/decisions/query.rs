@@ -4,7 +4,7 @@ use super::body::{JsonMembers, QueryPosition};
 use http::StatusCode;
 use std::time::Duration;
 use tidegate_core::{Decision, Quota, SettingError, suggest};
-use tidegate_http_server::{ApiError, shortened};
+use tidegate_http_server::{ApiError, truncate};
 use tidegate_limiter::{Bucket, Check, Limiter};
 use tidegate_policy::compile::{NamedRule, PolicyGate, QuotaKind};
 use tidegate_rule::{Mode, Rule, request::KeyValue};
@@ -133,7 +133,7 @@ pub(super) fn find_rule<'a>(
 }
 
 fn invalid_value(error: &SettingError, position: QueryPosition) -> ApiError {
-    ApiError::bad(format!("{position}{error}"))
+    ApiError::bad_request(format!("{position}{error}"))
 }
 
 fn unknown_rule(position: QueryPosition, name: &str, gate: &PolicyGate) -> ApiError {
@@ -141,5 +141,5 @@ fn unknown_rule(position: QueryPosition, name: &str, gate: &PolicyGate) -> ApiEr
         Some(near) => format!("did you mean `{near}`?"),
         None => "name one of the policy's that has quotas".to_owned(),
     };
-    ApiError::new(StatusCode::NOT_FOUND, format!("{position}there is no rule `{}`; {fix}", shortened(name)))
+    ApiError::new(StatusCode::NOT_FOUND, format!("{position}there is no rule `{}`; {fix}", truncate(name)))
 }

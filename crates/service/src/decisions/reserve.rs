@@ -15,7 +15,7 @@ use super::{
 use crate::reservations::Reservations;
 use http::StatusCode;
 use serde_json::{Value, json};
-use tidegate_http_server::{ApiError, Caller, json_response};
+use tidegate_http_server::{ApiCaller, ApiError, json_response};
 use tidegate_limiter::CombinedReservation;
 use tidegate_policy::compile::QuotaKind;
 
@@ -35,7 +35,7 @@ pub(super) async fn reserve(
     state: &AppState,
     batch: QueryBatch<'_>,
     deny: DenyStatus,
-    caller: &Caller,
+    caller: &ApiCaller,
 ) -> Result<ApiResponse, ApiError> {
     let tokens = |claim: Option<CombinedReservation>| claim.and_then(|claim| claim.into_parts().0);
     let unsupported = (QuotaKind::Slots, "counts what is held at once; ask /v1/acquire");
@@ -46,7 +46,7 @@ pub(super) async fn acquire(
     state: &AppState,
     batch: QueryBatch<'_>,
     deny: DenyStatus,
-    caller: &Caller,
+    caller: &ApiCaller,
 ) -> Result<ApiResponse, ApiError> {
     let slots = |claim: Option<CombinedReservation>| {
         let (tokens, slots) = claim.map(CombinedReservation::into_parts).unwrap_or_default();
@@ -62,7 +62,7 @@ pub(super) async fn acquire(
 
 /// Takes what is asked for, and holds a part of it. Rules that hold only what is unfit are refused.
 async fn reserve_batch<T>(
-    (state, reservations, caller): (&AppState, &Reservations<T>, &Caller),
+    (state, reservations, caller): (&AppState, &Reservations<T>, &ApiCaller),
     batch: QueryBatch<'_>,
     deny: DenyStatus,
     (unsupported, reason): (QuotaKind, &str),
@@ -73,7 +73,7 @@ async fn reserve_batch<T>(
     let mut expiries = Vec::with_capacity(queries.len());
     for (question, members) in queries.iter().zip(&batch.items) {
         if question.quota_kind() == unsupported {
-            return Err(ApiError::bad(format!(
+            return Err(ApiError::bad_request(format!(
                 "{}rule `{}` {reason}",
                 members.position,
                 question.rule().name()
@@ -109,7 +109,7 @@ pub(super) async fn settle(
     state: &AppState,
     batch: QueryBatch<'_>,
     op: SettleOp,
-    caller: &Caller,
+    caller: &ApiCaller,
 ) -> Result<ApiResponse, ApiError> {
     let mut settlements = Vec::with_capacity(batch.items.len());
     for members in &batch.items {
@@ -142,7 +142,7 @@ pub(super) async fn settle(
 pub(super) fn release(
     state: &AppState,
     batch: &QueryBatch<'_>,
-    caller: &Caller,
+    caller: &ApiCaller,
 ) -> Result<ApiResponse, ApiError> {
     let ids = batch.items.iter().map(|members| members.text("id")).collect::<Result<Vec<_>, _>>()?;
     let release = |id: &str| {

@@ -8,7 +8,7 @@ use serde_json::Value;
 use std::borrow::Cow;
 use tidegate_core::{Decision, Micros, Outcome, Retry, header as field};
 use tidegate_http_server::{ApiError, json_response};
-use tidegate_observe::{Counted, DenialId, RequestRecorder};
+use tidegate_observe::{DenialId, RequestRecorder, RuleOutcome};
 use tidegate_policy::compile::PolicyGate;
 use tidegate_rule::{HeaderStyle, Mode, ProblemDetails, ProblemMember};
 
@@ -81,7 +81,7 @@ impl<'a> RuleResponse<'a> {
         let query = self.query;
         let status = self.status(Some(&decision), deny).as_u16();
         let quota = query.quota(decision.quota());
-        self.denial_id = recorder.told_no(
+        self.denial_id = recorder.record_api_denial(
             (query.rule_index(), query.rule().name(), gate),
             (query.key(), query.cost()),
             (decision, quota),
@@ -90,14 +90,14 @@ impl<'a> RuleResponse<'a> {
     }
 
     /// The place of the rule that was asked, and what it said; nothing, where it was not asked.
-    pub(super) fn outcome_count(&self) -> Option<(usize, Counted, Option<&Decision>)> {
+    pub(super) fn outcome_count(&self) -> Option<(usize, RuleOutcome, Option<&Decision>)> {
         let decision = self.decision.as_ref().filter(|_| self.evaluation == QueryEvaluation::Evaluated)?;
         let counted = match (self.query.mode, decision.outcome()) {
             (Mode::Off, _) => return None,
-            (_, Outcome::Allow) => Counted::Admitted,
-            (_, Outcome::Delay(_)) => Counted::Delayed,
-            (Mode::Enforce, Outcome::Deny(_)) => Counted::Limited,
-            (Mode::Shadow, Outcome::Deny(_)) => Counted::ShadowDenied,
+            (_, Outcome::Allow) => RuleOutcome::Admitted,
+            (_, Outcome::Delay(_)) => RuleOutcome::Delayed,
+            (Mode::Enforce, Outcome::Deny(_)) => RuleOutcome::Limited,
+            (Mode::Shadow, Outcome::Deny(_)) => RuleOutcome::ShadowDenied,
         };
         Some((self.query.rule_index(), counted, Some(decision)))
     }
@@ -202,7 +202,7 @@ impl<'a> RuleResponse<'a> {
     fn write_headers(&self, fields: HeaderStyle, headers: &mut HeaderMap) {
         let Some(decision) = &self.decision else { return };
         if let Some(id) = &self.denial_id {
-            id.write(headers);
+            id.write_header(headers);
         }
         if let Some(after) = self.denial().and_then(field::retry_after) {
             headers.insert(header::RETRY_AFTER, after.into());
@@ -266,5 +266,5 @@ impl Serialize for SerializedSeconds {
 
 /// Several answers, or what is wrong with some of them.
 pub(super) fn to_json_list(answers: impl Iterator<Item = Result<Value, ApiError>>) -> Vec<Value> {
-    answers.map(|answer| answer.unwrap_or_else(|problem| problem.json())).collect()
+    answers.map(|answer| answer.unwrap_or_else(|problem| problem.to_json())).collect()
 }

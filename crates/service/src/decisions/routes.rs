@@ -15,7 +15,7 @@ use bytes::Bytes;
 use http::{HeaderMap, HeaderValue, Method, Request, StatusCode, header, request};
 use http_body::Body;
 use std::error;
-use tidegate_http_server::{ApiError, Caller, MAX_BODY_SIZE, Query, TOKEN_HEADER, read_body, shortened};
+use tidegate_http_server::{ApiCaller, ApiError, MAX_BODY_SIZE, Query, TOKEN_HEADER, read_body, truncate};
 
 const OPENAPI_DOCUMENT: &str = include_str!("../../../../docs/openapi.json");
 
@@ -77,7 +77,7 @@ fn openapi_response() -> ApiResponse {
 fn method_not_allowed(allowed: &'static str) -> ApiError {
     let problem = "this is asked with another method; /v1/openapi.json tells which";
     ApiError::new(StatusCode::METHOD_NOT_ALLOWED, problem)
-        .with(header::ALLOW, HeaderValue::from_static(allowed))
+        .with_header(header::ALLOW, HeaderValue::from_static(allowed))
 }
 
 async fn handle_post<B>(
@@ -115,7 +115,7 @@ where
     let batch = QueryBatch::parse(&body, members)?;
     let charges = matches!(operation, ApiOperation::Check | ApiOperation::Reserve | ApiOperation::Acquire);
     if batch.form == BatchForm::AllOrNothing && !charges {
-        return Err(ApiError::bad("nothing is charged here; leave `all-or-nothing` out"));
+        return Err(ApiError::bad_request("nothing is charged here; leave `all-or-nothing` out"));
     }
     // What is rare is boxed: all that an answer may need is moved for each request.
     match operation {
@@ -130,9 +130,9 @@ where
     }
 }
 
-fn authorize(state: &AppState, headers: &HeaderMap, operation: ApiOperation) -> Result<Caller, ApiError> {
+fn authorize(state: &AppState, headers: &HeaderMap, operation: ApiOperation) -> Result<ApiCaller, ApiError> {
     let authorization = state.authorization();
-    let caller = authorization.caller(headers)?;
+    let caller = authorization.authenticate(headers)?;
     if operation == ApiOperation::Reset {
         authorization.operators.require(
             headers,
@@ -152,7 +152,7 @@ async fn handle_envoy_auth(state: &AppState, mut parts: request::Parts) -> Resul
 
 fn authorize_proxy(state: &AppState, parts: &mut request::Parts) -> Result<(), ApiError> {
     let authorization = state.authorization();
-    authorization.caller(&parts.headers)?;
+    authorization.authenticate(&parts.headers)?;
     if authorization.requires_token() && !parts.headers.contains_key(TOKEN_HEADER) {
         parts.extensions.insert(TokenInAuthorization);
     }
@@ -164,7 +164,7 @@ async fn handle_auth(state: &AppState, mut parts: request::Parts) -> Result<ApiR
         let allowed = HeaderValue::from_static("GET, HEAD, POST, PUT, PATCH, DELETE, OPTIONS");
         let problem =
             ApiError::new(StatusCode::METHOD_NOT_ALLOWED, "nobody's request is traced here; ask with GET");
-        return Err(problem.with(header::ALLOW, allowed));
+        return Err(problem.with_header(header::ALLOW, allowed));
     }
     authorize_proxy(state, &mut parts)?;
     let query = Query::parse(&parts.uri, &["deny", "proxy"])?;
@@ -173,7 +173,7 @@ async fn handle_auth(state: &AppState, mut parts: request::Parts) -> Result<ApiR
         Some("policy") => AuthDenyStatus::Policy,
         Some(text) => match parse_deny_status(text)? {
             status if status.is_success() => {
-                return Err(ApiError::bad(
+                return Err(ApiError::bad_request(
                     "`deny` would let everything through; use a status from 400 to 599, or `policy`",
                 ));
             }
@@ -185,8 +185,8 @@ async fn handle_auth(state: &AppState, mut parts: request::Parts) -> Result<ApiR
         Some("nginx") => Some(Dialect::Nginx),
         Some("forwarded") => Some(Dialect::Forwarded),
         Some(other) => {
-            let problem = format!("`proxy` is `{}`; use `nginx` or `forwarded`", shortened(other));
-            return Err(ApiError::bad(problem));
+            let problem = format!("`proxy` is `{}`; use `nginx` or `forwarded`", truncate(other));
+            return Err(ApiError::bad_request(problem));
         }
     };
     auth::handle(state, parts, dialect, deny).await
@@ -195,6 +195,6 @@ async fn handle_auth(state: &AppState, mut parts: request::Parts) -> Result<ApiR
 fn parse_deny_status(text: &str) -> Result<StatusCode, ApiError> {
     let status = text.parse().ok().filter(|status| matches!(status, 200 | 400..=599));
     status.and_then(|status: u16| StatusCode::from_u16(status).ok()).ok_or_else(|| {
-        ApiError::bad(format!("`deny` is `{}`; use a status, 200 or from 400 to 599", shortened(text)))
+        ApiError::bad_request(format!("`deny` is `{}`; use a status, 200 or from 400 to 599", truncate(text)))
     })
 }

@@ -31,7 +31,7 @@ impl ActiveRules {
     pub(super) fn record(&self, responses: &mut [RuleResponse<'_>], deny: DenyStatus) {
         for told in responses {
             if let Some((rule, counted, decision)) = told.outcome_count() {
-                self.recorder.tally.asked(rule, counted, decision);
+                self.recorder.counters.record_decision(rule, counted, decision);
             }
             told.record_denial(&self.recorder, &self.gate, deny);
         }

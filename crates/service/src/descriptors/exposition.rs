@@ -5,7 +5,7 @@ use std::{
     collections::BTreeMap,
     sync::atomic::{AtomicU64, Ordering::Relaxed},
 };
-use tidegate_http_server::{Labels, MetricFamily, MetricKind, MetricValue, prometheus_text};
+use tidegate_http_server::{MetricFamily, MetricKind, MetricLabels, MetricValue, prometheus_text};
 
 /// The value of the label `grpc_method`: the service has one method.
 const GRPC_METHOD: &str = "ShouldRateLimit";
@@ -149,7 +149,7 @@ impl Exposition {
     /// All metrics in the Prometheus text format. Samples with the same labels are added up.
     pub(super) fn prometheus(mut self) -> String {
         for (family, _) in &mut self.0 {
-            let mut sums: BTreeMap<Labels, MetricValue> = BTreeMap::new();
+            let mut sums: BTreeMap<MetricLabels, MetricValue> = BTreeMap::new();
             for (labels, value) in family.samples.drain(..) {
                 match (sums.get_mut(&labels), &value) {
                     (Some(MetricValue::Integer(sum)), MetricValue::Integer(count)) => *sum += count,

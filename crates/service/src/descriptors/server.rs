@@ -36,7 +36,7 @@ use std::{
     time::Duration,
 };
 use tidegate_http_server::{
-    Authorization, BoundListener, Certificate, Fault, HttpServer, Listener, Operators, Secret,
+    Authorization, BoundListener, Certificate, HttpServer, Listener, Operators, Secret, StartupError,
 };
 use tidegate_limiter::{BuildError, FailureMode};
 use tidegate_policy::{
@@ -84,7 +84,7 @@ enum GrpcSocket {
 pub enum ServerError {
     /// An address cannot be listened on, or a certificate cannot be used.
     #[error("{0}")]
-    Listen(Fault),
+    Listen(StartupError),
     /// The limits make no sense, or cannot be had.
     #[error("{0}")]
     Config(String),
@@ -245,7 +245,7 @@ impl RateLimitServer {
             }
             GrpcSocket::Unix(socket, certificate) => {
                 let socket = UnixListener::from_std(socket)
-                    .map_err(|error| ServerError::Listen(Fault::Machine(error)))?;
+                    .map_err(|error| ServerError::Listen(StartupError::System(error)))?;
                 Box::pin(wire.serve_listener(
                     Listener::new(socket, certificate),
                     grpc_settings,
@@ -288,7 +288,7 @@ impl RateLimitServer {
 fn require_token(pages: Router, authorization: &Arc<Authorization>) -> Router {
     let authorization = authorization.clone();
     pages.layer(middleware::from_fn(move |request: Request, next: Next| {
-        let caller = authorization.caller(request.headers());
+        let caller = authorization.authenticate(request.headers());
         async move {
             match caller {
                 Ok(_) => next.run(request).await,

@@ -119,8 +119,8 @@ impl DescriptorDirectory {
         let files = ReadFiles::default();
         let loaded = self.read_files(&files);
         match &mut self.watch {
-            Some(watch) => watch.follow(&files),
-            None => self.watch = Some(FileWatch::of(&files)),
+            Some(watch) => watch.watch(&files),
+            None => self.watch = Some(FileWatch::new(&files)),
         }
         match &loaded {
             Ok(_) => self.loads.record_success(),

@@ -139,5 +139,5 @@ pub(super) fn load_certificate(environment: &Environment) -> Result<Option<Arc<C
     };
     let files =
         Tls { certificate: tls.certificate.clone(), key: tls.key.clone(), client_ca: tls.client_ca.clone() };
-    Certificate::load_for(&files, name.as_ref()).map(Some).map_err(ServerError::Listen)
+    Certificate::load_with_client_name(&files, name.as_ref()).map(Some).map_err(ServerError::Listen)
 }

@@ -19,7 +19,7 @@ use tower_layer::Layer;
 /// called again before the time it names. Calls to it wait for that moment if it comes within
 /// [`wait`](Self::wait), and fail at once if not.
 ///
-/// With the feature `reqwest` it goes around a `reqwest::Client`, and [`RetryAfterService::send`] takes its requests:
+/// With the feature `reqwest` it goes around a `reqwest::ClientConnection`, and [`RetryAfterService::send`] takes its requests:
 ///
 /// ```
 /// # #[cfg(feature = "reqwest")]
@@ -30,7 +30,7 @@ use tower_layer::Layer;
 /// use tower_layer::Layer as _;
 ///
 /// let rule = Rules::global().rule(RuleConfig::of("outbound").quota("10/s")?.wait(Duration::from_secs(2)))?;
-/// let http = reqwest::Client::new();
+/// let http = reqwest::ClientConnection::new();
 /// let retry_after = RetryAfterLayer::new().rule(rule).wait(Duration::from_secs(5)).layer(http.clone());
 ///
 /// let answer = retry_after.send(http.get("https://api.example.com/items").build()?).await?;

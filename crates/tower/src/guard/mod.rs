@@ -52,7 +52,7 @@ use tower_service::Service;
 /// A call that is given up is ignored. All services that are made from one layer share the guard.
 ///
 /// It goes around a client as well as around a server: hyper-util's client and a channel of tonic as they are, and with the
-/// feature `reqwest` a `reqwest::Client`, whose requests `send` takes. An answer of 500 or above is a failure there, 429 too
+/// feature `reqwest` a `reqwest::ClientConnection`, whose requests `send` takes. An answer of 500 or above is a failure there, 429 too
 /// with [`for_client_calls`](RequestGuard::for_client_calls), and so is an error instead of an answer.
 ///
 /// ```
@@ -65,7 +65,7 @@ use tower_service::Service;
 ///
 /// let settings = BreakerSettings::builder().count_window(100).build()?;
 /// let breakers = Guards::builder().build(move || Breaker::new(settings.clone()));
-/// let http = reqwest::Client::new();
+/// let http = reqwest::ClientConnection::new();
 /// let breaker = RequestGuard::by_key(breakers, key::host()).for_client_calls();
 /// let guarded = GuardLayer::new(breaker).layer(http.clone());
 ///

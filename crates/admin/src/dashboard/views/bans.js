@@ -1,9 +1,9 @@
 // Who is banned for a time, and counters that are forgotten.
 
-import { get, part } from '../api.js';
-import { empty, field, h, keyed, nameInput, panel, say, select, table, words } from '../dom.js';
-import { count, length } from '../format.js';
-import { change, mayAsk, sure } from '../operator.js';
+import { encode, get } from '../api.js';
+import { empty, field, h, renderList, nameInput, panel, setText, select, table, inlineCode } from '../dom.js';
+import { count, duration } from '../format.js';
+import { change, canChange, confirmAction } from '../operator.js';
 import { ruleChoices } from './keys.js';
 
 const TIMES = [
@@ -20,7 +20,7 @@ export function bans(page) {
   const body = h('tbody');
   const list = table(
     'Who is banned',
-    ['Who', { name: 'Ends in', number: true }, { name: h('span', { class: 'unseen' }, 'Actions') }],
+    ['Who', { name: 'Ends in', number: true }, { name: h('span', { class: 'visually-hidden' }, 'Actions') }],
     body,
   );
   const none = empty('Nobody is banned.');
@@ -28,7 +28,7 @@ export function bans(page) {
   const never = h(
     'p',
     { class: 'banner', 'data-tone': 'warn', hidden: true },
-    words(
+    inlineCode(
       'Changes are not taken on this listener. Declare a token in the policy: `admin: { listen: …, token: $ADMIN_TOKEN }`.',
     ),
   );
@@ -41,22 +41,22 @@ export function bans(page) {
     try {
       const { bans } = await get('api/v1/bans');
       if (closed) return;
-      say(wrong, '');
+      setText(wrong, '');
       list.hidden = bans.length === 0;
       none.hidden = bans.length > 0;
-      keyed(
+      renderList(
         body,
         bans,
         ({ id }) => id,
         (ban) => row(ban, lift),
       );
     } catch (error) {
-      if (!closed) say(wrong, error.status === 0 ? '' : error.message);
+      if (!closed) setText(wrong, error.status === 0 ? '' : error.message);
     }
   };
   const lift = async (ban) => {
     try {
-      if (!(await change('DELETE', `api/v1/bans/${part(ban.id)}`))) return;
+      if (!(await change('DELETE', `api/v1/bans/${encode(ban.id)}`))) return;
       page.notify(`The ban of ${ban.value} is lifted.`);
     } catch (error) {
       page.notify(error.message, 'bad');
@@ -76,9 +76,9 @@ export function bans(page) {
   let tick = 0;
   return {
     snapshot(snapshot) {
-      never.hidden = mayAsk();
-      ban.learn(snapshot);
-      reset.learn(snapshot);
+      never.hidden = canChange();
+      ban.update(snapshot);
+      reset.update(snapshot);
       if (tick++ % 2 === 0) refresh();
     },
     close: () => {
@@ -91,7 +91,7 @@ function row(ban, lift) {
   const remaining = h('td', { class: 'number' });
   const of =
     ban.kind === 'key'
-      ? [h('code', {}, ban.value), ' in ', h('a', { href: `#/rules/${part(ban.rule)}` }, ban.rule)]
+      ? [h('code', {}, ban.value), ' in ', h('a', { href: `#/rules/${encode(ban.rule)}` }, ban.rule)]
       : [h('code', {}, ban.value)];
   return {
     element: h(
@@ -104,13 +104,13 @@ function row(ban, lift) {
         { class: 'actions-cell' },
         h(
           'button',
-          { type: 'button', class: 'small', disabled: !mayAsk(), on: { click: () => lift(ban) } },
+          { type: 'button', class: 'small', disabled: !canChange(), on: { click: () => lift(ban) } },
           'Lift',
-          h('span', { class: 'unseen' }, ` the ban of ${ban.value}`),
+          h('span', { class: 'visually-hidden' }, ` the ban of ${ban.value}`),
         ),
       ),
     ),
-    update: (now) => say(remaining, length(Math.ceil(now.remaining))),
+    update: (now) => setText(remaining, duration(Math.ceil(now.remaining))),
   };
 }
 
@@ -130,14 +130,14 @@ function form(title, fields, { action, rule, chosen, send }) {
       on: {
         submit: async (event) => {
           event.preventDefault();
-          say(wrong, '');
+          setText(wrong, '');
           submit.disabled = true;
           try {
             await send();
           } catch (error) {
-            say(wrong, error.message);
+            setText(wrong, error.message);
           }
-          submit.disabled = !mayAsk();
+          submit.disabled = !canChange();
           submit.focus();
         },
       },
@@ -148,9 +148,9 @@ function form(title, fields, { action, rule, chosen, send }) {
   );
   return {
     element: panel(title, element),
-    learn(snapshot) {
+    update(snapshot) {
       ruleChoices(rule, snapshot, chosen);
-      submit.disabled = !mayAsk();
+      submit.disabled = !canChange();
     },
   };
 }
@@ -198,7 +198,7 @@ function banForm({ query, notify }, done) {
         const who = value.value.trim();
         const target = kind.value === 'key' ? { rule: rule.value, key: who } : { [kind.value]: who };
         const wide = kind.value === 'network' && isWide(who);
-        if (wide && !(await sure(`Ban ${who}?`, `It holds very many clients, perhaps all of them, and you.`, 'Ban them'))) return;
+        if (wide && !(await confirmAction(`Ban ${who}?`, `It holds very many clients, perhaps all of them, and you.`, 'Ban them'))) return;
         const answer = await change('POST', 'api/v1/bans', {
           ...target,
           seconds,
@@ -206,7 +206,7 @@ function banForm({ query, notify }, done) {
           ...(reason.value.trim() ? { reason: reason.value.trim() } : {}),
         });
         if (!answer) return;
-        notify(`${who} is banned for ${length(seconds)}.`);
+        notify(`${who} is banned for ${duration(seconds)}.`);
         value.value = '';
         reason.value = '';
         await done();

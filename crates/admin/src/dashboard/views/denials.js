@@ -1,7 +1,7 @@
 // The last denials, newest first; each leads to why.
 
-import { get, part } from '../api.js';
-import { chip, empty, field, h, keyed, nameInput, panel, say, select, table } from '../dom.js';
+import { encode, get } from '../api.js';
+import { chip, empty, field, h, renderList, nameInput, panel, setText, select, table } from '../dom.js';
 import { clock } from '../format.js';
 import { ruleChoices } from './keys.js';
 import { REASONS } from './rule.js';
@@ -10,7 +10,7 @@ const LIMIT = 100;
 
 export function denials({ root, query }) {
   const rules = select([['', 'All rules']], '');
-  const hold = h('button', { type: 'button', 'aria-pressed': 'false' }, 'Hold still');
+  const pauseButton = h('button', { type: 'button', 'aria-pressed': 'false' }, 'Hold still');
   const body = h('tbody');
   const list = table('The last denials', ['Time', 'Why', 'Rule', 'Key', 'Request'], body);
   const none = h('div');
@@ -20,7 +20,7 @@ export function denials({ root, query }) {
   const id = nameInput();
   const look = (event) => {
     event.preventDefault();
-    location.hash = `#/why/${part(id.value.trim().replace(/^urn:tidegate:denial:/, ''))}`;
+    location.hash = `#/why/${encode(id.value.trim().replace(/^urn:tidegate:denial:/, ''))}`;
   };
   root.append(
     h('h1', {}, 'Denials'),
@@ -33,31 +33,31 @@ export function denials({ root, query }) {
         h('button', { type: 'submit', class: 'main' }, 'Tell me'),
       ),
     ),
-    panel('The last ones', h('div', { class: 'filters' }, field('Rule', rules), hold), list, none, wrong),
+    panel('The last ones', h('div', { class: 'filters' }, field('Rule', rules), pauseButton), list, none, wrong),
   );
 
   let known = null;
-  let held = false;
+  let isPaused = false;
   let closed = false;
   let latest = null;
   const refresh = async () => {
     try {
-      const { denials } = await get(`api/v1/denials?limit=${LIMIT}${rules.value ? `&rule=${part(rules.value)}` : ''}`);
-      if (closed || held) return;
-      say(wrong, '');
+      const { denials } = await get(`api/v1/denials?limit=${LIMIT}${rules.value ? `&rule=${encode(rules.value)}` : ''}`);
+      if (closed || isPaused) return;
+      setText(wrong, '');
       list.hidden = denials.length === 0;
-      none.replaceChildren(...(denials.length > 0 ? [] : [nobody(latest)]));
-      keyed(body, denials, ({ id }) => id, row);
+      none.replaceChildren(...(denials.length > 0 ? [] : [emptyMessage(latest)]));
+      renderList(body, denials, ({ id }) => id, row);
     } catch (error) {
-      if (!closed) say(wrong, error.status === 0 ? '' : error.message);
+      if (!closed) setText(wrong, error.status === 0 ? '' : error.message);
       known = null;
     }
   };
   rules.addEventListener('change', refresh);
-  hold.addEventListener('click', () => {
-    held = !held;
-    hold.setAttribute('aria-pressed', String(held));
-    if (!held) refresh();
+  pauseButton.addEventListener('click', () => {
+    isPaused = !isPaused;
+    pauseButton.setAttribute('aria-pressed', String(isPaused));
+    if (!isPaused) refresh();
   });
   return {
     snapshot(snapshot) {
@@ -70,7 +70,7 @@ export function denials({ root, query }) {
         policy.version,
         uptime < 2,
       ]);
-      if (state === known || held) return;
+      if (state === known || isPaused) return;
       known = state;
       refresh();
     },
@@ -80,7 +80,7 @@ export function denials({ root, query }) {
   };
 }
 
-function nobody({ observe }) {
+function emptyMessage({ observe }) {
   if (!observe?.denials)
     return empty(
       'Denials are not kept.',
@@ -99,11 +99,11 @@ function row(denial) {
       {},
       h(
         'a',
-        { href: `#/why/${part(denial.id)}`, title: `Why was ${denial.id} denied?` },
+        { href: `#/why/${encode(denial.id)}`, title: `Why was ${denial.id} denied?` },
         chip(REASONS[denial.why] ?? denial.why, denial.why === 'limited' ? 'warn' : 'bad'),
       ),
     ),
-    h('td', {}, denial.rule ? h('a', { href: `#/rules/${part(denial.rule)}` }, denial.rule) : 'an operator'),
+    h('td', {}, denial.rule ? h('a', { href: `#/rules/${encode(denial.rule)}` }, denial.rule) : 'an operator'),
     h('td', {}, h('code', {}, denial.key ?? denial.client ?? '–')),
     h('td', {}, h('code', {}, [denial.method, denial.path].filter(Boolean).join(' ') || '–')),
   );

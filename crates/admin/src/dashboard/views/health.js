@@ -1,7 +1,7 @@
 // What the gateway leans on: servers, stores, and what holds requests back.
 
-import { chip, empty, facts, h, panel, table } from '../dom.js';
-import { bytes, count, length, moment, share } from '../format.js';
+import { chip, empty, definitionList, h, panel, table } from '../dom.js';
+import { bytes, count, duration, dateTime, share } from '../format.js';
 import { inMemory } from './rule.js';
 import { tiles } from './traffic.js';
 
@@ -19,11 +19,11 @@ const TONES = {
 
 export function health({ root }) {
   const numbers = tiles(['Up for', 'In flight', '2xx and 3xx', '4xx', '5xx']);
-  const servers = part('Servers');
-  const stores = part('Stores');
-  const guards = part('Queues, breakers and adaptive limits');
-  const tables = part('Keys in memory');
-  const gateway = part('This gateway');
+  const servers = section('Servers');
+  const stores = section('Stores');
+  const guards = section('Queues, breakers and adaptive limits');
+  const tables = section('Keys in memory');
+  const gateway = section('This gateway');
   root.append(
     h('h1', {}, 'Health'),
     numbers.element,
@@ -38,31 +38,31 @@ export function health({ root }) {
       const answers = it.responses;
       const own = it['gateway-responses'];
       const both = (name) => [count(answers[name]), `by servers · ${count(own[name])} by the gateway`];
-      numbers.say([
-        [length(Math.floor(it.uptime)), ''],
+      numbers.setText([
+        [duration(Math.floor(it.uptime)), ''],
         [count(it.requests['in-flight']), 'with servers'],
         [count(answers['2xx'] + answers['3xx']), 'by servers'],
         both('4xx'),
         both('5xx'),
       ]);
-      servers.show(it.upstreams, () => ofServers(it.upstreams));
-      stores.show(it.stores, () => ofStores(it.stores));
+      servers.show(it.upstreams, () => serverTable(it.upstreams));
+      stores.show(it.stores, () => storeTable(it.stores));
       const guarded = it.rules
         .filter(({ queue, breaker, adaptive }) => queue || breaker || adaptive)
         .map(({ name, queue, breaker, adaptive }) => ({ name, queue, breaker, adaptive }));
-      guards.show(guarded, () => ofGuards(guarded));
-      const kept = it.rules.filter(({ table }) => table).map(({ name, table }) => ({ name, table }));
-      tables.show(kept, () => ofTables(kept));
+      guards.show(guarded, () => guardTable(guarded));
+      const withTables = it.rules.filter(({ table }) => table).map(({ name, table }) => ({ name, table }));
+      tables.show(withTables, () => tableSizes(withTables));
       const latency = [times(it.latency.decision), times(it.latency.wait)];
       gateway.show([it.policy, it.listeners, it.decisions, it.watchers, latency], () =>
-        facts([
+        definitionList([
           ['Version', it.version],
           ['A decision takes', latency[0]],
           ['Requests that wait', latency[1]],
           ['Workers', count(it.workers)],
           ['Listens', it.listeners.map(({ address, tls }) => (tls ? `${address} (TLS)` : address)).join(', ')],
           ['Decisions', it.decisions],
-          ['Policy loaded', moment(it.policy.loaded)],
+          ['Policy loaded', dateTime(it.policy.loaded)],
           ['Read again', it.policy.reloads === 1 ? 'once' : `${count(it.policy.reloads)} times`],
           ['Who watches', `${count(it.watchers.now)} of ${count(it.watchers.most)}`],
         ]),
@@ -77,19 +77,19 @@ function times({ count: some, p50, p99 }) {
 }
 
 function percentile(seconds) {
-  return seconds === null ? 'over 60\u00a0s' : length(seconds);
+  return seconds === null ? 'over 60\u00a0s' : duration(seconds);
 }
 
 /** A part that is only written anew when what it tells has changed, so that it can be read in peace. */
-function part(title) {
+function section(title) {
   const body = h('div');
-  let told = null;
+  let lastText = null;
   return {
     element: panel(title, body),
     show(what, write) {
       const text = JSON.stringify(what);
-      if (text === told) return;
-      told = text;
+      if (text === lastText) return;
+      lastText = text;
       const focused = body.contains(document.activeElement);
       body.replaceChildren(write());
       if (focused) body.querySelector('[tabindex]')?.focus({ preventScroll: true });
@@ -114,10 +114,10 @@ function listing(caption, items, columns) {
   );
 }
 
-const half = ({ latency }) => (latency?.count ? percentile(latency.p50) : '–');
-const most = ({ latency }) => (latency?.count ? percentile(latency.p99) : '–');
+const p50Text = ({ latency }) => (latency?.count ? percentile(latency.p50) : '–');
+const p99Text = ({ latency }) => (latency?.count ? percentile(latency.p99) : '–');
 
-function ofServers(upstreams) {
+function serverTable(upstreams) {
   const all = upstreams.flatMap(({ name, latency, servers }) =>
     servers.map((server) => ({ ...server, upstream: name, latency })),
   );
@@ -127,15 +127,15 @@ function ofServers(upstreams) {
     ['Server', 'heading', ({ address }) => h('code', {}, address)],
     ['Health', 'text', ({ health }) => state(health)],
     ['In flight', 'number', (server) => count(server['in-flight'])],
-    ['p50', 'number', half],
-    ['p99', 'number', most],
+    ['p50', 'number', p50Text],
+    ['p99', 'number', p99Text],
     ['Failed requests', 'number', ({ failures }) => count(failures)],
     ['Failed checks', 'number', (server) => count(server['failed-checks'])],
     ['Breaker', 'text', ({ breaker }) => (breaker ? state(breaker.state ?? breaker) : '–')],
   ]);
 }
 
-function ofStores(stores) {
+function storeTable(stores) {
   if (stores.length === 0)
     return empty('Everything is counted in memory.', 'A `store` in the policy is shared by several gateways.');
   const trouble = (text) => (text ? h('p', { class: 'wrong' }, text) : null);
@@ -144,19 +144,19 @@ function ofStores(stores) {
     ['Health', 'text', (store) => [state(store.health), trouble(store.trouble)]],
     ['Calls', 'number', ({ calls }) => count(calls)],
     ['Failures', 'number', ({ failures }) => count(failures)],
-    ['p50', 'number', half],
-    ['p99', 'number', most],
-    ['Away for', 'number', (store) => length(store['degraded-seconds'])],
+    ['p50', 'number', p50Text],
+    ['p99', 'number', p99Text],
+    ['Away for', 'number', (store) => duration(store['degraded-seconds'])],
   ]);
 }
 
-function ofGuards(rules) {
+function guardTable(rules) {
   if (rules.length === 0)
     return empty(
       'No rule has any.',
       '`queue`, `breaker` and `adaptive` in a rule hold requests back while there are too many, or they fail.',
     );
-  const tries = (remaining) => (remaining ? `tries in ${length(remaining)}` : '');
+  const tries = (remaining) => (remaining ? `tries in ${duration(remaining)}` : '');
   const chips = (breaker) => h('span', { class: 'chips' }, state(breaker.state), tries(breaker.remaining));
   return listing('Queues, breakers and adaptive limits', rules, [
     ['Rule', 'heading', ({ name }) => h('a', { href: `#/rules/${encodeURIComponent(name)}` }, name)],
@@ -169,7 +169,7 @@ function ofGuards(rules) {
   ]);
 }
 
-function ofTables(rules) {
+function tableSizes(rules) {
   if (rules.length === 0) return empty('Nothing is counted in memory.');
   return listing('Keys in memory', rules, [
     ['Rule', 'heading', ({ name }) => name],

@@ -1,11 +1,11 @@
 // Who is denied most, or asks most.
 
-import { get, part } from '../api.js';
-import { empty, field, h, keyed, panel, say, select, set, table } from '../dom.js';
+import { encode, get } from '../api.js';
+import { empty, field, h, renderList, panel, setText, select, set, table } from '../dom.js';
 import { count, share } from '../format.js';
 
 /** How often the list is fetched anew, in snapshots. */
-const EVERY = 3;
+const REFRESH_INTERVAL = 3;
 
 export function keys(page) {
   const { root, query } = page;
@@ -20,14 +20,14 @@ export function keys(page) {
   );
   const holder = h('div');
   let top = null;
-  const again = () => {
+  const reload = () => {
     top?.close();
     top = topKeys(page, { rule: rules.value || null, by: by.value, limit: 50 });
     holder.replaceChildren(top.element);
     if (page.live.latest) top.snapshot(page.live.latest);
   };
-  rules.addEventListener('change', again);
-  by.addEventListener('change', again);
+  rules.addEventListener('change', reload);
+  by.addEventListener('change', reload);
   root.append(
     h('h1', {}, 'Top keys'),
     h(
@@ -42,7 +42,7 @@ export function keys(page) {
     snapshot(snapshot) {
       ruleChoices(rules, snapshot, query.get('rule'));
       if (top) top.snapshot(snapshot);
-      else again();
+      else reload();
     },
     close: () => top?.close(),
   };
@@ -51,9 +51,9 @@ export function keys(page) {
 /** Fills a choice with the rules of the policy. */
 export function ruleChoices(element, { rules }, chosen) {
   const names = rules.map(({ name }) => name);
-  if (element.told === names.join('\n')) return;
-  const before = element.told === undefined ? (chosen ?? '') : element.value;
-  element.told = names.join('\n');
+  if (element.ruleNames === names.join('\n')) return;
+  const before = element.ruleNames === undefined ? (chosen ?? '') : element.value;
+  element.ruleNames = names.join('\n');
   const first = element.options[0]?.value === '' ? [element.options[0]] : [];
   element.replaceChildren(
     ...first,
@@ -79,42 +79,42 @@ export function topKeys(page, { rule, by = 'denied', limit }) {
     'Key',
     { name: KINDS[by].column, number: true },
     'Share',
-    { name: h('span', { class: 'unseen' }, 'Actions') },
+    { name: h('span', { class: 'visually-hidden' }, 'Actions') },
   ];
   const list = table(KINDS[by].title, columns, body);
   const none = h('div');
   const wrong = h('p', { class: 'wrong', role: 'alert' });
   const element = h('div', {}, list, none, wrong);
   list.hidden = true;
-  let seen = 0;
+  let snapshots = 0;
   let closed = false;
 
-  const fetchThem = async (snapshot) => {
+  const refresh = async (snapshot) => {
     try {
-      const { keys } = await get(`api/v1/top?by=${by}&limit=${limit}${rule ? `&rule=${part(rule)}` : ''}`);
+      const { keys } = await get(`api/v1/top?by=${by}&limit=${limit}${rule ? `&rule=${encode(rule)}` : ''}`);
       if (closed) return;
-      say(wrong, '');
+      setText(wrong, '');
       list.hidden = keys.length === 0;
-      none.replaceChildren(...(keys.length > 0 ? [] : [nobody(snapshot, by)]));
+      none.replaceChildren(...(keys.length > 0 ? [] : [emptyMessage(snapshot, by)]));
       const plain = snapshot.observe?.keys === 'plain';
       // Where a rule counts all together there is nobody to ban, and no key to reset.
-      const together = new Set(snapshot.rules.filter(({ key }) => key === 'all').map(({ name }) => name));
-      keyed(
+      const sharedKeyRules = new Set(snapshot.rules.filter(({ key }) => key === 'all').map(({ name }) => name));
+      renderList(
         body,
         keys,
         (it) => `${it.rule}\n${it.key}`,
-        (it) => row({ ruled: rule !== null && rule !== undefined, by, named: plain && !together.has(it.rule) }),
+        (it) => row({ ruled: rule !== null && rule !== undefined, by, named: plain && !sharedKeyRules.has(it.rule) }),
       );
     } catch (error) {
       if (closed) return;
       element.hidden = error.status === 400;
-      say(wrong, error.status === 0 ? '' : error.message);
+      setText(wrong, error.status === 0 ? '' : error.message);
     }
   };
   return {
     element,
     snapshot(snapshot) {
-      if (!element.hidden && seen++ % EVERY === 0) fetchThem(snapshot);
+      if (!element.hidden && snapshots++ % REFRESH_INTERVAL === 0) refresh(snapshot);
     },
     close: () => {
       closed = true;
@@ -122,7 +122,7 @@ export function topKeys(page, { rule, by = 'denied', limit }) {
   };
 }
 
-function nobody({ observe }, by) {
+function emptyMessage({ observe }, by) {
   if (!observe?.denials)
     return empty(
       'Keys are not observed.',
@@ -149,20 +149,20 @@ function row({ ruled, by, named }) {
       actions,
     ),
     update({ rule, key, count: counted, error, share: portion }) {
-      say(of, rule);
+      setText(of, rule);
       set(of, 'href', `#/rules/${encodeURIComponent(rule)}`);
-      say(name, key);
-      say(exact, count(counted));
-      say(less, error > 0 ? ` −${count(error)}` : '');
-      say(percent, share(portion));
+      setText(name, key);
+      setText(exact, count(counted));
+      setText(less, error > 0 ? ` −${count(error)}` : '');
+      setText(percent, share(portion));
       fill.style.width = `${Math.min(100, portion * 100)}%`;
       if (named && !actions.firstChild) {
         actions.append(
           h(
             'a',
-            { href: `#/bans?rule=${part(rule)}&key=${part(key)}` },
+            { href: `#/bans?rule=${encode(rule)}&key=${encode(key)}` },
             'Ban or reset',
-            h('span', { class: 'unseen' }, ` ${key}`),
+            h('span', { class: 'visually-hidden' }, ` ${key}`),
           ),
         );
       }

@@ -1,10 +1,10 @@
 // How algorithms treat the same traffic, side by side. The gateway decides, as it does for requests; nothing is counted.
 
-import { text } from '../api.js';
-import { button, field, h, keyed, panel, say, select, set } from '../dom.js';
-import { length } from '../format.js';
-import { lane } from '../lane.js';
-import { Drawing, SHAPES, arrivals, histogram, recorded } from '../shape.js';
+import { getText } from '../api.js';
+import { button, field, h, renderList, panel, setText, select, set } from '../dom.js';
+import { duration } from '../format.js';
+import { quotaResult } from '../quota_result.js';
+import { Drawing, SHAPES, arrivals, histogram, parseRecording } from '../shape.js';
 
 const LEAD =
   'Draw traffic of one client, and see what each quota says to it. Nothing is counted, and nobody is denied.';
@@ -41,21 +41,21 @@ export function playground({ root }) {
 }
 
 class Playground {
-  #lanes = h('ul', { class: 'lanes' });
+  #results = h('ul', { class: 'quota-results' });
   #about = h('span');
   #end = h('span');
   #span = select(SPANS, String(state.span));
   #wait = select(WAITS, state.wait);
   #drawing = new Drawing((bins) => this.#use({ bins, times: null }));
-  #asked = null;
+  #request = null;
   #soon = null;
 
   /** Where traffic is drawn, chosen or pasted. */
   traffic() {
-    this.#span.addEventListener('change', () => this.#use({ times: null, span: this.#drawn }, 'anew'));
+    this.#span.addEventListener('change', () => this.#use({ times: null, span: this.#drawn }, 'redraw'));
     this.#wait.addEventListener('change', () => this.#use({ wait: this.#wait.value }));
     const shapes = Object.entries(SHAPES).map(([name, shape]) =>
-      button(name, () => this.#use({ bins: shape(), times: null, span: this.#drawn }, 'anew'), { class: 'small' }),
+      button(name, () => this.#use({ bins: shape(), times: null, span: this.#drawn }, 'redraw'), { class: 'small' }),
     );
     const settings = [field('Over', this.#span), field('Longest wait', this.#wait)];
     const above = [h('div', { class: 'actions' }, shapes), h('div', { class: 'filters' }, settings)];
@@ -71,26 +71,26 @@ class Playground {
   /** What quotas say, each in a lane of its own. */
   answers() {
     const more = button('Add a quota', () => {
-      this.#compare([...state.quotas, named('5/s burst 10')]);
-      this.#lanes.lastElementChild.querySelector('input').select();
+      this.#compare([...state.quotas, newQuota('5/s burst 10')]);
+      this.#results.lastElementChild.querySelector('input').select();
     });
-    const every = button('Every algorithm', () => this.#compare(ALL.map(named)));
+    const every = button('Every algorithm', () => this.#compare(ALL.map(newQuota)));
     const head = [h('h2', {}, 'What quotas say'), h('div', { class: 'actions' }, more, every)];
-    return h('section', { class: 'panel' }, h('div', { class: 'title' }, head), legend(), this.#lanes);
+    return h('section', { class: 'panel' }, h('div', { class: 'title' }, head), legend(), this.#results);
   }
 
   show() {
     this.#drawing.show(state.bins, state.span);
     const changed = () => this.#refresh();
-    const create = (it) => lane(it, { changed, remove: () => this.#remove(it) });
-    keyed(this.#lanes, state.quotas, ({ id }) => id, create);
-    for (const { removable } of this.#lanes.keyed.values()) removable(state.quotas.length > 1);
+    const create = (it) => quotaResult(it, { changed, remove: () => this.#remove(it) });
+    renderList(this.#results, state.quotas, ({ id }) => id, create);
+    for (const { setRemovable } of this.#results.rendered.values()) setRemovable(state.quotas.length > 1);
     this.#refresh();
   }
 
   close() {
     clearTimeout(this.#soon);
-    this.#asked?.abort();
+    this.#request?.abort();
   }
 
   /** How long is drawn; what was recorded may be longer. */
@@ -98,15 +98,15 @@ class Playground {
     return Number(this.#span.value);
   }
 
-  #use(changes, anew) {
+  #use(changes, redraw) {
     Object.assign(state, changes);
-    if (anew) this.show();
+    if (redraw) this.show();
     else this.#refresh();
   }
 
   #record(times) {
     const span = Math.max(1, Math.ceil(times.at(-1) * 1.02));
-    this.#use({ times, span, bins: histogram(times, span) }, 'anew');
+    this.#use({ times, span, bins: histogram(times, span) }, 'redraw');
   }
 
   #compare(quotas) {
@@ -117,26 +117,26 @@ class Playground {
   #remove(it) {
     const place = state.quotas.indexOf(it);
     this.#compare(state.quotas.filter((other) => other !== it));
-    this.#lanes.querySelectorAll('input')[Math.max(0, place - 1)]?.focus();
+    this.#results.querySelectorAll('input')[Math.max(0, place - 1)]?.focus();
   }
 
   /** Asks for all lanes, when the hand rests. */
   #refresh() {
     clearTimeout(this.#soon);
     this.#soon = setTimeout(() => {
-      this.#asked?.abort();
-      this.#asked = new AbortController();
+      this.#request?.abort();
+      this.#request = new AbortController();
       const times = state.times ?? arrivals(state.bins, state.span);
       const how = state.times ? ', at the moments that were recorded' : '';
-      say(this.#about, `${times.length} come in ${length(state.span)}${how}.`);
-      say(this.#end, length(state.span));
-      const options = { span: state.span, wait: Number(state.wait), signal: this.#asked.signal };
-      for (const { simulate } of this.#lanes.keyed.values()) simulate(times, options);
+      setText(this.#about, `${times.length} come in ${duration(state.span)}${how}.`);
+      setText(this.#end, duration(state.span));
+      const options = { span: state.span, wait: Number(state.wait), signal: this.#request.signal };
+      for (const { simulate } of this.#results.rendered.values()) simulate(times, options);
     }, 60);
   }
 }
 
-function named(quota) {
+function newQuota(quota) {
   return { id: state.next++, quota };
 }
 
@@ -158,18 +158,18 @@ function recording(use) {
   const area = h('textarea', { rows: '5', spellcheck: 'false', placeholder: '0\n0.4\n2026-11-16T03:20:00Z' });
   const wrong = h('p', { class: 'wrong', role: 'alert' });
   const attempt = async (action) => {
-    say(wrong, '');
+    setText(wrong, '');
     try {
       await action();
     } catch (error) {
-      say(wrong, error.message);
+      setText(wrong, error.message);
     }
     set(area, 'aria-invalid', wrong.textContent ? 'true' : null);
   };
-  const pasted = () => attempt(() => use(recorded(area.value)));
+  const pasted = () => attempt(() => use(parseRecording(area.value)));
   const history = () =>
     attempt(async () => {
-      const lines = (await text('api/v1/history?limit=10000')).trim();
+      const lines = (await getText('api/v1/history?limit=10000')).trim();
       if (lines === '')
         throw new Error(
           'The gateway keeps no history, or nothing has come yet. Say `observe: { history: 10000 }` in the policy.',

@@ -1,9 +1,9 @@
 // The policy that is in force, and what in it is hardly meant.
 
 import { get } from '../api.js';
-import { empty, h, panel, say, words } from '../dom.js';
-import { moment } from '../format.js';
-import { change, mayAsk } from '../operator.js';
+import { empty, h, panel, setText, inlineCode } from '../dom.js';
+import { dateTime } from '../format.js';
+import { change, canChange } from '../operator.js';
 
 export function policy({ root, notify }) {
   const about = h('p', { class: 'lead' });
@@ -49,14 +49,14 @@ export function policy({ root, notify }) {
   };
   return {
     snapshot({ policy }) {
-      reload.hidden = !mayAsk();
-      say(
+      reload.hidden = !canChange();
+      setText(
         about,
-        `${policy.file ?? 'A policy without a file'}, version ${policy.version}, in force since ${moment(policy.loaded)}.`,
+        `${policy.file ?? 'A policy without a file'}, version ${policy.version}, in force since ${dateTime(policy.loaded)}.`,
       );
       refused.hidden = !policy.error;
       if (policy.error) {
-        say(wrong, policy.error);
+        setText(wrong, policy.error);
       }
       if (policy.version !== known) {
         known = policy.version;
@@ -78,8 +78,8 @@ function lints(all) {
         'li',
         {},
         h('h3', {}, rule ? h('a', { href: `#/rules/${encodeURIComponent(rule)}` }, rule) : 'The policy', ` · ${lint}`),
-        h('p', {}, words(reason)),
-        fix ? h('p', { class: 'note' }, words(fix)) : null,
+        h('p', {}, inlineCode(reason)),
+        fix ? h('p', { class: 'note' }, inlineCode(fix)) : null,
       ),
     ),
   );

@@ -1,10 +1,10 @@
 // One rule: its traffic, why it denies, what it is made of, and its heaviest keys.
 
 import { chart } from '../chart.js';
-import { chip, empty, facts, h, panel } from '../dom.js';
-import { brief, bytes, count, length, quota, rate, share } from '../format.js';
+import { chip, empty, definitionList, h, panel } from '../dom.js';
+import { brief, bytes, count, duration, quota, rate, share } from '../format.js';
 import { topKeys } from './keys.js';
-import { LABELS, NAMES, tiles, troubles } from './traffic.js';
+import { LABELS, NAMES, tiles, ruleStates } from './traffic.js';
 import { OUTCOMES, recent } from '../live.js';
 
 export const REASONS = {
@@ -34,9 +34,9 @@ export function rule(page) {
   let by = null;
   const follow = (snapshot, mode) => {
     // A rule in shadow mode denies nobody: whom it would deny is what there is to see.
-    const wanted = mode === 'shadow' ? 'shadow-denied' : 'denied';
-    if (wanted !== by) {
-      by = wanted;
+    const metric = mode === 'shadow' ? 'shadow-denied' : 'denied';
+    if (metric !== by) {
+      by = metric;
       top?.close();
       top = topKeys(page, { rule: name, by, limit: 10 });
       holder.replaceChildren(top.element);
@@ -54,7 +54,7 @@ export function rule(page) {
   );
   root.append(h('div', { class: 'title' }, h('h1', {}, name), chips), gone, body);
 
-  let told = '';
+  let lastText = '';
   return {
     snapshot(snapshot) {
       const rule = snapshot.rules.find((rule) => rule.name === name);
@@ -62,7 +62,7 @@ export function rule(page) {
       body.hidden = !rule;
       if (!rule) return;
       const rates = recent(live.rule(name));
-      numbers.say(
+      numbers.setText(
         OUTCOMES.map((outcome, place) => [
           rates ? rate(rates[place]) : '–',
           `/s · ${brief(rule.counts[outcome])} in all`,
@@ -72,15 +72,15 @@ export function rule(page) {
       follow(snapshot, rule.mode);
       const { counts, latency, ...rest } = rule;
       const text = JSON.stringify([rest, rule.mode === 'shadow' ? counts['shadow-denied'] : null]);
-      if (text === told) return;
-      told = text;
+      if (text === lastText) return;
+      lastText = text;
       chips.replaceChildren(
-        ...[[rule.mode, rule.mode === 'enforce' ? 'good' : null], ...troubles(rule)]
+        ...[[rule.mode, rule.mode === 'enforce' ? 'good' : null], ...ruleStates(rule)]
           .filter(([word], place) => place > 0 || word === 'enforce')
           .map(([word, tone]) => chip(word, tone)),
       );
-      made.replaceChildren(facts(parts(rule)));
-      reasons.replaceChildren(why(rule));
+      made.replaceChildren(definitionList(parts(rule)));
+      reasons.replaceChildren(denialReasons(rule));
     },
     close: () => top?.close(),
   };
@@ -99,7 +99,7 @@ function parts(rule) {
     ],
     ['Store', rule.store ?? 'memory'],
     ['Queue', queue && `${count(queue.waiting)} waiting`],
-    ['Breaker', breaker && breakerWords(breaker)],
+    ['Breaker', breaker && breakerText(breaker)],
     ['Adaptive limit', adaptive && `${count(adaptive['in-flight'])} of ${count(adaptive.limit)} in flight`],
     ['Keys in memory', table && `${inMemory(table)} of ${count(table.capacity)}, ${bytes(table.bytes)} at most`],
     ['Found no room', table?.overflowed ? count(table.overflowed) : null],
@@ -112,17 +112,17 @@ export function inMemory({ live, used }) {
   return live === null || live === undefined ? `${count(used)} used` : `${count(live)} live`;
 }
 
-function breakerWords({ state, 'failure-rate': failing, rejected, remaining }) {
+function breakerText({ state, 'failure-rate': failing, rejected, remaining }) {
   const parts = [state, `${count(rejected)} rejected`];
   if (failing !== null) parts.push(`${share(failing)} fail`);
-  if (remaining) parts.push(`tried again in ${length(remaining)}`);
+  if (remaining) parts.push(`tried again in ${duration(remaining)}`);
   return parts.join(', ');
 }
 
-function why({ mode, counts, 'denied-by': by }) {
+function denialReasons({ mode, counts, 'denied-by': by }) {
   const some = Object.entries(by).filter(([, number]) => number > 0);
   if (some.length === 0 && mode === 'shadow' && counts['shadow-denied'] > 0)
     return empty(`In shadow mode it denies nobody. It would have denied ${count(counts['shadow-denied'])} requests.`);
   if (some.length === 0) return empty('Nobody was denied.');
-  return facts(some.map(([reason, number]) => [REASONS[reason] ?? reason, count(number)]));
+  return definitionList(some.map(([reason, number]) => [REASONS[reason] ?? reason, count(number)]));
 }

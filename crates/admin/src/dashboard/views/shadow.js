@@ -1,13 +1,13 @@
 // Rules that run beside the others without denying: what they would have done, and how they are put in force.
 
-import { get, part } from '../api.js';
+import { encode, get } from '../api.js';
 import { sparkline } from '../chart.js';
-import { chip, empty, facts, h, keyed, panel, say, select, set, words } from '../dom.js';
-import { count, moment, share } from '../format.js';
+import { chip, empty, definitionList, h, renderList, panel, setText, select, set, inlineCode } from '../dom.js';
+import { count, dateTime, share } from '../format.js';
 import { recent } from '../live.js';
-import { change, mayAsk, sure } from '../operator.js';
+import { change, canChange, confirmAction } from '../operator.js';
 import { topKeys } from './keys.js';
-import { NAMES, outcomes, troubles } from './traffic.js';
+import { NAMES, outcomes, ruleStates } from './traffic.js';
 
 const MODES = [
   ['enforce 1', 'Enforce for 1 %'],
@@ -45,17 +45,17 @@ export function shadow(page) {
         ({ mode, percent }) => mode === 'shadow' || (percent !== null && percent !== undefined),
       );
       none.hidden = rules.length > 0;
-      keyed(
+      renderList(
         list,
         rules,
         ({ name }) => name,
         ({ name }) => candidate(page, name),
       );
-      for (const { top } of list.keyed.values()) top.snapshot(snapshot);
+      for (const { top } of list.rendered.values()) top.snapshot(snapshot);
       promotion.snapshot(snapshot);
     },
     close() {
-      for (const { top } of list.keyed?.values() ?? []) top.close();
+      for (const { top } of list.rendered?.values() ?? []) top.close();
       promotion.close();
     },
   };
@@ -63,14 +63,14 @@ export function shadow(page) {
   /** What one rule would have done. */
   function candidate(page, name) {
     const chips = h('span', { class: 'chips' });
-    const told = h('p', { class: 'told' });
+    const summary = h('p', { class: 'statement' });
     const picture = sparkline(live, NAMES);
     const numbers = outcomes();
     const top = topKeys(page, { rule: name, by: 'shadow-denied', limit: 5 });
     const element = panel(
       name,
       chips,
-      told,
+      summary,
       h('div', { class: 'pair' }, picture.element, numbers.element),
       top.element,
     );
@@ -81,17 +81,17 @@ export function shadow(page) {
       update(rule) {
         const { admitted, delayed, denied, 'shadow-denied': would } = rule.counts;
         const all = admitted + delayed + denied + would;
-        say(
-          told,
+        setText(
+          summary,
           all === 0
             ? 'Nothing that it is about has come yet.'
             : `Of ${count(all)} requests it would have denied ${count(would)} that were let through: ${share(would / all)}.`,
         );
-        const states = [...troubles(rule), ...(rule.match ? [[rule.match, null]] : [])];
+        const states = [...ruleStates(rule), ...(rule.match ? [[rule.match, null]] : [])];
         if (JSON.stringify(states) !== words) chips.replaceChildren(...states.map(([word, tone]) => chip(word, tone)));
         words = JSON.stringify(states);
         picture.draw(live.rule(name));
-        numbers.say(recent(live.rule(name)), rule.counts);
+        numbers.setText(recent(live.rule(name)), rule.counts);
       },
     };
   }
@@ -108,10 +108,10 @@ function promotions({ notify, live }) {
     panel('Put in force', rules),
     panel('Changes', changes, h('div', { class: 'actions' }, back)),
   );
-  const cannot = h(
+  const noFile = h(
     'p',
     { class: 'note', hidden: true },
-    words(
+    inlineCode(
       'This policy comes from no file in which a change could be kept: serve one, as in `tidegate serve policy.yaml`, to change modes from here.',
     ),
   );
@@ -121,7 +121,7 @@ function promotions({ notify, live }) {
 
   const draw = () => {
     if (parts.hidden || !live.latest) return;
-    keyed(
+    renderList(
       rules,
       live.latest.rules,
       ({ name }) => name,
@@ -130,16 +130,16 @@ function promotions({ notify, live }) {
   };
   const load = async () => {
     try {
-      const told = await get('api/v1/changes');
+      const response = await get('api/v1/changes');
       if (closed) return;
-      parts.hidden = told.file === null;
-      cannot.hidden = !parts.hidden;
-      last = told.changes.find(({ id }) => id === told.last) ?? null;
-      back.disabled = last === null || !mayAsk();
+      parts.hidden = response.file === null;
+      noFile.hidden = !parts.hidden;
+      last = response.changes.find(({ id }) => id === response.last) ?? null;
+      back.disabled = last === null || !canChange();
       changes.replaceChildren(
-        told.changes.length === 0
+        response.changes.length === 0
           ? empty('Nothing was changed from here yet.')
-          : facts(told.changes.slice(0, 20).map((it) => [moment(it.time), description(it)])),
+          : definitionList(response.changes.slice(0, 20).map((it) => [dateTime(it.time), description(it)])),
       );
       draw();
     } catch (error) {
@@ -148,12 +148,12 @@ function promotions({ notify, live }) {
       if (error.status !== 0) notify(error.message, 'bad');
     }
   };
-  const send = async (path, body, told) => {
+  const send = async (path, body, message) => {
     try {
       const answer = await change('POST', path, body);
       if (!answer) return;
       const { changed } = await answer.json();
-      notify(changed ? told : 'It is in that mode already.');
+      notify(changed ? message : 'It is in that mode already.');
     } catch (error) {
       notify(error.message, 'bad');
     }
@@ -164,18 +164,18 @@ function promotions({ notify, live }) {
     const chosen = choice.selectedOptions[0].textContent.toLowerCase();
     const question = consequence(rule, mode, percent);
     const action = mode === 'off' ? 'Switch off' : mode === 'shadow' ? 'Stop enforcing' : 'Put in force';
-    if (question && !(await sure(`${rule.name}: ${chosen}?`, question, action))) return;
+    if (question && !(await confirmAction(`${rule.name}: ${chosen}?`, question, action))) return;
     await send(
-      `api/v1/rules/${part(rule.name)}/mode`,
+      `api/v1/rules/${encode(rule.name)}/mode`,
       { mode, ...(percent ? { percent: Number(percent) } : {}), ...(question ? { confirm: true } : {}) },
       `Rule ${rule.name}: ${chosen}.`,
     );
   };
   back.addEventListener('click', async () => {
-    const taken = last;
-    const question = `Change ${taken.id} is taken back: ${description(taken)}.`;
-    if (!(await sure('Roll back?', question, 'Roll back'))) return;
-    await send('api/v1/rollback', { id: taken.id, confirm: true }, `Change ${taken.id} is taken back.`);
+    const lastChange = last;
+    const question = `Change ${lastChange.id} is taken back: ${description(lastChange)}.`;
+    if (!(await confirmAction('Roll back?', question, 'Roll back'))) return;
+    await send('api/v1/rollback', { id: lastChange.id, confirm: true }, `Change ${lastChange.id} is taken back.`);
   });
 
   return {
@@ -203,11 +203,11 @@ function consequence({ counts, mode: now, percent: share }, mode, percent) {
   }
   const would = counts['shadow-denied'];
   const all = counts.admitted + counts.delayed + counts.denied + would;
-  const seen =
+  const counted =
     all === 0
       ? 'Nothing that it is about has come yet.'
       : `So far it let ${count(would)} of ${count(all)} requests through that it would have denied.`;
-  return `${seen} From now on it denies them${percent ? `, for ${percent} % of the keys` : ''}.`;
+  return `${counted} From now on it denies them${percent ? `, for ${percent} % of the keys` : ''}.`;
 }
 
 function description({ rule, from, to, undoes, by }) {
@@ -219,7 +219,7 @@ function description({ rule, from, to, undoes, by }) {
 function modeRow({ name }, apply) {
   const now = h('p', { class: 'rule-about' });
   const choice = select(MODES, null, { 'aria-label': `Mode of ${name}` });
-  const button = h('button', { type: 'submit' }, 'Apply', h('span', { class: 'unseen' }, ` to ${name}`));
+  const button = h('button', { type: 'submit' }, 'Apply', h('span', { class: 'visually-hidden' }, ` to ${name}`));
   let rule = null;
   let current = null;
   const submit = async (event) => {
@@ -243,11 +243,11 @@ function modeRow({ name }, apply) {
         current = next;
         choice.value = MODES.some(([value]) => value === next) ? next : mode;
       }
-      say(
+      setText(
         now,
         percent === null || percent === undefined ? mode : `${mode}, for ${Number(percent.toFixed(2))} % of the keys`,
       );
-      set(button, 'disabled', !mayAsk());
+      set(button, 'disabled', !canChange());
     },
   };
 }

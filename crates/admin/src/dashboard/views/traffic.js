@@ -1,7 +1,7 @@
 // Live traffic: all requests, and each rule in a row.
 
 import { chart, sparkline } from '../chart.js';
-import { chip, empty, h, keyed, panel, say, set } from '../dom.js';
+import { chip, empty, h, renderList, panel, setText, set } from '../dom.js';
 import { brief, count, quota, rate, share } from '../format.js';
 import { OUTCOMES, recent } from '../live.js';
 
@@ -29,7 +29,7 @@ export function traffic({ root, live }) {
   return {
     snapshot({ requests, rules: all }) {
       const [admitted, refused] = recent(live.requests()) ?? [null, null];
-      numbers.say([
+      numbers.setText([
         [rate(admitted === null ? null : admitted + refused), '/s'],
         [brief(requests.admitted), share(requests.total ? requests.admitted / requests.total : null)],
         [brief(requests.refused), share(requests.total ? requests.refused / requests.total : null)],
@@ -38,7 +38,7 @@ export function traffic({ root, live }) {
       ]);
       picture.draw(live.requests());
       none.hidden = all.length > 0;
-      keyed(
+      renderList(
         rules,
         all,
         (rule) => rule.name,
@@ -60,10 +60,10 @@ export function tiles(names) {
   );
   return {
     element,
-    say(told) {
-      told.forEach(([value, more], place) => {
-        say(values[place][0], value);
-        say(values[place][1], more);
+    setText(entries) {
+      entries.forEach(([value, more], place) => {
+        setText(values[place][0], value);
+        setText(values[place][1], more);
       });
     },
   };
@@ -75,7 +75,7 @@ function row(live) {
   const about = h('p', { class: 'rule-about' });
   const picture = sparkline(live, NAMES);
   const numbers = outcomes();
-  let told = '';
+  let lastText = '';
   return {
     element: h(
       'li',
@@ -85,9 +85,9 @@ function row(live) {
       numbers.element,
     ),
     update(rule) {
-      say(link, rule.name);
+      setText(link, rule.name);
       set(link, 'href', `#/rules/${encodeURIComponent(rule.name)}`);
-      say(
+      setText(
         about,
         [
           rule.match,
@@ -98,12 +98,12 @@ function row(live) {
           .filter(Boolean)
           .join(' · '),
       );
-      const states = troubles(rule);
+      const states = ruleStates(rule);
       const text = JSON.stringify(states);
-      if (text !== told) chips.replaceChildren(...states.map(([word, tone]) => chip(word, tone)));
-      told = text;
+      if (text !== lastText) chips.replaceChildren(...states.map(([word, tone]) => chip(word, tone)));
+      lastText = text;
       picture.draw(live.rule(rule.name));
-      numbers.say(recent(live.rule(rule.name)), rule.counts);
+      numbers.setText(recent(live.rule(rule.name)), rule.counts);
     },
   };
 }
@@ -125,19 +125,19 @@ export function outcomes() {
       { class: 'outcomes' },
       parts.map(({ element }) => element),
     ),
-    say(rates, counts) {
+    setText(rates, counts) {
       parts.forEach(({ value, total, element }, place) => {
         const all = counts[OUTCOMES[place]];
         element.classList.toggle('none', all === 0);
-        say(value, rates ? `${rate(rates[place])}/s` : '–');
-        say(total, `${brief(all)} in all`);
+        setText(value, rates ? `${rate(rates[place])}/s` : '–');
+        setText(total, `${brief(all)} in all`);
       });
     },
   };
 }
 
 /** What is not as usual in a rule, as `[word, tone]`. */
-export function troubles(rule) {
+export function ruleStates(rule) {
   const states = [];
   if (rule.mode === 'shadow') states.push(['shadow', 'shadow']);
   if (rule.mode === 'off') states.push(['off', null]);

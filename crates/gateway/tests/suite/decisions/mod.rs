@@ -1,38 +1,38 @@
 //! Limits over plain HTTP.
 
-mod crowd;
-mod document;
+mod concurrency;
+mod openapi;
 mod proxies;
 mod schema;
-mod secure;
 mod stores;
+mod tls;
 
-use crate::stage::{Answer, LONG, Server, Wire};
+use crate::harness::{RawClient, RawResponse, TEST_TIMEOUT, TestBackend};
 use serde_json::{Value, json};
 use std::{fs, net::SocketAddr};
 use tempfile::TempDir;
-use tidegate_gateway::{Gateway, GatewayError, Handle, PolicySource};
+use tidegate_gateway::{Gateway, GatewayError, GatewayHandle, PolicySource};
 use tidegate_rule::Rules;
 use tokio::{sync::oneshot, task::JoinHandle, time::timeout};
 
 /// A service that decides by a file.
-struct Stage {
+struct DecisionServer {
     decisions: SocketAddr,
     gateway: Option<SocketAddr>,
     admin: Option<SocketAddr>,
-    handle: Handle,
+    handle: GatewayHandle,
     folder: TempDir,
     stop: oneshot::Sender<()>,
     end: JoinHandle<Result<(), GatewayError>>,
 }
 
-impl Stage {
+impl DecisionServer {
     fn start(policy: &str) -> Self {
-        Self::with(policy, Rules::new())
+        Self::start_with(policy, Rules::new())
     }
 
     /// One with rules that know how to connect to stores.
-    fn with(policy: &str, rules: Rules) -> Self {
+    fn start_with(policy: &str, rules: Rules) -> Self {
         let folder = TempDir::new().unwrap();
         fs::write(folder.path().join("policy.yaml"), policy).unwrap();
         let source = PolicySource::file(folder.path().join("policy.yaml"));
@@ -52,26 +52,26 @@ impl Stage {
         (answer.status(), serde_json::from_str(&answer.body).unwrap())
     }
 
-    async fn send(&self, path: &str, headers: &str, body: &str) -> Answer {
+    async fn send(&self, path: &str, headers: &str, body: &str) -> RawResponse {
         let length = body.len();
         let head =
             format!("POST /v1/{path} HTTP/1.1\r\nhost: a\r\n{headers}content-length: {length}\r\n\r\n{body}");
-        timeout(LONG, Wire::to(self.decisions).await.ask(&head)).await.unwrap()
+        timeout(TEST_TIMEOUT, RawClient::connect(self.decisions).await.request(&head)).await.unwrap()
     }
 
-    async fn auth(&self, query: &str, headers: &str) -> Answer {
+    async fn forward_auth(&self, query: &str, headers: &str) -> RawResponse {
         let head = format!("GET /v1/auth{query} HTTP/1.1\r\nhost: a\r\n{headers}\r\n");
-        timeout(LONG, Wire::to(self.decisions).await.ask(&head)).await.unwrap()
+        timeout(TEST_TIMEOUT, RawClient::connect(self.decisions).await.request(&head)).await.unwrap()
     }
 
-    async fn end(self) {
+    async fn stop(self) {
         drop(self.stop);
-        timeout(LONG, self.end).await.unwrap().unwrap().unwrap();
+        timeout(TEST_TIMEOUT, self.end).await.unwrap().unwrap().unwrap();
     }
 }
 
 /// What decides and serves nobody.
-const PURE: &str = "
+const DECISION_POLICY: &str = "
 decisions: 127.0.0.1:0
 rules:
   - { name: login, key: header x-user, quota: 3/h, message: Enough. }
@@ -84,8 +84,8 @@ rules:
 ";
 
 #[tokio::test]
-async fn a_check_tells_the_numbers_and_a_denial_is_429() {
-    let stage = Stage::start(PURE);
+async fn check_returns_limits_and_denial_is_429() {
+    let stage = DecisionServer::start(DECISION_POLICY);
     assert_eq!(stage.gateway, None, "there is nothing to go to");
     let (status, told) = stage.post("check", &json!({"rule": "login", "key": "ann", "cost": 2})).await;
     assert_eq!(status, 200);
@@ -111,12 +111,12 @@ async fn a_check_tells_the_numbers_and_a_denial_is_429() {
     assert!(told["retry-after"].as_f64().unwrap() > 1_000.0);
     let same = stage.send("check?deny=200", "", r#"{"rule":"login","key":"ann","cost":2}"#).await;
     assert_eq!((same.status(), same.header("content-type")), (200, Some("application/json")));
-    stage.end().await;
+    stage.stop().await;
 }
 
 #[tokio::test]
-async fn batches_are_answered_in_order_and_charge_each_or_all_or_none() {
-    let stage = Stage::start(PURE);
+async fn batch_is_answered_in_order_and_can_be_atomic() {
+    let stage = DecisionServer::start(DECISION_POLICY);
     let ask = |key: &str, cost: u64| json!({"rule": "login", "key": key, "cost": cost});
     let (status, told) =
         stage.post("check", &json!([ask("a", 2), ask("a", 2), ask("b", 1), ask("a", 1)])).await;
@@ -134,12 +134,12 @@ async fn batches_are_answered_in_order_and_charge_each_or_all_or_none() {
     assert_eq!((&told["allowed"], &told["answers"][0]["remaining"]), (&json!(true), &json!(1)));
     let (status, _) = stage.post("check", &Value::Array(vec![ask("d", 0); 1_001])).await;
     assert_eq!(status, 400);
-    stage.end().await;
+    stage.stop().await;
 }
 
 #[tokio::test]
-async fn a_reservation_is_settled_or_given_back() {
-    let stage = Stage::start(PURE);
+async fn reservation_is_committed_or_released() {
+    let stage = DecisionServer::start(DECISION_POLICY);
     let left =
         async || stage.post("peek", &json!({"rule": "login", "key": "ann"})).await.1["remaining"].clone();
     let reserve = json!({"rule": "login", "key": "ann", "cost": 3});
@@ -157,18 +157,18 @@ async fn a_reservation_is_settled_or_given_back() {
     let gone = json!({"id": format!("1-{:032x}", 7)});
     assert_eq!(stage.post("cancel", &gone).await.0, 410);
     assert_eq!(stage.post("release", &gone).await.0, 410);
-    stage.end().await;
+    stage.stop().await;
 }
 
 #[tokio::test]
 async fn permits_hold_slots_until_they_are_released_or_expire() {
-    let stage = Stage::start(PURE);
+    let stage = DecisionServer::start(DECISION_POLICY);
     let acquire = json!({"rule": "jobs", "key": "ann"});
     let (_, first) = stage.post("acquire", &acquire).await;
     let (status, _) = stage.post("acquire", &json!({"rule": "jobs", "key": "ann", "expires": 0.001})).await;
     assert_eq!(status, 200);
     // The second ends by itself, and its slot is there for the next.
-    let (_, third) = timeout(LONG, async {
+    let (_, third) = timeout(TEST_TIMEOUT, async {
         loop {
             match stage.post("acquire", &acquire).await {
                 (200, told) => return (200, told),
@@ -192,18 +192,20 @@ async fn permits_hold_slots_until_they_are_released_or_expire() {
     }
     assert_eq!(stage.post("reserve", &acquire).await.0, 400, "slots are not reserved");
     assert_eq!(stage.post("acquire", &json!({"rule": "login", "key": "ann"})).await.0, 400);
-    stage.end().await;
+    stage.stop().await;
 }
 
 #[tokio::test]
-async fn keys_are_those_that_requests_have() {
-    let server = Server::mirror().await;
-    let rules = PURE.replace("127.0.0.1:0", "127.0.0.1:0\nlisten: 127.0.0.1:0");
-    let stage =
-        Stage::start(&format!("upstreams: {{ app: 'http://{}' }}\nroutes: app{rules}", server.address));
-    let mut client = Wire::to(stage.gateway.unwrap()).await;
+async fn api_keys_match_request_keys() {
+    let server = TestBackend::start_echo().await;
+    let rules = DECISION_POLICY.replace("127.0.0.1:0", "127.0.0.1:0\nlisten: 127.0.0.1:0");
+    let stage = DecisionServer::start(&format!(
+        "upstreams: {{ app: 'http://{}' }}\nroutes: app{rules}",
+        server.address
+    ));
+    let mut client = RawClient::connect(stage.gateway.unwrap()).await;
     let seen = client
-        .ask("GET / HTTP/1.1\r\nhost: a\r\nx-user: ann\r\nx-tenant: acme\r\nx-plan: gold\r\n\r\n")
+        .request("GET / HTTP/1.1\r\nhost: a\r\nx-user: ann\r\nx-tenant: acme\r\nx-plan: gold\r\n\r\n")
         .await;
     assert_eq!(seen.status(), 200);
     let cases = [
@@ -223,16 +225,16 @@ async fn keys_are_those_that_requests_have() {
         assert_eq!((status, &told["remaining"]), (200, &json!(left)), "{ask}");
     }
     // And the other way round.
-    let seen = client.ask("GET / HTTP/1.1\r\nhost: a\r\nx-plan: gold\r\n\r\n").await;
+    let seen = client.request("GET / HTTP/1.1\r\nhost: a\r\nx-plan: gold\r\n\r\n").await;
     assert_eq!(seen.status(), 200);
     let (_, told) = stage.post("check", &json!({"rule": "either", "key": {"ip": "127.0.0.1"}})).await;
     assert_eq!(told["remaining"], 0, "a request without a name is counted by its address");
-    stage.end().await;
+    stage.stop().await;
 }
 
 #[tokio::test]
-async fn what_is_wrong_is_told_with_its_place_and_the_fix() {
-    let stage = Stage::start(PURE);
+async fn invalid_request_error_names_field_and_fix() {
+    let stage = DecisionServer::start(DECISION_POLICY);
     let cases = [
         ("check", "{", 400, "line 1 column 1"),
         ("check", "7", 400, "an object is needed here"),
@@ -276,11 +278,11 @@ async fn what_is_wrong_is_told_with_its_place_and_the_fix() {
     assert_eq!(stage.send("check", "origin: http://a\r\n", "{}").await.status(), 403);
     let (_, watched) = stage.post("check", &json!({"rule": "watched", "key": "::1", "cost": 2})).await;
     assert_eq!((&watched["allowed"], &watched["would-allow"]), (&json!(true), &json!(false)));
-    stage.end().await;
+    stage.stop().await;
 }
 
 /// Cargo says these to every test, so they can stand for secrets.
-const GUARDED: &str = "
+const TOKEN_POLICY: &str = "
 decisions: { listen: 127.0.0.1:0, tokens: [{ name: web, token: $CARGO_PKG_NAME }] }
 admin: { listen: 127.0.0.1:0, token: $CARGO_PKG_VERSION }
 rules:
@@ -288,8 +290,8 @@ rules:
 ";
 
 #[tokio::test]
-async fn programs_and_operators_need_their_own_tokens() {
-    let stage = Stage::start(GUARDED);
+async fn programs_and_operators_use_separate_tokens() {
+    let stage = DecisionServer::start(TOKEN_POLICY);
     let (web, admin) = (env!("CARGO_PKG_NAME"), env!("CARGO_PKG_VERSION"));
     let ask = r#"{"rule":"all"}"#;
     let with = |token: &str| format!("authorization: Bearer {token}\r\n");
@@ -305,25 +307,25 @@ async fn programs_and_operators_need_their_own_tokens() {
 
     let reload =
         |headers: &str| format!("POST /reload HTTP/1.1\r\nhost: a\r\n{headers}content-length: 0\r\n\r\n");
-    let mut operator = Wire::to(stage.admin.unwrap()).await;
-    assert_eq!(operator.ask(&reload("")).await.status(), 401);
-    assert_eq!(operator.ask(&reload(&with(web))).await.status(), 401);
-    assert_eq!(operator.ask(&reload(&with(admin))).await.status(), 200);
-    stage.end().await;
+    let mut operator = RawClient::connect(stage.admin.unwrap()).await;
+    assert_eq!(operator.request(&reload("")).await.status(), 401);
+    assert_eq!(operator.request(&reload(&with(web))).await.status(), 401);
+    assert_eq!(operator.request(&reload(&with(admin))).await.status(), 200);
+    stage.stop().await;
 
     let missing =
         "decisions: { listen: 127.0.0.1:0, tokens: { name: web, token: $NOBODY_SET_THIS } }".parse().unwrap();
-    let error = Gateway::open(PolicySource::given(missing), Rules::new()).unwrap_err().to_string();
+    let error = Gateway::open(PolicySource::inline(missing), Rules::new()).unwrap_err().to_string();
     assert!(error.contains("the variable NOBODY_SET_THIS"), "{error}");
 }
 
 #[tokio::test]
-async fn a_new_policy_answers_the_next_question_and_keeps_what_was_counted() {
-    let stage = Stage::start(PURE);
+async fn reload_keeps_counters_of_decision_api() {
+    let stage = DecisionServer::start(DECISION_POLICY);
     let ask = json!({"rule": "login", "key": "ann", "cost": 3});
     assert_eq!(stage.post("check", &ask).await.0, 200);
     let (_, held) = stage.post("acquire", &json!({"rule": "jobs", "key": "ann", "cost": 2})).await;
-    let next = PURE.replace("quota: 3/h", "quota: 4/h");
+    let next = DECISION_POLICY.replace("quota: 3/h", "quota: 4/h");
     fs::write(stage.folder.path().join("policy.yaml"), next).unwrap();
     stage.handle.reload().await.unwrap();
     let (_, told) = stage.post("peek", &json!({"rule": "login", "key": "ann"})).await;
@@ -334,5 +336,5 @@ async fn a_new_policy_answers_the_next_question_and_keeps_what_was_counted() {
         "it is still held"
     );
     assert_eq!(stage.post("release", &json!({"id": held["id"]})).await.0, 200);
-    stage.end().await;
+    stage.stop().await;
 }

@@ -3,7 +3,7 @@
 use serde_json::Value;
 
 /// What a reference stands for.
-pub(super) fn meant<'a>(document: &'a Value, value: &'a Value) -> &'a Value {
+pub(super) fn resolve_reference<'a>(document: &'a Value, value: &'a Value) -> &'a Value {
     match value.get("$ref").and_then(Value::as_str) {
         Some(place) => document.pointer(place.strip_prefix('#').unwrap()).unwrap(),
         None => value,
@@ -11,25 +11,25 @@ pub(super) fn meant<'a>(document: &'a Value, value: &'a Value) -> &'a Value {
 }
 
 /// The schema of what is answered to a call, with this status and of this kind.
-pub(super) fn of<'a>(document: &'a Value, call: &str, (status, kind): (u16, &str)) -> &'a Value {
+pub(super) fn response_schema<'a>(document: &'a Value, call: &str, (status, kind): (u16, &str)) -> &'a Value {
     let responses = &document["paths"][format!("/v1/{call}")]["post"]["responses"];
-    let response = meant(document, &responses[status.to_string()]);
+    let response = resolve_reference(document, &responses[status.to_string()]);
     let schema = &response["content"][kind]["schema"];
     assert!(schema.is_object(), "nothing is told of {call} with {status} {kind}");
     schema
 }
 
 /// What of a value a schema does not allow; nothing if it allows all of it.
-pub(super) fn wrong(document: &Value, schema: &Value, value: &Value) -> Option<String> {
-    let schema = meant(document, schema);
+pub(super) fn find_violation(document: &Value, schema: &Value, value: &Value) -> Option<String> {
+    let schema = resolve_reference(document, schema);
     let told = |what: &str| Some(format!("{value}: {what} {schema}"));
     let known = &schema["properties"];
     for (keyword, terms) in schema.as_object().unwrap() {
         let is_kept = match keyword.as_str() {
             "description" | "default" => true,
             "type" => match terms {
-                Value::Array(names) => names.iter().any(|name| is_a(value, name)),
-                name => is_a(value, name),
+                Value::Array(names) => names.iter().any(|name| has_type(value, name)),
+                name => has_type(value, name),
             },
             "const" => value == terms,
             "enum" => terms.as_array().unwrap().contains(value),
@@ -44,19 +44,27 @@ pub(super) fn wrong(document: &Value, schema: &Value, value: &Value) -> Option<S
             "properties" => {
                 let members = value.as_object().into_iter().flatten();
                 let inner = members.filter_map(|(name, value)| Some((terms.get(name)?, value)));
-                match inner.map(|(schema, value)| wrong(document, schema, value)).find(Option::is_some) {
+                match inner
+                    .map(|(schema, value)| find_violation(document, schema, value))
+                    .find(Option::is_some)
+                {
                     Some(inner) => return inner,
                     None => true,
                 }
             }
             "items" => {
-                match value.as_array().into_iter().flatten().find_map(|one| wrong(document, terms, one)) {
+                match value
+                    .as_array()
+                    .into_iter()
+                    .flatten()
+                    .find_map(|one| find_violation(document, terms, one))
+                {
                     Some(inner) => return Some(inner),
                     None => true,
                 }
             }
             "oneOf" => {
-                let fits = |schema: &&Value| wrong(document, schema, value).is_none();
+                let fits = |schema: &&Value| find_violation(document, schema, value).is_none();
                 terms.as_array().unwrap().iter().filter(fits).count() == 1
             }
             other => panic!("this test does not know `{other}`"),
@@ -68,7 +76,7 @@ pub(super) fn wrong(document: &Value, schema: &Value, value: &Value) -> Option<S
     None
 }
 
-fn is_a(value: &Value, name: &Value) -> bool {
+fn has_type(value: &Value, name: &Value) -> bool {
     match name.as_str().unwrap() {
         "object" => value.is_object(),
         "array" => value.is_array(),

@@ -1,7 +1,7 @@
 //! Rules that are counted in Redis, asked over HTTP.
 
-use super::Stage;
-use crate::stage::LONG;
+use super::DecisionServer;
+use crate::harness::TEST_TIMEOUT;
 use serde_json::{Value, json};
 use std::{sync::Arc, time::Duration};
 use tidegate_redis::RedisStore;
@@ -10,7 +10,7 @@ use tidegate_testkit::servers::RedisServer;
 use tokio::time::timeout;
 
 /// Rules that know Redis, and wait for it: time is not the point here.
-pub(super) fn rules() -> Rules {
+pub(super) fn redis_rules() -> Rules {
     let rules = Rules::new();
     rules.set_connect(|connection| {
         let builder = RedisStore::builder().bind_to_runtime().deadline(Duration::from_secs(5));
@@ -19,7 +19,7 @@ pub(super) fn rules() -> Rules {
     rules
 }
 
-const RULES: &str = "
+const REDIS_POLICY: &str = "
 decisions: 127.0.0.1:0
 rules:
   - { name: login, key: header x-user, quota: 3 per 52w }
@@ -28,32 +28,40 @@ rules:
 ";
 
 /// The answer, as soon as it is this one.
-pub(super) async fn until(stage: &Stage, call: &str, ask: &Value, is_it: impl Fn(u16, &Value) -> bool) {
+pub(super) async fn wait_for_response(
+    stage: &DecisionServer,
+    call: &str,
+    ask: &Value,
+    matches: impl Fn(u16, &Value) -> bool,
+) {
     let asking = async {
         loop {
             let (status, told) = stage.post(call, ask).await;
-            if is_it(status, &told) {
+            if matches(status, &told) {
                 return;
             }
             tokio::task::yield_now().await;
         }
     };
-    timeout(LONG, asking).await.unwrap();
+    timeout(TEST_TIMEOUT, asking).await.unwrap();
 }
 
 /// Whether the store has answered: it is away until it is connected.
-pub(super) fn is_there(status: u16, told: &Value) -> bool {
-    status == 200 && told["degraded"] == false
+pub(super) fn is_store_connected(status: u16, body: &Value) -> bool {
+    status == 200 && body["degraded"] == false
 }
 
 #[tokio::test]
-async fn two_services_count_together_and_say_when_their_store_is_away() {
+async fn services_share_redis_counters_and_report_outage() {
     let redis = RedisServer::start().unwrap();
-    let policy = format!("store: {}\non-outage: closed{RULES}", redis.url());
-    let (one, other) = (Stage::with(&policy, rules()), Stage::with(&policy, rules()));
+    let policy = format!("store: {}\non-outage: closed{REDIS_POLICY}", redis.url());
+    let (one, other) = (
+        DecisionServer::start_with(&policy, redis_rules()),
+        DecisionServer::start_with(&policy, redis_rules()),
+    );
     let ask = |rule: &str, cost: u64| json!({"rule": rule, "key": "ann", "cost": cost});
     for stage in [&one, &other] {
-        until(stage, "peek", &ask("login", 1), is_there).await;
+        wait_for_response(stage, "peek", &ask("login", 1), is_store_connected).await;
     }
     let (_, told) = one.post("check", &ask("login", 2)).await;
     assert_eq!((&told["remaining"], &told["degraded"]), (&json!(1), &json!(false)));
@@ -70,12 +78,12 @@ async fn two_services_count_together_and_say_when_their_store_is_away() {
     let (_, held) = one.post("acquire", &ask("jobs", 1)).await;
     assert_eq!(other.post("acquire", &ask("jobs", 1)).await.0, 429);
     assert_eq!(one.post("release", &json!({"id": held["id"]})).await.0, 200);
-    until(&other, "acquire", &ask("jobs", 1), |status, _| status == 200).await;
+    wait_for_response(&other, "acquire", &ask("jobs", 1), |status, _| status == 200).await;
     assert_eq!(one.post("reset", &json!({"rule": "login", "key": "ann"})).await.0, 200);
     assert_eq!(other.post("peek", &ask("login", 1)).await.1["remaining"], 3);
 
     redis.kill();
-    until(&one, "check", &ask("login", 1), |status, _| status == 503).await;
+    wait_for_response(&one, "check", &ask("login", 1), |status, _| status == 503).await;
     let (status, told) = one.post("check", &ask("login", 1)).await;
     assert_eq!(
         (status, &told["allowed"], &told["degraded"], told["detail"].as_str()),
@@ -85,7 +93,7 @@ async fn two_services_count_together_and_say_when_their_store_is_away() {
     assert_eq!((status, &told["allowed"], &told["degraded"]), (200, &json!(true), &json!(true)));
     assert_eq!(one.post("reset", &json!({"rule": "login", "key": "ann"})).await.0, 503);
     redis.restart().unwrap();
-    until(&one, "check", &ask("login", 1), is_there).await;
-    one.end().await;
-    other.end().await;
+    wait_for_response(&one, "check", &ask("login", 1), is_store_connected).await;
+    one.stop().await;
+    other.stop().await;
 }

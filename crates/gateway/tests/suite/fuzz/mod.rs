@@ -7,9 +7,9 @@ use targets::TARGETS;
 use tidegate_testkit::mutation;
 
 /// How many spoiled questions each target is given.
-const CASES: u32 = 400;
+const MUTATION_COUNT: u32 = 400;
 
-fn try_all(target: &str) {
+fn run_target(target: &str) {
     let (_, call) = TARGETS.iter().find(|(name, _)| *name == target).unwrap();
     let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/suite/fuzz/seeds");
     let mut paths: Vec<_> = fs::read_dir(folder).unwrap().map(|entry| entry.unwrap().path()).collect();
@@ -19,17 +19,17 @@ fn try_all(target: &str) {
     let seeds: Vec<_> = paths.iter().map(|path| fs::read(path).unwrap()).collect();
     assert!(!seeds.is_empty(), "no seeds for {target}");
     seeds.iter().for_each(|seed| call(seed));
-    if let Err(error) = mutation::run_mutated(&seeds, CASES, call) {
+    if let Err(error) = mutation::run_mutated(&seeds, MUTATION_COUNT, call) {
         panic!("{target}: {error}");
     }
 }
 
 #[test]
-fn no_question_goes_without_a_documented_answer() {
-    try_all("asks");
+fn mutated_decision_requests_get_documented_responses() {
+    run_target("decisions");
 }
 
 #[test]
-fn no_question_of_envoy_goes_without_one() {
-    try_all("json");
+fn mutated_envoy_requests_get_documented_responses() {
+    run_target("json");
 }

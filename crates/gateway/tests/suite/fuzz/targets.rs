@@ -23,15 +23,15 @@ use tidegate_service::descriptors::{DescriptorService, ServiceSettings, transpor
 use tokio::runtime::Builder;
 
 /// A name, and what takes any bytes.
-type Target = (&'static str, fn(&[u8]));
+type DecisionFuzzTarget = (&'static str, fn(&[u8]));
 
 /// All of them.
-pub(crate) const TARGETS: [Target; 2] = [("asks", asks), ("json", json)];
+pub(crate) const TARGETS: [DecisionFuzzTarget; 2] = [("decisions", decision_api), ("json", envoy_json)];
 
 /// Longer inputs find nothing that shorter ones do not.
-const LONGEST: usize = 1 << 16;
+const MAX_INPUT_SIZE: usize = 1 << 16;
 /// Nothing takes as long.
-const LONG: Duration = Duration::from_secs(20);
+const RESPONSE_TIMEOUT: Duration = Duration::from_secs(20);
 
 const POLICY: &str = "
 decisions: 127.0.0.1:0
@@ -47,18 +47,18 @@ rules:
 ";
 
 /// `METHOD_URL?QUERY`, and a body behind the first line: every answer of `/v1` is one that its document tells of, and JSON.
-pub(crate) fn asks(bytes: &[u8]) {
-    static ADDRESS: LazyLock<SocketAddr> = LazyLock::new(gateway);
+pub(crate) fn decision_api(bytes: &[u8]) {
+    static ADDRESS: LazyLock<SocketAddr> = LazyLock::new(gateway_address);
     static DOCUMENT: LazyLock<Value> =
         LazyLock::new(|| serde_json::from_str(include_str!("../../../../../docs/openapi.json")).unwrap());
-    let bytes = &bytes[..bytes.len().min(LONGEST)];
+    let bytes = &bytes[..bytes.len().min(MAX_INPUT_SIZE)];
     let end = bytes.iter().position(|byte| *byte == b'\n').unwrap_or(bytes.len());
     let is_plain = |byte: &u8| matches!(byte, b'!'..=b'~') && *byte != b'#';
     let path: String =
         bytes[..end].iter().filter(|byte| is_plain(byte)).map(|byte| char::from(*byte)).collect();
     let body = bytes.get(end + 1..).unwrap_or_default();
     let mut stream = TcpStream::connect(*ADDRESS).unwrap();
-    stream.set_read_timeout(Some(LONG)).unwrap();
+    stream.set_read_timeout(Some(RESPONSE_TIMEOUT)).unwrap();
     let head = format!(
         "POST /v1/{path} HTTP/1.1\r\nhost: a\r\nconnection: close\r\ncontent-length: {}\r\n\r\n",
         body.len()
@@ -95,8 +95,8 @@ pub(crate) fn asks(bytes: &[u8]) {
 }
 
 /// A gateway that answers for as long as this process lives.
-fn gateway() -> SocketAddr {
-    let gateway = Gateway::open(PolicySource::given(POLICY.parse().unwrap()), Rules::new()).unwrap();
+fn gateway_address() -> SocketAddr {
+    let gateway = Gateway::open(PolicySource::inline(POLICY.parse().unwrap()), Rules::new()).unwrap();
     let address = gateway.decisions_address().unwrap();
     thread::spawn(|| {
         let runtime = Builder::new_multi_thread().worker_threads(1).enable_all().build().unwrap();
@@ -106,7 +106,7 @@ fn gateway() -> SocketAddr {
 }
 
 /// A body of `/json`: every answer is one of five.
-pub(crate) fn json(bytes: &[u8]) {
+pub(crate) fn envoy_json(bytes: &[u8]) {
     static WIRE: LazyLock<JsonHandler<Arc<DescriptorService>>> = LazyLock::new(|| {
         let text = "domain: shop\ndescriptors:\n  - key: user\n    rate_limit: { unit: hour, requests_per_unit: 3 }\n  \
                     - key: path\n    rate_limit: { quotas: [3/h burst 2, 9/d sliding-window] }\n";
@@ -115,7 +115,7 @@ pub(crate) fn json(bytes: &[u8]) {
         service.load(Arc::new(DescriptorSet::read(&[file], DomainMerge::Reject).unwrap()));
         JsonHandler::new(service.into())
     });
-    let body = Bytes::copy_from_slice(&bytes[..bytes.len().min(LONGEST)]);
+    let body = Bytes::copy_from_slice(&bytes[..bytes.len().min(MAX_INPUT_SIZE)]);
     let request = Request::post("/json").body(Full::new(body)).unwrap();
     let runtime = Builder::new_current_thread().enable_time().build().unwrap();
     let answer = runtime.block_on(WIRE.handle(request));

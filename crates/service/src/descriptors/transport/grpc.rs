@@ -8,7 +8,7 @@ use crate::descriptors::{Decide, DecisionError, DomainRequest};
 use http::Request;
 use hyper::{body::Incoming, service};
 use std::{convert::Infallible, fmt, future::Future, sync::Arc, time::Duration};
-use tidegate_http_server::{Accept, Authorization, BoundListener, Fault, HttpServer, Listener};
+use tidegate_http_server::{Accept, Authorization, BoundListener, HttpServer, Listener, StartupError};
 use tidegate_proto::rls::{
     FILE_DESCRIPTOR_SET, RateLimitRequest, RateLimitResponse, RateLimitService, RateLimitServiceServer,
 };
@@ -77,7 +77,7 @@ impl<D: Decide> GrpcServer<D> {
         listener: BoundListener,
         settings: GrpcSettings,
         shutdown: impl Future<Output = ()>,
-    ) -> Result<(), Fault> {
+    ) -> Result<(), StartupError> {
         self.serve_listener(listener.into_listener()?, settings, shutdown).await;
         Ok(())
     }
@@ -107,7 +107,7 @@ impl<D: Decide> service::Service<Request<Incoming>> for GrpcServer<D> {
         let path = request.uri().path().trim_start_matches('/');
         let service = path.split('/').next().unwrap_or_default();
         if service == <RateLimitServiceServer<RateLimitHandler<D>> as NamedService>::NAME {
-            return match self.authorization.caller(request.headers()) {
+            return match self.authorization.authenticate(request.headers()) {
                 Ok(_) => self.rate_limit.clone().call(request),
                 Err(error) => Box::pin(async { Ok(Status::unauthenticated(error.detail).into_http()) }),
             };

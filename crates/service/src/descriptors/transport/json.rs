@@ -36,7 +36,7 @@ impl<D: Decide> JsonHandler<D> {
     where
         B: Body<Data = Bytes, Error: Into<Box<dyn Error + Send + Sync>>>,
     {
-        let body = match self.authorization.caller(request.headers()) {
+        let body = match self.authorization.authenticate(request.headers()) {
             Ok(_) => read_body(request.into_body(), MAX_MESSAGE_SIZE).await,
             Err(error) => Err(error),
         };

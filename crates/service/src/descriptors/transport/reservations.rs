@@ -24,7 +24,7 @@ use axum::{
 use http::{StatusCode, Uri, header};
 use serde_json::{Map, Value, json};
 use std::{sync::Arc, time::Duration};
-use tidegate_http_server::{ApiError, Authorization, Caller, Query, json_response, read_body};
+use tidegate_http_server::{ApiCaller, ApiError, Authorization, Query, json_response, read_body};
 use tidegate_limiter::Clock;
 
 /// What is held for clients, and who may do what.
@@ -61,9 +61,9 @@ impl ReservationApi {
                     "this is for operators; send the token of TIDEGATE_ADMIN_TOKEN",
                     "this is for operators, and there is no token for them; set TIDEGATE_ADMIN_TOKEN",
                 )?;
-                Caller::Operator
+                ApiCaller::Operator
             }
-            _ => self.authorization.caller(&head.headers)?,
+            _ => self.authorization.authenticate(&head.headers)?,
         };
         let body = read_body(body, MAX_MESSAGE_SIZE).await?;
         match operation {
@@ -88,7 +88,7 @@ impl ReservationApi {
         self: &Arc<Self>,
         request: DomainRequest,
         expires: Duration,
-        caller: Caller,
+        caller: ApiCaller,
     ) -> Result<Response, ApiError> {
         let api = self.clone();
         // To its end, even if whoever asked hangs up meanwhile: it then expires.
@@ -111,7 +111,7 @@ impl ReservationApi {
         &self,
         body: &[u8],
         settle: SettleAction,
-        caller: &Caller,
+        caller: &ApiCaller,
     ) -> Result<Response, ApiError> {
         let (id, hits) = parse_settlement(body, settle)?;
         let reserved = self.reservations.take(&id, caller)?;
@@ -146,7 +146,8 @@ enum SettleAction {
 }
 
 fn parse_request(body: &[u8]) -> Result<DomainRequest, ApiError> {
-    let request = tidegate_proto::json::from_slice(body).map_err(|error| ApiError::bad(error.to_string()))?;
+    let request =
+        tidegate_proto::json::from_slice(body).map_err(|error| ApiError::bad_request(error.to_string()))?;
     convert::decode_request(request).map_err(to_api_error)
 }
 
@@ -156,7 +157,7 @@ fn parse_settlement(body: &[u8], action: SettleAction) -> Result<(String, Option
         SettleAction::Commit => r#"{"id": "…", "hitsAddend": 1}"#,
         SettleAction::Cancel => r#"{"id": "…"}"#,
     };
-    let bad = || ApiError::bad(format!("this is not what is taken here; send {example}"));
+    let bad = || ApiError::bad_request(format!("this is not what is taken here; send {example}"));
     let members: Map<String, Value> = serde_json::from_slice(body).map_err(|_| bad())?;
     let (mut id, mut hits) = (None, None);
     for (name, value) in members {

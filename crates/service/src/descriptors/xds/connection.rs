@@ -11,7 +11,7 @@ use std::{
     task::{Context, Poll},
     time::Duration,
 };
-use tidegate_http_server::HTTP2;
+use tidegate_http_server::ALPN_HTTP2;
 use tokio::{
     io::{AsyncRead, AsyncWrite},
     net::TcpStream,
@@ -112,7 +112,7 @@ fn tls_connector(tls: &XdsTls) -> Result<TlsConnector, String> {
             builder.with_client_auth_cert(chain, secret).map_err(|error| wrong(certificate, &error))?
         }
     };
-    config.alpn_protocols = vec![HTTP2.to_vec()];
+    config.alpn_protocols = vec![ALPN_HTTP2.to_vec()];
     Ok(TlsConnector::from(Arc::new(config)))
 }
 

@@ -1,0 +1,199 @@
+//! What was changed: a line of JSON for each change, in a file beside the policy.
+//!
+//! ```text
+//! {"id":2,"time":"2026-11-16T03:20:00.000000Z","by":"command line","rule":"login","from":"shadow","to":"enforce 10%",
+//!  "file":"policy.yaml","undoes":null,"at":61,"removed":"shadow","put":"enforce 10%","digest_before":"…","digest_after":"…"}
+//! ```
+
+use super::{PolicyFileError, write::PendingFile};
+use serde_json::{Value, json};
+use std::{
+    fmt, fs, io,
+    path::{Path, PathBuf},
+};
+use tidegate_policy::{edit::Splice, model::RuleEnforcement};
+use tidegate_rule::key_hash;
+
+/// Another mode that a rule was given.
+#[derive(Clone, Debug, PartialEq)]
+pub struct ModeChange {
+    /// Its number; the next one has the next.
+    pub id: u64,
+    /// When, in UTC: `2026-11-16T03:20:00.000000Z`.
+    pub time: String,
+    /// By whom: the command line, or the API of a gateway.
+    pub author: String,
+    /// The rule.
+    pub rule: String,
+    /// Its mode before.
+    pub from: RuleEnforcement,
+    /// Its mode since.
+    pub to: RuleEnforcement,
+    /// The file that says so, as seen from the folder of the policy.
+    pub file: PathBuf,
+    /// The change that it takes back, if it is a rollback.
+    pub undoes: Option<u64>,
+}
+
+/// A change, and what of the file it is.
+#[derive(Clone, Debug, PartialEq)]
+pub(super) struct HistoryRecord {
+    pub(super) change: ModeChange,
+    pub(super) splice: Splice,
+    /// What stands for the file before.
+    pub(super) digest_before: String,
+    /// The same behind it.
+    pub(super) digest_after: String,
+}
+
+/// All changes that are known, oldest first.
+#[derive(Debug)]
+pub(super) struct ChangeHistory {
+    path: PathBuf,
+    entries: Vec<HistoryRecord>,
+}
+
+/// Changes that are known.
+const MAX_CHANGES: usize = 100;
+
+impl ChangeHistory {
+    /// That of a policy; none where nothing was changed yet.
+    pub(super) fn read(policy: &Path) -> Result<Self, PolicyFileError> {
+        let name = policy.file_name().unwrap_or_default().to_string_lossy();
+        let path = policy.with_file_name(format!("{name}.changes"));
+        let text = match fs::read_to_string(&path) {
+            Ok(text) => text,
+            Err(error) if error.kind() == io::ErrorKind::NotFound => String::new(),
+            Err(error) => return Err(PolicyFileError::io("the history cannot be read", &path, error)),
+        };
+        let lines = text.lines().enumerate().filter(|(_, line)| !line.trim().is_empty());
+        let entries = lines.map(|(at, line)| {
+            HistoryRecord::parse(line)
+                .ok_or_else(|| PolicyFileError::History { file: path.clone(), line: at + 1 })
+        });
+        Ok(Self { entries: entries.collect::<Result<_, _>>()?, path })
+    }
+
+    pub(super) fn next_id(&self) -> u64 {
+        self.entries.last().map_or(1, |last| last.change.id + 1)
+    }
+
+    pub(super) fn newest_first(self) -> Vec<ModeChange> {
+        self.entries.into_iter().rev().map(|entry| entry.change).collect()
+    }
+
+    /// Changes that no rollback has taken back, newest first. The last ones of which `is_unmade` says that they are not in their
+    /// files do not count: whoever was killed has only noted them.
+    pub(super) fn active_changes(
+        &self,
+        is_unmade: impl Fn(&HistoryRecord) -> Result<bool, PolicyFileError>,
+    ) -> Result<impl Iterator<Item = &HistoryRecord>, PolicyFileError> {
+        let mut made = self.entries.as_slice();
+        while let Some((last, before)) = made.split_last()
+            && is_unmade(last)?
+        {
+            made = before;
+        }
+        let is_undone = move |id: u64| made.iter().any(|entry| entry.change.undoes == Some(id));
+        let changes = made.iter().rev().filter(|entry| entry.change.undoes.is_none());
+        Ok(changes.filter(move |entry| !is_undone(entry.change.id)))
+    }
+
+    /// One more; the oldest is forgotten where there are too many.
+    pub(super) fn push(&mut self, entry: HistoryRecord) {
+        self.entries.push(entry);
+        self.entries.drain(..self.entries.len().saturating_sub(MAX_CHANGES));
+    }
+
+    /// Writes it, under another name for now.
+    pub(super) fn prepare(&self) -> Result<PendingFile, PolicyFileError> {
+        let text: String = self.entries.iter().map(|entry| format!("{}\n", entry.to_json_line())).collect();
+        PendingFile::write(&self.path, text.as_bytes())
+    }
+}
+
+impl HistoryRecord {
+    /// Its members in an order in which people read them.
+    fn to_json_line(&self) -> String {
+        let Self { change, splice, digest_before: before, digest_after: after } = self;
+        let members = [
+            ("id", json!(change.id)),
+            ("time", json!(change.time)),
+            ("by", json!(change.author)),
+            ("rule", json!(change.rule)),
+            ("from", json!(change.from.to_string())),
+            ("to", json!(change.to.to_string())),
+            ("file", json!(change.file.to_string_lossy())),
+            ("undoes", json!(change.undoes)),
+            ("at", json!(splice.offset)),
+            ("removed", json!(splice.removed)),
+            ("put", json!(splice.inserted)),
+            ("before", json!(before)),
+            ("after", json!(after)),
+        ];
+        format!("{{{}}}", members.map(|(name, value)| format!("\"{name}\":{value}")).join(","))
+    }
+
+    fn parse(line: &str) -> Option<Self> {
+        let line: Value = serde_json::from_str(line).ok()?;
+        let text = |member: &str| line[member].as_str().map(str::to_owned);
+        let mode = |member: &str| line[member].as_str()?.parse().ok();
+        Some(Self {
+            change: ModeChange {
+                id: line["id"].as_u64()?,
+                time: text("time")?,
+                author: text("by")?,
+                rule: text("rule")?,
+                from: mode("from")?,
+                to: mode("to")?,
+                file: text("file")?.into(),
+                undoes: line["undoes"].as_u64(),
+            },
+            splice: Splice {
+                offset: line["at"].as_u64()?.try_into().ok()?,
+                removed: text("removed")?,
+                inserted: text("put")?,
+            },
+            digest_before: text("before")?,
+            digest_after: text("after")?,
+        })
+    }
+}
+
+impl ModeChange {
+    /// It as programs read it.
+    pub fn to_json(&self) -> Value {
+        json!({
+            "id": self.id,
+            "time": self.time,
+            "by": self.author,
+            "rule": self.rule,
+            "from": mode_json(&self.from),
+            "to": mode_json(&self.to),
+            "file": self.file.to_string_lossy(),
+            "undoes": self.undoes,
+        })
+    }
+}
+
+pub(crate) fn mode_json(mode: &RuleEnforcement) -> Value {
+    let percent = mode.percent().map(|share| f64::from(share.millionths()) / 1e4);
+    json!({ "mode": mode.mode().to_string(), "percent": percent })
+}
+
+/// `rule login: shadow → enforce 10% (policy.yaml)`
+impl fmt::Display for ModeChange {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Self { rule, from, to, file, undoes, .. } = self;
+        write!(f, "rule {rule}: {from} → {to} ({})", file.display())?;
+        match undoes {
+            Some(id) => write!(f, ", which takes back change {id}"),
+            None => Ok(()),
+        }
+    }
+}
+
+/// What stands for the contents of a file.
+pub(super) fn digest(bytes: &[u8]) -> String {
+    format!("{:016x}", key_hash("policy file", &String::from_utf8_lossy(bytes)))
+}

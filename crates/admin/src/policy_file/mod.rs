@@ -1,0 +1,291 @@
+//! Modes of rules, changed in the policy file while it is served, with a history beside it.
+//!
+//! ```text
+//!   lock ──▶ read ──▶ edit ──▶ new files, synced ──▶ still what was read? ──▶ renamed: first the history, then the policy
+//!  (folder)                    .policy.yaml.new                              policy.yaml.changes, policy.yaml
+//! ```
+//!
+//! Whoever is killed in between leaves the old file or the new one, never a part of one. The history is written first, so that
+//! no change is ever without its line; a line whose change was never made is told from the file itself.
+
+mod error;
+mod history;
+mod write;
+
+pub use error::PolicyFileError;
+pub use history::ModeChange;
+pub(crate) use history::mode_json;
+
+use history::{ChangeHistory, HistoryRecord};
+use std::{
+    fs::File,
+    io,
+    path::{Path, PathBuf},
+};
+use tidegate_core::Utc;
+use tidegate_limiter::Clock;
+use tidegate_policy::{
+    DiskFiles, FileSource as _, Policy,
+    edit::{EditError, ModeEdit},
+    model::RuleEnforcement,
+};
+use write::PendingFile;
+
+/// The file of a policy, in which modes of rules are changed.
+///
+/// ```no_run
+/// use tidegate_admin::{ChangeResult, PolicyFile};
+///
+/// let file = PolicyFile::new("policy.yaml");
+/// if let ChangeResult::ConcurrentChange(change) = file.set_mode("login", &"enforce 10%".parse()?)? {
+///     println!("{change}");
+/// }
+/// file.roll_back(None)?;
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
+#[derive(Clone, Debug)]
+pub struct PolicyFile {
+    path: PathBuf,
+    author: String,
+    clock: Clock,
+    /// What it said when it was read last, if that matters.
+    loaded: Option<Box<Policy>>,
+}
+
+/// What came of it.
+#[derive(Clone, Debug, PartialEq)]
+pub enum ChangeResult {
+    /// It was written.
+    Changed(ModeChange),
+    /// The rule was in that mode already.
+    Unchanged,
+}
+
+/// What is done one after the other.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum WriteStep {
+    /// The new files are there, under other names.
+    Prepared,
+    /// The history tells of it.
+    HistoryWritten,
+}
+
+impl PolicyFile {
+    /// This one, changed from the command line.
+    pub fn new(path: impl Into<PathBuf>) -> Self {
+        Self { path: path.into(), author: "command line".to_owned(), clock: Clock::system(), loaded: None }
+    }
+
+    /// Changed by somebody else, as the history is to tell.
+    #[must_use]
+    pub fn with_author(self, author: impl Into<String>) -> Self {
+        Self { author: author.into(), ..self }
+    }
+
+    /// Only if it still says this.
+    #[must_use]
+    pub fn if_unchanged(self, loaded: Policy) -> Self {
+        Self { loaded: Some(Box::new(loaded)), ..self }
+    }
+
+    /// The mode of a rule, as the file says it; `None` if there is no such rule.
+    pub fn mode_of(&self, rule: &str) -> Result<Option<RuleEnforcement>, PolicyFileError> {
+        let policy = Policy::read(&self.path, &DiskFiles)
+            .map_err(|problems| PolicyFileError::Edit(EditError::Policy(problems)))?;
+        Ok(policy.rules.into_iter().find(|known| known.name == rule).map(|known| known.enforcement))
+    }
+
+    /// Has a rule be in this mode.
+    pub fn set_mode(&self, rule: &str, to: &RuleEnforcement) -> Result<ChangeResult, PolicyFileError> {
+        self.set_mode_in_steps(rule, to, |_| Ok(()))
+    }
+
+    fn set_mode_in_steps(
+        &self,
+        rule: &str,
+        to: &RuleEnforcement,
+        step: impl FnMut(WriteStep) -> Result<(), PolicyFileError>,
+    ) -> Result<ChangeResult, PolicyFileError> {
+        let _lock = self.lock()?;
+        let edit = ModeEdit::plan(&self.path, &DiskFiles, rule, to).map_err(PolicyFileError::Edit)?;
+        self.check_unchanged(&edit.policy)?;
+        let Some(splice) = &edit.splice else { return Ok(ChangeResult::Unchanged) };
+        let history = ChangeHistory::read(&self.path)?;
+        let entry = HistoryRecord {
+            change: ModeChange {
+                id: history.next_id(),
+                time: Utc::from(self.clock.now()).to_string(),
+                author: self.author.clone(),
+                rule: rule.to_owned(),
+                from: edit.old_mode.clone(),
+                to: edit.new_mode.clone(),
+                file: self.relative_path(&edit.file),
+                undoes: None,
+            },
+            splice: splice.clone(),
+            digest_before: history::digest(&edit.old_content),
+            digest_after: history::digest(&edit.new_content()),
+        };
+        apply_change(history, entry, (&edit.file, &edit.old_content, &edit.new_content()), step)
+            .map(ChangeResult::Changed)
+    }
+
+    /// Takes the last change back that has not been taken back yet: this one, where it matters which.
+    pub fn roll_back(&self, id: Option<u64>) -> Result<ModeChange, PolicyFileError> {
+        self.roll_back_in_steps(id, |_| Ok(()))
+    }
+
+    fn roll_back_in_steps(
+        &self,
+        id: Option<u64>,
+        step: impl FnMut(WriteStep) -> Result<(), PolicyFileError>,
+    ) -> Result<ModeChange, PolicyFileError> {
+        let _lock = self.lock()?;
+        let history = ChangeHistory::read(&self.path)?;
+        let last = self.find_last_change(&history)?;
+        if id.is_some_and(|id| id != last.change.id) {
+            return Err(PolicyFileError::NotLastChange(last.change.id));
+        }
+        let file = self.folder().join(&last.change.file);
+        let before = read_file(&file)?;
+        let now = Policy::read(&self.path, &DiskFiles)
+            .map_err(|problems| PolicyFileError::Edit(EditError::Policy(problems)))?;
+        self.check_unchanged(&now)?;
+        let splice = last.splice.inverse();
+        let after = splice.apply(&before).ok_or_else(|| PolicyFileError::ConcurrentChange(file.clone()))?;
+        self.validate(&file, &after)?;
+        let entry = HistoryRecord {
+            change: ModeChange {
+                id: history.next_id(),
+                time: Utc::from(self.clock.now()).to_string(),
+                author: self.author.clone(),
+                from: last.change.to.clone(),
+                to: last.change.from.clone(),
+                undoes: Some(last.change.id),
+                ..last.change.clone()
+            },
+            splice,
+            digest_before: history::digest(&before),
+            digest_after: history::digest(&after),
+        };
+        apply_change(history, entry, (&file, &before, &after), step)
+    }
+
+    /// Puts back what a change has done that the gateway did not take, and says what came of both.
+    pub fn restore(&self, change: &ModeChange, refused: String) -> PolicyFileError {
+        let taken_back = match change.undoes {
+            None => self.roll_back(Some(change.id)).map(drop),
+            Some(_) => self.set_mode(&change.rule, &change.from).map(drop),
+        };
+        match taken_back {
+            Ok(()) => PolicyFileError::Rejected(refused),
+            Err(left) => PolicyFileError::RestoreFailed { refused, source: Box::new(left) },
+        }
+    }
+
+    /// What was changed, newest first.
+    pub fn changes(&self) -> Result<Vec<ModeChange>, PolicyFileError> {
+        Ok(ChangeHistory::read(&self.path)?.newest_first())
+    }
+
+    /// The change that a rollback would take back now.
+    pub fn last_change(&self) -> Result<ModeChange, PolicyFileError> {
+        self.find_last_change(&ChangeHistory::read(&self.path)?).map(|entry| entry.change)
+    }
+
+    /// The last change that is in its file: not taken back, neither by a rollback nor by hand.
+    fn find_last_change(&self, history: &ChangeHistory) -> Result<HistoryRecord, PolicyFileError> {
+        let digest = |entry: &HistoryRecord| {
+            let file = self.folder().join(&entry.change.file);
+            read_file(&file).map(|bytes| (history::digest(&bytes), file))
+        };
+        let is_unmade = |entry: &HistoryRecord| digest(entry).map(|(now, _)| now == entry.digest_before);
+        for entry in history.active_changes(is_unmade)? {
+            let (now, file) = digest(entry)?;
+            if now == entry.digest_after {
+                return Ok(entry.clone());
+            }
+            // As if it had never been made.
+            if now != entry.digest_before {
+                return Err(PolicyFileError::ConcurrentChange(file));
+            }
+        }
+        Err(PolicyFileError::NothingToUndo)
+    }
+
+    /// Whether it is still what is in force.
+    fn check_unchanged(&self, now: &Policy) -> Result<(), PolicyFileError> {
+        match self.loaded.as_deref().is_some_and(|loaded| loaded != now) {
+            true => Err(PolicyFileError::ConcurrentChange(self.path.clone())),
+            false => Ok(()),
+        }
+    }
+
+    /// Whether the policy is one with this in the place of a file.
+    fn validate(&self, file: &Path, after: &[u8]) -> Result<(), PolicyFileError> {
+        let file = absolute(file);
+        let files = |asked: &Path| match absolute(asked) == file {
+            true => Ok(after.to_vec()),
+            false => DiskFiles.read(asked),
+        };
+        let tried = Policy::read(&self.path, &files);
+        tried.map(drop).map_err(|problems| PolicyFileError::Edit(EditError::Policy(problems)))
+    }
+
+    /// One writer at a time, in all processes: the folder is locked until this is dropped.
+    fn lock(&self) -> Result<File, PolicyFileError> {
+        let folder = self.folder();
+        let folder = if folder.as_os_str().is_empty() { Path::new(".") } else { folder };
+        let lock = || -> io::Result<File> {
+            let file = File::open(folder)?;
+            file.lock()?;
+            Ok(file)
+        };
+        lock().map_err(|error| PolicyFileError::io("the folder cannot be locked", folder, error))
+    }
+
+    fn folder(&self) -> &Path {
+        self.path.parent().unwrap_or(Path::new(""))
+    }
+
+    /// A file by its name as seen from the policy, whoever asks from wherever.
+    fn relative_path(&self, file: &Path) -> PathBuf {
+        let file = absolute(file);
+        file.strip_prefix(absolute(self.folder())).map(Path::to_owned).unwrap_or(file)
+    }
+}
+
+/// Writes a change down and makes it, if the file is still what it was.
+fn apply_change(
+    mut history: ChangeHistory,
+    entry: HistoryRecord,
+    (file, before, after): (&Path, &[u8], &[u8]),
+    mut step: impl FnMut(WriteStep) -> Result<(), PolicyFileError>,
+) -> Result<ModeChange, PolicyFileError> {
+    let change = entry.change.clone();
+    history.push(entry);
+    let next = PendingFile::write(file, after)?;
+    let note = history.prepare().inspect_err(|_| next.discard())?;
+    step(WriteStep::Prepared)?;
+    if read_file(file)? != before {
+        next.discard();
+        note.discard();
+        return Err(PolicyFileError::ConcurrentChange(file.to_owned()));
+    }
+    note.commit()?;
+    step(WriteStep::HistoryWritten)?;
+    next.commit()?;
+    Ok(change)
+}
+
+fn absolute(path: &Path) -> PathBuf {
+    let path = if path.as_os_str().is_empty() { Path::new(".") } else { path };
+    std::path::absolute(path).unwrap_or_else(|_| path.to_owned())
+}
+
+fn read_file(file: &Path) -> Result<Vec<u8>, PolicyFileError> {
+    DiskFiles.read(file).map_err(|error| PolicyFileError::io("it cannot be read", file, error))
+}
+
+#[cfg(test)]
+mod tests;

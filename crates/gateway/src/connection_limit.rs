@@ -1,0 +1,172 @@
+//! How many connections there may be, in total and from one network.
+
+use std::{
+    collections::{HashMap, hash_map::Entry},
+    net::{IpAddr, Ipv6Addr},
+    sync::{
+        Arc, Mutex, MutexGuard, PoisonError,
+        atomic::{AtomicU64, Ordering},
+    },
+};
+use tidegate_policy::model::Connections;
+
+/// Places for connections, which all workers share.
+pub(crate) struct ConnectionLimiter {
+    max_connections: u64,
+    max_per_client: u64,
+    open: AtomicU64,
+    /// By address, or network of IPv6.
+    by_client: Mutex<HashMap<IpAddr, Arc<ClientUsage>>>,
+}
+
+/// What all connections of one client have together.
+#[derive(Default)]
+struct ClientUsage {
+    /// Changed only while the map is locked.
+    connections: AtomicU64,
+    /// Bytes of answers of HTTP/2 that wait to be sent.
+    unsent: AtomicU64,
+}
+
+/// A place that is taken until it is dropped.
+pub(crate) struct ConnectionPermit {
+    limiter: Arc<ConnectionLimiter>,
+    client: IpAddr,
+    usage: Arc<ClientUsage>,
+}
+
+/// Bytes of answers of HTTP/2 that may wait to be sent on one connection, where its client does not read them.
+const CONNECTION_BUFFER: u64 = 4 << 20;
+/// Bytes that may wait on all connections of one client. Beyond it each connection has its least share.
+const CLIENT_BUFFER: u64 = 64 << 20;
+const MIN_CONNECTION_BUFFER: u64 = 128 << 10;
+
+/// Why there is no place.
+#[derive(Debug, PartialEq, Eq)]
+pub(crate) enum ConnectionLimitReached {
+    /// There are too many connections.
+    Total,
+    /// There are too many of this client.
+    PerClient,
+}
+
+impl ConnectionLimiter {
+    pub(crate) fn new(connections: &Connections) -> Arc<Self> {
+        Arc::new(Self {
+            max_connections: connections.max,
+            max_per_client: connections.per_client,
+            open: AtomicU64::new(0),
+            by_client: Mutex::default(),
+        })
+    }
+
+    pub(crate) fn acquire(
+        self: &Arc<Self>,
+        client: IpAddr,
+    ) -> Result<ConnectionPermit, ConnectionLimitReached> {
+        let client = client_network(client);
+        let mut by_client = self.lock_clients();
+        if self.open.load(Ordering::Relaxed) >= self.max_connections {
+            return Err(ConnectionLimitReached::Total);
+        }
+        let of_client = by_client.entry(client).or_default();
+        if of_client.connections.load(Ordering::Relaxed) >= self.max_per_client {
+            return Err(ConnectionLimitReached::PerClient);
+        }
+        of_client.connections.fetch_add(1, Ordering::Relaxed);
+        self.open.fetch_add(1, Ordering::Relaxed);
+        Ok(ConnectionPermit { limiter: self.clone(), client, usage: of_client.clone() })
+    }
+
+    /// Connections that are there.
+    #[cfg(test)]
+    fn open_connections(&self) -> u64 {
+        self.open.load(Ordering::Relaxed)
+    }
+
+    fn lock_clients(&self) -> MutexGuard<'_, HashMap<IpAddr, Arc<ClientUsage>>> {
+        self.by_client.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl ConnectionPermit {
+    /// The bytes of answers that may wait to be sent on this connection.
+    pub(crate) fn max_unsent(&self) -> u64 {
+        match self.usage.unsent.load(Ordering::Relaxed) < CLIENT_BUFFER {
+            true => CONNECTION_BUFFER,
+            false => MIN_CONNECTION_BUFFER,
+        }
+    }
+
+    pub(crate) fn add_unsent(&self, bytes: u64) {
+        self.usage.unsent.fetch_add(bytes, Ordering::Relaxed);
+    }
+
+    pub(crate) fn remove_unsent(&self, bytes: u64) {
+        self.usage.unsent.fetch_sub(bytes, Ordering::Relaxed);
+    }
+}
+
+impl Drop for ConnectionPermit {
+    fn drop(&mut self) {
+        let mut by_client = self.limiter.lock_clients();
+        self.limiter.open.fetch_sub(1, Ordering::Relaxed);
+        self.usage.connections.fetch_sub(1, Ordering::Relaxed);
+        if let Entry::Occupied(of_client) = by_client.entry(self.client)
+            && of_client.get().connections.load(Ordering::Relaxed) == 0
+        {
+            of_client.remove();
+        }
+    }
+}
+
+/// An address, or the /64 that one client of IPv6 has to itself.
+fn client_network(address: IpAddr) -> IpAddr {
+    match address.to_canonical() {
+        IpAddr::V6(address) => Ipv6Addr::from_bits(address.to_bits() >> 64 << 64).into(),
+        address => address,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn connections_are_limited_in_total_and_per_network() {
+        let places = ConnectionLimiter::new(&Connections { max: 3, per_client: 2, ..Connections::default() });
+        let take = |address: &str| places.acquire(address.parse().unwrap());
+
+        let first = take("2001:db8::1").unwrap();
+        let _second = take("2001:db8::2").unwrap();
+        assert_eq!(take("2001:db8::3").err(), Some(ConnectionLimitReached::PerClient));
+        let _other = take("::ffff:10.0.0.1").unwrap();
+        assert_eq!(take("10.0.0.1").err(), Some(ConnectionLimitReached::Total));
+
+        drop(first);
+        let _again = take("10.0.0.1").unwrap();
+        assert_eq!(places.open_connections(), 3);
+    }
+
+    #[test]
+    fn unsent_bytes_are_bounded_per_client() {
+        let places = ConnectionLimiter::new(&Connections::default());
+        let take = |address: &str| places.acquire(address.parse().unwrap()).unwrap();
+        let (first, second, other) = (take("10.0.0.1"), take("10.0.0.1"), take("10.0.0.2"));
+        first.add_unsent(CLIENT_BUFFER - 1);
+        assert_eq!(second.max_unsent(), CONNECTION_BUFFER);
+        second.add_unsent(1);
+        assert_eq!([&first, &second].map(ConnectionPermit::max_unsent), [MIN_CONNECTION_BUFFER; 2]);
+        assert_eq!(other.max_unsent(), CONNECTION_BUFFER);
+        first.remove_unsent(CLIENT_BUFFER - 1);
+        assert_eq!(second.max_unsent(), CONNECTION_BUFFER);
+    }
+
+    #[test]
+    fn client_entry_is_removed_with_last_connection() {
+        let places = ConnectionLimiter::new(&Connections::default());
+        drop(places.acquire("10.0.0.1".parse().unwrap()).unwrap());
+        assert!(places.lock_clients().is_empty());
+        assert_eq!(places.open_connections(), 0);
+    }
+}

@@ -1,0 +1,24 @@
+//! What there is of sending metrics in a build without it: a refusal.
+
+use std::sync::Arc;
+use tidegate_http_server::StartupError;
+use tidegate_observe::Observer;
+use tidegate_policy::model::Metrics;
+
+/// Nothing else can ever be.
+pub(crate) enum MetricsExporter {}
+
+impl MetricsExporter {
+    pub(crate) fn start(settings: &Metrics, _: &Arc<Observer>) -> Result<Self, StartupError> {
+        Self::unsupported(settings)
+    }
+
+    pub(crate) fn check(settings: &Metrics) -> Result<(), StartupError> {
+        Self::unsupported(settings).map(drop)
+    }
+
+    fn unsupported(settings: &Metrics) -> Result<Self, StartupError> {
+        let reason = "this build of the gateway sends no metrics: build it with the feature `otel`, or leave `metrics` out";
+        Err(StartupError::Metrics { endpoint: settings.endpoint.clone(), reason: reason.to_owned() })
+    }
+}

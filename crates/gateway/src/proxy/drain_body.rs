@@ -1,0 +1,54 @@
+//! Bodies of requests that are answered without them.
+
+use crate::client::ClientConnection;
+use hyper::body::{Body, Incoming};
+use std::{
+    future::poll_fn,
+    pin::Pin,
+    task::{Context, Poll},
+};
+
+/// What is left of a body that nobody wants.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum DrainResult {
+    Drained,
+    /// Its connection cannot be used again.
+    Unread,
+}
+
+/// The largest body that is read for the sake of its connection.
+const MAX_DRAINED_BODY: u64 = 64 * 1_024;
+/// How long it is waited for, in milliseconds: most clients send a head and a small body in one go.
+const DRAIN_TIMEOUT: u64 = 100;
+
+/// Reads a small body, so that its connection can be used again.
+pub(super) async fn drain(mut incoming: Incoming, client: &ClientConnection) -> DrainResult {
+    if incoming.size_hint().exact().is_none_or(|length| length > MAX_DRAINED_BODY) {
+        return DrainResult::Unread;
+    }
+    let deadline = client.worker.deadlines.new_deadline();
+    deadline.set(DRAIN_TIMEOUT);
+    poll_fn(|context| match poll_end(&mut incoming, context) {
+        Poll::Pending if deadline.is_expired() => Poll::Ready(DrainResult::Unread),
+        Poll::Pending => {
+            deadline.register(context);
+            Poll::Pending
+        }
+        left => left,
+    })
+    .await
+}
+
+fn poll_end(incoming: &mut Incoming, context: &mut Context<'_>) -> Poll<DrainResult> {
+    loop {
+        if incoming.is_end_stream() {
+            return Poll::Ready(DrainResult::Drained);
+        }
+        match Pin::new(&mut *incoming).poll_frame(context) {
+            Poll::Ready(Some(Ok(_))) => {}
+            Poll::Ready(None) => return Poll::Ready(DrainResult::Drained),
+            Poll::Ready(Some(Err(_))) => return Poll::Ready(DrainResult::Unread),
+            Poll::Pending => return Poll::Pending,
+        }
+    }
+}

@@ -1,0 +1,80 @@
+//! Many programs at once: exactly as many are let through as the quota says.
+
+use super::{DecisionServer, stores};
+use crate::harness::TEST_TIMEOUT;
+use serde_json::json;
+use std::sync::Arc;
+use tidegate_rule::Rules;
+use tidegate_testkit::servers::RedisServer;
+use tokio::time::timeout;
+
+const CLIENT_COUNT: usize = 200;
+
+/// A quota of every algorithm, which call takes it, and how many it grants at once, and then none for as long as a test runs.
+const QUOTAS: [(&str, &str, usize); 10] = [
+    ("50 per 52w", "check", 50),
+    ("50 per 52w leaky-bucket queue 49 nodelay", "check", 50),
+    ("50 per 364d fixed-window from-first-hit", "check", 50),
+    ("50 per 52w sliding-window", "check", 50),
+    ("50 per 52w sliding-strict 4", "check", 50),
+    ("50 per 52w sliding-log", "check", 50),
+    ("50 per 52w smooth", "check", 1),
+    ("50 per 52w warm-up 4s cold 3", "check", 1),
+    ("50 per 52w", "reserve", 50),
+    ("50 at once", "acquire", 50),
+];
+
+/// Each of them, counted there.
+async fn check_quotas_under_concurrency(store: &str, rules: impl Fn() -> Rules) {
+    let quotas = QUOTAS.iter().enumerate();
+    let quotas = quotas
+        .map(|(at, (quota, ..))| format!("  - {{ name: r{at}, key: header x-user, quota: {quota} }}\n"));
+    let policy = format!("decisions: 127.0.0.1:0\n{store}rules:\n{}", quotas.collect::<String>());
+    let stage = Arc::new(DecisionServer::start_with(&policy, rules()));
+    stores::wait_for_response(
+        &stage,
+        "peek",
+        &json!({"rule": "r0", "key": "bob"}),
+        stores::is_store_connected,
+    )
+    .await;
+    for (at, (quota, call, most)) in QUOTAS.into_iter().enumerate() {
+        let tasks: Vec<_> = (0..CLIENT_COUNT)
+            .map(|_| {
+                let (stage, ask) = (stage.clone(), json!({"rule": format!("r{at}"), "key": "ann"}));
+                tokio::spawn(async move { stage.post(call, &ask).await })
+            })
+            .collect();
+        let mut admitted = 0;
+        for task in tasks {
+            match timeout(TEST_TIMEOUT, task).await.unwrap().unwrap() {
+                (200, told) => {
+                    assert_eq!(
+                        (&told["allowed"], &told["degraded"]),
+                        (&json!(true), &json!(false)),
+                        "{told}"
+                    );
+                    admitted += 1;
+                }
+                (status, told) => assert_eq!(status, 429, "{told}"),
+            }
+        }
+        assert_eq!(admitted, most, "{call} of {quota}");
+    }
+    Arc::into_inner(stage).unwrap().stop().await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 4)]
+async fn concurrent_clients_get_exactly_the_quota_in_memory() {
+    check_quotas_under_concurrency("", Rules::new).await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 4)]
+async fn concurrent_clients_get_exactly_the_quota_in_redis() {
+    let server = RedisServer::start().unwrap();
+    check_quotas_under_concurrency(
+        &format!("store: {}\non-outage: closed\n", server.url()),
+        stores::redis_rules,
+    )
+    .await;
+}

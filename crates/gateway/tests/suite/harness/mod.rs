@@ -1,0 +1,365 @@
+//! What the stories share: a gateway on a free port, servers behind it, and a client that speaks bytes.
+
+#![allow(dead_code, reason = "each story needs a part of it")]
+
+mod log_capture;
+
+pub(crate) use log_capture::LogCapture;
+
+use bytes::Bytes;
+use http::{Request, Response, request};
+use http_body_util::{BodyExt, Full, combinators::BoxBody};
+use hyper::{body::Incoming, service::service_fn};
+use hyper_util::rt::TokioIo;
+use std::{
+    collections::BTreeMap,
+    future::Future,
+    net::SocketAddr,
+    num::NonZeroUsize,
+    sync::{
+        Arc,
+        atomic::{AtomicUsize, Ordering},
+    },
+    time::Duration,
+};
+use tidegate_core::Percent;
+use tidegate_gateway::{Action, Config, RequestFilter, run};
+use tidegate_http_server::{BoundListener, StartupError};
+use tidegate_policy::model::{
+    AccessLogSpec, Balance, Connections, ForwardedHeaders, ListenerSpec, Protocol, Retries, Timeouts, Tls,
+    Upstream, UpstreamServer,
+};
+use tokio::{
+    io::{AsyncReadExt, AsyncWriteExt},
+    net::{TcpListener, TcpStream},
+    sync::oneshot,
+    task::JoinHandle,
+    time::timeout,
+};
+
+/// How long anything may take before a story is wrong.
+pub(crate) const TEST_TIMEOUT: Duration = Duration::from_secs(20);
+
+/// A gateway that serves.
+pub(crate) struct InProcessGateway {
+    pub(crate) address: SocketAddr,
+    stop: Option<oneshot::Sender<()>>,
+    end: JoinHandle<Result<(), StartupError>>,
+}
+
+impl InProcessGateway {
+    /// Forwards everything to these servers.
+    pub(crate) async fn start(servers: &[&TestBackend]) -> Self {
+        Self::start_with(test_config(servers)).await
+    }
+
+    /// Forwards everything to the upstream `app`.
+    pub(crate) async fn start_with(config: Config) -> Self {
+        let app = config.upstream_id("app").unwrap();
+        Self::start_with_filter(config, move |_: &request::Parts| Action::Forward(app)).await
+    }
+
+    pub(crate) async fn start_with_filter(config: Config, filter: impl RequestFilter) -> Self {
+        Self::start_with_tls(config, None, filter).await
+    }
+
+    pub(crate) async fn start_with_tls(config: Config, tls: Option<Tls>, filter: impl RequestFilter) -> Self {
+        let bound =
+            BoundListener::bind(&ListenerSpec { name: None, address: ([127, 0, 0, 1], 0).into(), tls })
+                .unwrap();
+        Self::start_on(config, bound, filter)
+    }
+
+    pub(crate) fn start_on(config: Config, bound: BoundListener, filter: impl RequestFilter) -> Self {
+        let address = bound.address();
+        let (stop, stopped) = oneshot::channel();
+        let end = tokio::spawn(run(config, vec![bound], Arc::new(filter), async {
+            let _ = stopped.await;
+        }));
+        Self { address, stop: Some(stop), end }
+    }
+
+    pub(crate) async fn connect(&self) -> RawClient {
+        RawClient::connect(self.address).await
+    }
+
+    /// Tells it to end.
+    pub(crate) fn stop(&mut self) {
+        drop(self.stop.take());
+    }
+
+    /// Why it did not start.
+    pub(crate) async fn start_error(self) -> String {
+        timeout(TEST_TIMEOUT, self.end).await.unwrap().unwrap().unwrap_err().to_string()
+    }
+
+    /// Waits until it has.
+    pub(crate) async fn wait_stopped(self) {
+        timeout(TEST_TIMEOUT, self.end).await.unwrap().unwrap().unwrap();
+    }
+}
+
+/// What the stories start from.
+pub(crate) fn test_config(servers: &[&TestBackend]) -> Config {
+    Config {
+        connections: Connections::default(),
+        upstreams: BTreeMap::from([("app".to_owned(), test_upstream(servers))]),
+        trusted_proxies: Vec::new(),
+        forwarded_headers: ForwardedHeaders::default(),
+        log: AccessLogSpec::default(),
+        traces: None,
+        roots: tidegate_http_server::Roots::default(),
+        workers: NonZeroUsize::MIN,
+    }
+}
+
+pub(crate) fn test_upstream(servers: &[&TestBackend]) -> Upstream {
+    Upstream {
+        servers: servers
+            .iter()
+            .map(|server| UpstreamServer { url: format!("http://{}", server.address), weight: 1 })
+            .collect(),
+        balance: Balance::default(),
+        protocol: Protocol::default(),
+        timeouts: Timeouts::default(),
+        keep_alive: 8,
+        max_fails: 3,
+        fail_timeout: Duration::from_secs(10),
+        health: None,
+        breaker: None,
+        retries: Retries { max: 1, budget: Percent::new(20.0).unwrap() },
+    }
+}
+
+pub(crate) type TestBody = BoxBody<Bytes, std::io::Error>;
+
+pub(crate) fn text_body(text: impl Into<Bytes>) -> TestBody {
+    Full::new(text.into()).map_err(|never| match never {}).boxed()
+}
+
+/// A server behind the gateway.
+pub(crate) struct TestBackend {
+    pub(crate) address: SocketAddr,
+    connections: Arc<AtomicUsize>,
+    accepting: JoinHandle<()>,
+}
+
+impl TestBackend {
+    /// One that answers each request.
+    pub(crate) async fn start<F, A>(answer: F) -> Self
+    where
+        F: Fn(Request<Incoming>) -> A + Clone + Send + Sync + 'static,
+        A: Future<Output = Response<TestBody>> + Send + 'static,
+    {
+        Self::start_raw(move |stream| {
+            let answer = answer.clone();
+            async move {
+                let service = service_fn(move |request| {
+                    let answer = answer(request);
+                    async move { Ok::<_, std::convert::Infallible>(answer.await) }
+                });
+                let _ = hyper::server::conn::http1::Builder::new()
+                    .serve_connection(TokioIo::new(stream), service)
+                    .with_upgrades()
+                    .await;
+            }
+        })
+        .await
+    }
+
+    /// One that answers with the head that came in.
+    pub(crate) async fn start_echo() -> Self {
+        Self::start(|request: Request<Incoming>| async move {
+            let mut head = format!("{} {}\n", request.method(), request.uri());
+            for (name, value) in request.headers() {
+                head += &format!("{name}: {}\n", value.to_str().unwrap());
+            }
+            let body = request
+                .into_body()
+                .collect()
+                .await
+                .map(http_body_util::Collected::to_bytes)
+                .unwrap_or_default();
+            head += &format!("\n{}", String::from_utf8_lossy(&body));
+            Response::new(text_body(head))
+        })
+        .await
+    }
+
+    /// One that does with each connection whatever it likes.
+    pub(crate) async fn start_raw<F, A>(serve: F) -> Self
+    where
+        F: Fn(TcpStream) -> A + Send + Sync + 'static,
+        A: Future<Output = ()> + Send + 'static,
+    {
+        let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+        Self::start_on(listener, serve)
+    }
+
+    pub(crate) fn start_on<F, A>(listener: TcpListener, serve: F) -> Self
+    where
+        F: Fn(TcpStream) -> A + Send + Sync + 'static,
+        A: Future<Output = ()> + Send + 'static,
+    {
+        let address = listener.local_addr().unwrap();
+        let connections = Arc::new(AtomicUsize::new(0));
+        let count = connections.clone();
+        let accepting = tokio::spawn(async move {
+            while let Ok((stream, _)) = listener.accept().await {
+                count.fetch_add(1, Ordering::SeqCst);
+                tokio::spawn(serve(stream));
+            }
+        });
+        Self { address, connections, accepting }
+    }
+
+    /// Connections that it was given so far.
+    pub(crate) fn connection_count(&self) -> usize {
+        self.connections.load(Ordering::SeqCst)
+    }
+
+    /// An address at which nobody listens.
+    pub(crate) async fn unreachable() -> Self {
+        let server = Self::start_raw(|_| async {}).await;
+        server.accepting.abort();
+        while TcpStream::connect(server.address).await.is_ok() {
+            tokio::task::yield_now().await;
+        }
+        server
+    }
+}
+
+impl Drop for TestBackend {
+    fn drop(&mut self) {
+        self.accepting.abort();
+    }
+}
+
+/// A client that speaks bytes.
+pub(crate) struct RawClient {
+    pub(crate) stream: TcpStream,
+    read: Vec<u8>,
+}
+
+/// An answer, as it came.
+#[derive(Debug)]
+pub(crate) struct RawResponse {
+    pub(crate) head: String,
+    pub(crate) body: String,
+}
+
+impl RawResponse {
+    pub(crate) fn status(&self) -> u16 {
+        self.head[9..12].parse().unwrap()
+    }
+
+    pub(crate) fn header(&self, name: &str) -> Option<&str> {
+        self.head.lines().skip(1).find_map(|line| {
+            let (known, value) = line.split_once(':')?;
+            known.eq_ignore_ascii_case(name).then(|| value.trim())
+        })
+    }
+
+    /// A line of the head that a mirror saw.
+    pub(crate) fn echoed_headers(&self, name: &str) -> Vec<&str> {
+        let lines = self.body.lines().skip(1).take_while(|line| !line.is_empty());
+        lines
+            .filter_map(|line| {
+                let (known, value) = line.split_once(": ")?;
+                (known == name).then_some(value)
+            })
+            .collect()
+    }
+}
+
+impl RawClient {
+    pub(crate) async fn connect(address: SocketAddr) -> Self {
+        Self { stream: TcpStream::connect(address).await.unwrap(), read: Vec::new() }
+    }
+
+    pub(crate) fn new(stream: TcpStream) -> Self {
+        Self { stream, read: Vec::new() }
+    }
+
+    pub(crate) async fn send(&mut self, bytes: impl AsRef<[u8]>) {
+        self.stream.write_all(bytes.as_ref()).await.unwrap();
+    }
+
+    /// Sends a request and reads its answer.
+    pub(crate) async fn request(&mut self, request: &str) -> RawResponse {
+        self.send(request).await;
+        self.read_response().await
+    }
+
+    pub(crate) async fn get(&mut self, path: &str) -> RawResponse {
+        self.request(&format!("GET {path} HTTP/1.1\r\nhost: example.org\r\n\r\n")).await
+    }
+
+    /// Reads a head, up to the empty line.
+    pub(crate) async fn read_head(&mut self) -> String {
+        let head = self.read_until(b"\r\n\r\n").await;
+        String::from_utf8(head).unwrap()
+    }
+
+    /// Reads an answer whole.
+    pub(crate) async fn read_response(&mut self) -> RawResponse {
+        let head = self.read_head().await;
+        let mut answer = RawResponse { head, body: String::new() };
+        if let Some(length) = answer.header("content-length") {
+            let length = length.parse().unwrap();
+            answer.body = String::from_utf8(self.read_exact(length).await).unwrap();
+        } else if answer.header("transfer-encoding") == Some("chunked") {
+            loop {
+                let line = String::from_utf8(self.read_until(b"\r\n").await).unwrap();
+                let length = usize::from_str_radix(line.trim(), 16).unwrap();
+                if length == 0 {
+                    let rest = self.read_until(b"\r\n").await;
+                    answer.body += &String::from_utf8(rest).unwrap().replace("\r\n", "");
+                    return answer;
+                }
+                answer.body += &String::from_utf8(self.read_exact(length).await).unwrap();
+                self.read_exact(2).await;
+            }
+        }
+        answer
+    }
+
+    /// Reads up to these bytes.
+    pub(crate) async fn read_until(&mut self, end: &[u8]) -> Vec<u8> {
+        loop {
+            if let Some(place) = self.read.windows(end.len()).position(|bytes| bytes == end) {
+                return self.read.drain(..place + end.len()).collect();
+            }
+            assert!(self.read_more().await > 0, "ended after {:?}", String::from_utf8_lossy(&self.read));
+        }
+    }
+
+    pub(crate) async fn read_exact(&mut self, length: usize) -> Vec<u8> {
+        while self.read.len() < length {
+            assert!(self.read_more().await > 0, "ended after {:?}", String::from_utf8_lossy(&self.read));
+        }
+        self.read.drain(..length).collect()
+    }
+
+    /// Writes more than any buffer holds, and the other side has to take it.
+    pub(crate) async fn send_until_blocked(&mut self) {
+        let piece = [b'a'; 1 << 16];
+        for _ in 0..256 {
+            let written =
+                timeout(TEST_TIMEOUT, self.stream.write_all(&piece)).await.expect("nothing was taken");
+            written.unwrap();
+        }
+    }
+
+    /// Reads until the other side ends; what came.
+    pub(crate) async fn read_to_end(&mut self) -> String {
+        while self.read_more().await > 0 {}
+        String::from_utf8_lossy(&std::mem::take(&mut self.read)).into_owned()
+    }
+
+    async fn read_more(&mut self) -> usize {
+        let read = timeout(TEST_TIMEOUT, self.stream.read_buf(&mut self.read)).await.expect("nothing came");
+        // A connection that is reset has ended, too.
+        read.unwrap_or(0)
+    }
+}

@@ -1,0 +1,225 @@
+//! Several servers behind one gateway, and what happens when some of them are not well.
+
+use crate::harness::{InProcessGateway, TestBackend, test_config, test_upstream, text_body};
+use http::{Request, Response, StatusCode};
+use hyper::body::Incoming;
+use std::{
+    collections::{BTreeMap, BTreeSet},
+    sync::{
+        Arc,
+        atomic::{AtomicBool, AtomicUsize, Ordering},
+    },
+    time::Duration,
+};
+use tidegate_core::Percent;
+use tidegate_gateway::{Action, Config, run};
+use tidegate_http_server::BoundListener;
+use tidegate_policy::model::{Balance, BreakerSpec, HealthCheck};
+
+async fn start_named(name: &'static str) -> TestBackend {
+    TestBackend::start(move |_: Request<Incoming>| async move { Response::new(text_body(name)) }).await
+}
+
+/// Who answered how often.
+async fn count_responses_by_server(gateway: &InProcessGateway, requests: usize) -> BTreeMap<String, usize> {
+    let mut turns = BTreeMap::new();
+    let mut client = gateway.connect().await;
+    for _ in 0..requests {
+        *turns.entry(client.get("/").await.body).or_default() += 1;
+    }
+    turns
+}
+
+#[tokio::test]
+async fn round_robin_follows_weights() {
+    let (one, two) = (start_named("one").await, start_named("two").await);
+    let mut config = test_config(&[&one, &two]);
+    config.upstreams.get_mut("app").unwrap().servers[0].weight = 3;
+    let gateway = InProcessGateway::start_with(config).await;
+    assert_eq!(
+        count_responses_by_server(&gateway, 8).await,
+        BTreeMap::from([("one".to_owned(), 6), ("two".to_owned(), 2)])
+    );
+}
+
+#[tokio::test]
+async fn client_balance_is_sticky_and_least_requests_picks_idle_server() {
+    let (one, two) = (start_named("one").await, start_named("two").await);
+    let mut sticky = test_config(&[&one, &two]);
+    sticky.upstreams.get_mut("app").unwrap().balance = Balance::Client;
+    let gateway = InProcessGateway::start_with(sticky).await;
+    assert_eq!(count_responses_by_server(&gateway, 8).await.len(), 1);
+
+    let mut least = test_config(&[&one, &two]);
+    least.upstreams.get_mut("app").unwrap().balance = Balance::LeastRequests;
+    let gateway = InProcessGateway::start_with(least).await;
+    assert_eq!(count_responses_by_server(&gateway, 200).await.len(), 2);
+}
+
+#[tokio::test]
+async fn client_balance_spreads_clients_behind_one_proxy() {
+    let (one, two) = (start_named("one").await, start_named("two").await);
+    let mut config = test_config(&[&one, &two]);
+    config.upstreams.get_mut("app").unwrap().balance = Balance::Client;
+    config.trusted_proxies = vec!["127.0.0.0/8".parse().unwrap()];
+    let gateway = InProcessGateway::start_with(config).await;
+    let mut proxy = gateway.connect().await;
+    let mut servers = BTreeMap::new();
+    for round in 0..2 {
+        for client in 0..40 {
+            let request = format!("GET / HTTP/1.1\r\nhost: a\r\nx-forwarded-for: 203.0.113.{client}\r\n\r\n");
+            let server = proxy.request(&request).await.body;
+            let first = servers.entry(client).or_insert_with(|| server.clone());
+            assert_eq!(*first, server, "client {client} in round {round}");
+        }
+    }
+    let on_one = servers.values().filter(|server| *server == "one").count();
+    assert!((1..40).contains(&on_one), "{on_one} of 40 clients are on one server");
+}
+
+#[tokio::test]
+async fn failed_server_is_skipped_without_losing_requests() {
+    let (gone, well) = (TestBackend::unreachable().await, start_named("well").await);
+    let gateway = InProcessGateway::start(&[&gone, &well]).await;
+    assert_eq!(count_responses_by_server(&gateway, 20).await, BTreeMap::from([("well".to_owned(), 20)]));
+}
+
+/// Breaks off each connection when the head of a request is there; counts them.
+async fn start_disconnecting(count: &Arc<AtomicUsize>) -> TestBackend {
+    let count = count.clone();
+    TestBackend::start_raw(move |stream| {
+        let count = count.clone();
+        async move {
+            crate::harness::RawClient::new(stream).read_head().await;
+            count.fetch_add(1, Ordering::SeqCst);
+        }
+    })
+    .await
+}
+
+#[tokio::test]
+async fn only_idempotent_requests_are_retried_up_to_limit() {
+    let count = Arc::new(AtomicUsize::new(0));
+    let (one, two, three) = (
+        start_disconnecting(&count).await,
+        start_disconnecting(&count).await,
+        start_disconnecting(&count).await,
+    );
+    for (request, most, sent) in [
+        ("GET / HTTP/1.1\r\nhost: a\r\n\r\n", 1, 2),
+        ("GET / HTTP/1.1\r\nhost: a\r\n\r\n", 0, 1),
+        ("GET / HTTP/1.1\r\nhost: a\r\n\r\n", 9, 3),
+        ("POST / HTTP/1.1\r\nhost: a\r\ncontent-length: 0\r\n\r\n", 2, 1),
+        ("PUT / HTTP/1.1\r\nhost: a\r\ncontent-length: 2\r\n\r\nab", 2, 1),
+    ] {
+        let mut config = test_config(&[&one, &two, &three]);
+        config.upstreams.get_mut("app").unwrap().retries.max = most;
+        let gateway = InProcessGateway::start_with(config).await;
+        count.store(0, Ordering::SeqCst);
+        assert_eq!(gateway.connect().await.request(request).await.status(), 502);
+        assert_eq!(count.load(Ordering::SeqCst), sent, "{request} with {most} retries");
+    }
+}
+
+#[tokio::test]
+async fn retries_stop_when_budget_is_used_up() {
+    let count = Arc::new(AtomicUsize::new(0));
+    let (one, two) = (start_disconnecting(&count).await, start_disconnecting(&count).await);
+    let mut config = test_config(&[&one, &two]);
+    config.upstreams.get_mut("app").unwrap().retries.budget = Percent::new(0.0).unwrap();
+    let gateway = InProcessGateway::start_with(config).await;
+    let mut client = gateway.connect().await;
+    for _ in 0..30 {
+        assert_eq!(client.get("/").await.status(), 502);
+    }
+    assert_eq!(count.load(Ordering::SeqCst), 40, "ten are saved up from the start");
+}
+
+#[tokio::test]
+async fn breaker_opens_for_failing_server() {
+    let count = Arc::new(AtomicUsize::new(0));
+    let counted = count.clone();
+    let failing = TestBackend::start(move |_: Request<Incoming>| {
+        counted.fetch_add(1, Ordering::SeqCst);
+        async {
+            let mut response = Response::new(text_body("trouble"));
+            *response.status_mut() = StatusCode::INTERNAL_SERVER_ERROR;
+            response
+        }
+    })
+    .await;
+    let mut config = test_config(&[&failing]);
+    config.upstreams.get_mut("app").unwrap().breaker = Some(BreakerSpec {
+        failure_rate: Some(Percent::new(50.0).unwrap()),
+        slow_call_rate: None,
+        slow_call_duration: None,
+        window_size: Some(4),
+        min_calls: Some(4),
+        open_duration: Some(Duration::from_secs(3_600)),
+        half_open_calls: None,
+    });
+    let gateway = InProcessGateway::start_with(config).await;
+    let mut client = gateway.connect().await;
+    let statuses: Vec<_> =
+        [client.get("/").await, client.get("/").await, client.get("/").await, client.get("/").await]
+            .iter()
+            .map(crate::harness::RawResponse::status)
+            .collect();
+    assert_eq!(statuses, [500; 4]);
+    assert_eq!(client.get("/").await.status(), 503);
+    assert_eq!(count.load(Ordering::SeqCst), 4);
+}
+
+#[tokio::test]
+async fn unhealthy_server_gets_no_requests() {
+    let is_well = Arc::new(AtomicBool::new(false));
+    let asked = is_well.clone();
+    let moody = TestBackend::start(move |request: Request<Incoming>| {
+        let is_well = asked.load(Ordering::SeqCst);
+        async move {
+            let mut response = Response::new(text_body("moody"));
+            if request.uri().path() == "/healthz" && !is_well {
+                *response.status_mut() = StatusCode::SERVICE_UNAVAILABLE;
+            }
+            response
+        }
+    })
+    .await;
+    let steady = start_named("steady").await;
+    let mut config = test_config(&[&moody, &steady]);
+    config.upstreams.get_mut("app").unwrap().health = Some(HealthCheck {
+        path: "/healthz".to_owned(),
+        interval: Duration::from_millis(10),
+        timeout: Duration::from_secs(10),
+        unhealthy_threshold: 2,
+        healthy_threshold: 2,
+    });
+    let gateway = InProcessGateway::start_with(config).await;
+    while count_responses_by_server(&gateway, 4).await.len() > 1 {}
+    is_well.store(true, Ordering::SeqCst);
+    let mut seen = BTreeSet::new();
+    while seen.len() < 2 {
+        seen.extend(count_responses_by_server(&gateway, 4).await.into_keys());
+    }
+}
+
+#[tokio::test]
+async fn invalid_server_address_prevents_start() {
+    let server = start_named("app").await;
+    for (url, part) in [
+        (
+            "http://no-such-name.invalid:80",
+            "upstream `app`, server `http://no-such-name.invalid:80`: its name does not resolve",
+        ),
+        ("http://127.0.0.1:1/path", "it may not have a path"),
+        ("gopher://127.0.0.1", "its scheme has to be http or https"),
+    ] {
+        let mut wrong: Config = test_config(&[&server]);
+        wrong.upstreams.insert("app".to_owned(), test_upstream(&[&server]));
+        wrong.upstreams.get_mut("app").unwrap().servers[0].url = url.to_owned();
+        let app = wrong.upstream_id("app").unwrap();
+        let judge = Arc::new(move |_: &http::request::Parts| Action::Forward(app));
+        let error = run(wrong, Vec::<BoundListener>::new(), judge, async {}).await.unwrap_err();
+        assert!(error.to_string().contains(part), "{error}");
+    }
+}

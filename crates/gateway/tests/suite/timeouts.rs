@@ -1,0 +1,227 @@
+//! Who is waited for, for how long, and how a connection ends when nobody is waited for any more.
+
+use crate::harness::{InProcessGateway, RawClient, TEST_TIMEOUT, TestBackend, test_config, text_body};
+use bytes::Bytes;
+use http::{Request, Response, StatusCode, request};
+use http_body_util::BodyExt;
+use hyper::body::Incoming;
+use std::{future::pending, time::Duration};
+use tidegate_gateway::Action;
+use tidegate_policy::model::Protocol;
+use tokio::{
+    io::{AsyncReadExt, AsyncWriteExt},
+    net::{TcpSocket, TcpStream},
+    time::timeout,
+};
+
+const SHORT_TIMEOUT: Duration = Duration::from_millis(100);
+
+/// Reads all of a body, and answers with its length, unless it is to be silent.
+async fn respond_with_length(request: Request<Incoming>) -> Response<crate::harness::TestBody> {
+    let is_silent = request.uri().path() == "/silent";
+    let body = request.into_body().collect().await.map(http_body_util::Collected::to_bytes);
+    if is_silent {
+        pending::<()>().await;
+    }
+    Response::new(text_body(body.map_or(0, |body| body.len()).to_string()))
+}
+
+async fn start_http2_server() -> TestBackend {
+    use hyper_util::rt::{TokioExecutor, TokioIo};
+    TestBackend::start_raw(|stream| async move {
+        let service = hyper::service::service_fn(|request| async {
+            Ok::<_, std::convert::Infallible>(respond_with_length(request).await)
+        });
+        let builder = hyper::server::conn::http2::Builder::new(TokioExecutor::new());
+        let _ = builder.serve_connection(TokioIo::new(stream), service).await;
+    })
+    .await
+}
+
+#[tokio::test]
+async fn response_timeout_starts_after_request_body() {
+    for (protocol, server) in [
+        (Protocol::Http1, TestBackend::start(respond_with_length).await),
+        (Protocol::Http2, start_http2_server().await),
+    ] {
+        let mut config = test_config(&[&server]);
+        let app = config.upstreams.get_mut("app").unwrap();
+        app.timeouts.response = SHORT_TIMEOUT;
+        app.protocol = protocol;
+        let gateway = InProcessGateway::start_with(config).await;
+        let mut upload = gateway.connect().await;
+        upload.send("POST / HTTP/1.1\r\nhost: a\r\ncontent-length: 3\r\n\r\n").await;
+        for _ in 0..3 {
+            // Another one has run out of time meanwhile, so this one would have, too.
+            assert_eq!(gateway.connect().await.get("/silent").await.status(), 504);
+            upload.send("a").await;
+        }
+        assert_eq!(upload.read_response().await.body, "3");
+        let silent = upload.request("POST /silent HTTP/1.1\r\nhost: a\r\ncontent-length: 1\r\n\r\na").await;
+        assert_eq!(silent.status(), 504);
+    }
+}
+
+#[tokio::test]
+async fn server_that_does_not_read_body_times_out() {
+    let deaf = TestBackend::start_raw(|stream| async move {
+        pending::<()>().await;
+        drop(stream);
+    })
+    .await;
+    let mut config = test_config(&[&deaf]);
+    config.upstreams.get_mut("app").unwrap().timeouts.idle = SHORT_TIMEOUT;
+    let gateway = InProcessGateway::start_with(config).await;
+    let mut client = gateway.connect().await;
+    client.send("POST / HTTP/1.1\r\nhost: a\r\ncontent-length: 1000000000\r\n\r\n").await;
+    client.send_until_blocked().await;
+    assert_eq!(client.read_response().await.status(), 504);
+}
+
+#[tokio::test]
+async fn connect_timeout_returns_504() {
+    let mute = TestBackend::start_raw(|stream| async move {
+        pending::<()>().await;
+        drop(stream);
+    })
+    .await;
+    for protocol in [Protocol::Http1, Protocol::Http2] {
+        // It does not get as far as TLS.
+        let mut secret = test_config(&[&mute]);
+        let app = secret.upstreams.get_mut("app").unwrap();
+        app.servers[0].url = format!("https://{}", mute.address);
+        app.timeouts.connect = SHORT_TIMEOUT;
+        app.protocol = protocol;
+        let gateway = InProcessGateway::start_with(secret).await;
+        assert_eq!(gateway.connect().await.get("/").await.status(), 504);
+    }
+
+    // Nor here as far as TCP: nobody accepts, and the line is full.
+    let socket = TcpSocket::new_v4().unwrap();
+    socket.bind(([127, 0, 0, 1], 0).into()).unwrap();
+    let full = socket.listen(1).unwrap();
+    let address = full.local_addr().unwrap();
+    let mut waiting = Vec::new();
+    while let Ok(stream) = timeout(SHORT_TIMEOUT, TcpStream::connect(address)).await {
+        waiting.push(stream.unwrap());
+    }
+    let mut unreachable = test_config(&[&mute]);
+    let app = unreachable.upstreams.get_mut("app").unwrap();
+    app.servers[0].url = format!("http://{address}");
+    app.timeouts.connect = SHORT_TIMEOUT;
+    let gateway = InProcessGateway::start_with(unreachable).await;
+    assert_eq!(gateway.connect().await.get("/").await.status(), 504);
+}
+
+#[tokio::test]
+async fn lingering_close_lets_client_read_response() {
+    let server = TestBackend::start(respond_with_length).await;
+    let mut config = test_config(&[&server]);
+    config.connections.body_size = Some(1_000);
+    let app = config.upstream_id("app").unwrap();
+    let gateway =
+        InProcessGateway::start_with_filter(config, move |head: &request::Parts| match head.uri.path() {
+            "/limited" => {
+                let mut answer = Response::new(Bytes::from_static(b"Later."));
+                *answer.status_mut() = StatusCode::TOO_MANY_REQUESTS;
+                Action::Respond(answer)
+            }
+            _ => Action::Forward(app),
+        })
+        .await;
+    for (head, status) in [
+        ("POST / HTTP/1.1\r\nhost: a\r\ncontent-length: 1000000000\r\n\r\n", 413),
+        ("POST / HTTP/1.1\r\nhost: a\r\ntransfer-encoding: chunked\r\n\r\n1000000\r\n", 413),
+        ("POST /limited HTTP/1.1\r\nhost: a\r\ncontent-length: 900\r\ncontent-length: 901\r\n\r\n", 400),
+        ("POST /limited HTTP/1.1\r\nhost: a\r\ntransfer-encoding: chunked\r\n\r\n1000000\r\n", 429),
+        ("GET / HTTP/1.1\r\nhost: a\r\nx-a: ", 431),
+        ("POST / HTTP/1.1\r\ncontent-length: 900\r\n\r\n", 400),
+    ] {
+        let mut client = gateway.connect().await;
+        client.send(head).await;
+        // A reset would end this, or take away the answer.
+        client.send_until_blocked().await;
+        let answer = client.read_response().await;
+        assert_eq!(answer.status(), status, "{head}");
+        assert_eq!(answer.header("connection"), Some("close"), "{head}");
+        assert_eq!(client.read_to_end().await, "", "{head}");
+    }
+}
+
+#[tokio::test]
+async fn small_rejected_body_keeps_connection_alive() {
+    let gateway = InProcessGateway::start_with_filter(
+        test_config(&[&TestBackend::unreachable().await]),
+        |_: &request::Parts| Action::Respond(Response::new(Bytes::from_static(b"Later."))),
+    )
+    .await;
+    let mut client = gateway.connect().await;
+    for _ in 0..3 {
+        let head = "POST / HTTP/1.1\r\nhost: a\r\ncontent-length: 4\r\n\r\n";
+        assert_eq!(client.request(&format!("{head}body")).await.body, "Later.");
+        // Not together with its head.
+        client.send(head).await;
+        tokio::task::yield_now().await;
+        assert_eq!(client.request("body").await.body, "Later.");
+    }
+    // Nobody who waits to be asked for a body is asked.
+    client.send("POST / HTTP/1.1\r\nhost: a\r\ncontent-length: 4\r\nexpect: 100-continue\r\n\r\n").await;
+    let answer = client.read_to_end().await;
+    assert!(
+        answer.starts_with("HTTP/1.1 200 OK\r\n") && answer.contains("connection: close\r\n"),
+        "{answer}"
+    );
+}
+
+#[tokio::test]
+async fn truncated_response_resets_http10_connection() {
+    let server = TestBackend::start_raw(|stream| async move {
+        let mut wire = RawClient::new(stream);
+        wire.read_head().await;
+        wire.send("HTTP/1.1 200 OK\r\ntransfer-encoding: chunked\r\n\r\n3\r\nabc\r\n").await;
+    })
+    .await;
+    let gateway = InProcessGateway::start(&[&server]).await;
+    let mut client = gateway.connect().await;
+    client.send("GET / HTTP/1.0\r\n\r\n").await;
+    let mut came = Vec::new();
+    let end = timeout(TEST_TIMEOUT, client.stream.read_to_end(&mut came)).await.unwrap();
+    assert_eq!(end.unwrap_err().kind(), std::io::ErrorKind::ConnectionReset, "after {came:?}");
+}
+
+#[tokio::test]
+async fn idle_tunnel_is_closed() {
+    let server = TestBackend::start_raw(|stream| async move {
+        let mut wire = RawClient::new(stream);
+        wire.read_head().await;
+        wire.send("HTTP/1.1 101 Switching Protocols\r\nconnection: upgrade\r\nupgrade: echo\r\n\r\n").await;
+        let (mut read, mut write) = wire.stream.split();
+        let _ = tokio::io::copy(&mut read, &mut write).await;
+    })
+    .await;
+    let mut config = test_config(&[&server]);
+    config.connections.tunnel_timeout = SHORT_TIMEOUT;
+    config.connections.idle_timeout = TEST_TIMEOUT;
+    let gateway = InProcessGateway::start_with(config).await;
+    let upgrade = "GET / HTTP/1.1\r\nhost: a\r\nconnection: upgrade\r\nupgrade: echo\r\n\r\n";
+    let (mut talking, mut silent) = (gateway.connect().await, gateway.connect().await);
+    for tunnel in [&mut talking, &mut silent] {
+        tunnel.send(upgrade).await;
+        assert!(tunnel.read_head().await.starts_with("HTTP/1.1 101 "));
+    }
+    let mut byte = [0];
+    let silence = silent.stream.read(&mut byte);
+    let talk = async {
+        loop {
+            talking.send("ping").await;
+            talking.read_until(b"ping").await;
+        }
+    };
+    tokio::select! {
+        end = timeout(TEST_TIMEOUT, silence) => assert_eq!(end.unwrap().unwrap(), 0),
+        () = talk => {}
+    }
+    talking.send("pong").await;
+    talking.read_until(b"pong").await;
+    talking.stream.shutdown().await.unwrap();
+}

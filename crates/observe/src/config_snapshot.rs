@@ -1,0 +1,118 @@
+//! What is in force now.
+
+use super::{PolicyCounters, UpstreamReporter};
+use serde_json::Value;
+use std::{net::SocketAddr, path::PathBuf, sync::Arc};
+use tidegate_core::Micros;
+use tidegate_policy::{Policy, PolicyFormat, compile::PolicyGate, model::Stores, redact_credentials};
+use tidegate_rule::key_hash;
+
+/// What is in force now.
+#[derive(Clone)]
+pub struct ConfigSnapshot {
+    /// The policy.
+    pub policy: Arc<Policy>,
+    /// The same for the same policy, in every process.
+    pub version: String,
+    /// The file that it was read from.
+    pub file: Option<PathBuf>,
+    /// When it came into force.
+    pub loaded_at: Micros,
+    /// What decides.
+    pub gate: PolicyGate,
+    /// What is counted.
+    pub counters: Arc<PolicyCounters>,
+    /// What the policy says of each rule: its key and its `match`.
+    pub rule_summaries: Arc<Vec<(String, String)>>,
+    /// How the servers are.
+    pub upstreams: Arc<UpstreamReporter>,
+    /// Where requests come in.
+    pub listeners: Vec<ListenerInfo>,
+    /// Where decisions are asked for.
+    pub decisions: Option<SocketAddr>,
+    /// Threads of the gateway.
+    pub workers: usize,
+}
+
+/// Where requests come in.
+#[derive(Clone, Debug)]
+pub struct ListenerInfo {
+    /// Its address.
+    pub address: SocketAddr,
+    /// Whether connections use TLS.
+    pub tls: bool,
+}
+
+/// A policy as operators read it: addresses of stores may hold passwords, and are left out, as values of credentials are.
+pub fn redact(policy: &Policy) -> Policy {
+    let hidden = |_: &String| "redis://…".to_owned();
+    let stores = &policy.stores;
+    let stores = Stores {
+        default: stores.default.as_ref().map(hidden),
+        named: stores.named.iter().map(|(name, address)| (name.clone(), hidden(address))).collect(),
+        ..stores.clone()
+    };
+    Policy { stores, ..redact_credentials(policy) }
+}
+
+/// What stands for a policy: the same for the same one.
+pub fn policy_version(policy: &Policy) -> String {
+    format!("{:016x}", key_hash("policy", &policy.print(PolicyFormat::Json)))
+}
+
+/// Of each rule, its key and its `match` in a line.
+pub fn summarize_rules(policy: &Policy) -> Vec<(String, String)> {
+    let printed: Value = serde_json::from_str(&policy.print(PolicyFormat::Json)).unwrap_or_default();
+    let each = |place: usize| {
+        let rule = &printed["rules"][place];
+        let key = match &rule["key"] {
+            Value::Null => "all".to_owned(),
+            key => format_value(key),
+        };
+        (key, summarize_match(&rule["match"]))
+    };
+    (0..policy.rules.len()).map(each).collect()
+}
+
+/// `POST /login`; what else it says is left to whoever reads the policy.
+fn summarize_match(matcher: &Value) -> String {
+    let Value::Object(members) = matcher else { return "all".to_owned() };
+    let mut words: Vec<String> =
+        ["method", "host", "path"].iter().filter_map(|name| members.get(*name)).map(format_value).collect();
+    if members.keys().any(|name| !matches!(name.as_str(), "method" | "host" | "path")) {
+        words.push("…".to_owned());
+    }
+    words.join(" ")
+}
+
+fn format_value(value: &Value) -> String {
+    match value {
+        Value::String(text) => text.clone(),
+        Value::Array(items) => items.iter().map(format_value).collect::<Vec<_>>().join(", "),
+        other => other.to_string(),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn rule_summary_is_one_line_and_store_addresses_are_redacted() {
+        let policy: Policy = "
+store: redis://:secret@db
+user: header x-user
+rules:
+  - { name: a, quota: 5/min, key: [user, ip], match: { method: [GET, HEAD], path: /a, query: { b: c } } }
+  - { name: b, quota: 5/min }"
+            .parse()
+            .unwrap();
+        assert_eq!(
+            summarize_rules(&policy),
+            [("user, ip".to_owned(), "GET, HEAD /a …".to_owned()), ("all".to_owned(), "all".to_owned())]
+        );
+        assert!(!redact(&policy).print(PolicyFormat::Yaml).contains("secret"));
+        assert_eq!(policy_version(&policy), policy_version(&policy.clone()));
+        assert_ne!(policy_version(&policy), policy_version(&Policy::default()));
+    }
+}

@@ -1,0 +1,137 @@
+//! How long something took, in ranges.
+
+use super::shard::SingleWriterCounter;
+use serde_json::{Value, json};
+use tidegate_core::Micros;
+use tidegate_http_server::MetricValue;
+
+/// How long things of one kind took.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct LatencyBuckets {
+    pub(crate) counts: [u64; Self::BUCKET_COUNT],
+    /// All together, in microseconds.
+    pub(crate) sum: u64,
+}
+
+/// The same while it is counted, by one writer.
+#[derive(Default)]
+pub struct LatencyRecorder {
+    counts: [SingleWriterCounter; LatencyBuckets::BUCKET_COUNT],
+    sum: SingleWriterCounter,
+}
+
+impl LatencyBuckets {
+    /// The ends of all ranges but the last, in microseconds: from what a decision in memory takes to what a slow request
+    /// does.
+    pub(crate) const BUCKET_BOUNDS: [u64; 24] = [
+        1, 2, 5, 10, 20, 50, 100, 200, 500, 1_000, 2_000, 5_000, 10_000, 20_000, 50_000, 100_000, 200_000,
+        500_000, 1_000_000, 2_000_000, 5_000_000, 10_000_000, 30_000_000, 60_000_000,
+    ];
+    pub(crate) const BUCKET_COUNT: usize = Self::BUCKET_BOUNDS.len() + 1;
+    /// The first end that matters where nothing takes less than a round trip.
+    const MIN_REQUEST_BOUND: u64 = 100;
+
+    /// The range of this time.
+    fn bucket_index(took: Micros) -> usize {
+        Self::BUCKET_BOUNDS.partition_point(|end| *end < took.get())
+    }
+
+    /// Adds what another one counted.
+    pub fn add(&mut self, other: &Self) {
+        self.counts.iter_mut().zip(other.counts).for_each(|(sum, count)| *sum += count);
+        self.sum += other.sum;
+    }
+
+    /// The histogram of decisions.
+    pub(crate) fn histogram(&self) -> MetricValue {
+        let (bounds, counts) = (Self::BUCKET_BOUNDS.to_vec(), self.counts.to_vec());
+        MetricValue::Histogram { bounds, counts, sum: self.sum }
+    }
+
+    /// The histogram of requests and waits: buckets from 100 µs on.
+    pub(crate) fn request_histogram(&self) -> MetricValue {
+        let first = Self::BUCKET_BOUNDS.iter().take_while(|end| **end < Self::MIN_REQUEST_BOUND).count();
+        let mut counts = self.counts[first..].to_vec();
+        counts[0] += self.counts[..first].iter().sum::<u64>();
+        MetricValue::Histogram { bounds: Self::BUCKET_BOUNDS[first..].to_vec(), counts, sum: self.sum }
+    }
+
+    pub(crate) fn to_json(&self) -> Value {
+        summary(&Self::BUCKET_BOUNDS, &self.counts, self.sum)
+    }
+}
+
+impl LatencyRecorder {
+    /// Something took this long, and stands for so many.
+    #[inline]
+    pub fn record(&self, took: Micros, weight: u64) {
+        self.counts[LatencyBuckets::bucket_index(took)].add(weight);
+        self.sum.add(took.get().saturating_mul(weight));
+    }
+
+    /// What was counted.
+    pub fn snapshot(&self) -> LatencyBuckets {
+        LatencyBuckets { counts: self.counts.each_ref().map(SingleWriterCounter::get), sum: self.sum.get() }
+    }
+}
+
+/// How many there were, how long they took on average, and how long most of them did; in seconds. A percentile is the end of
+/// the range that it is in; `null` where it is beyond the last end, and `over` tells how many are.
+pub(crate) fn summary(ends: &[u64], counts: &[u64], took: u64) -> Value {
+    let count: u64 = counts.iter().sum();
+    if count == 0 {
+        return json!({ "count": 0, "mean": null, "p50": null, "p90": null, "p99": null, "over": 0 });
+    }
+    let within = |percent: u64| {
+        let mut left = (count * percent).div_ceil(100);
+        let place = counts.iter().position(|in_range| {
+            left = left.saturating_sub(*in_range);
+            left == 0
+        });
+        place.and_then(|place| ends.get(place)).map(|end| *end as f64 / 1e6)
+    };
+    json!({
+        "count": count,
+        "mean": took as f64 / count as f64 / 1e6,
+        "p50": within(50),
+        "p90": within(90),
+        "p99": within(99),
+        "over": counts.get(ends.len()).copied().unwrap_or(0),
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn latency_on_a_bound_is_in_the_lower_bucket() {
+        for (micros, place) in [(0, 0), (1, 0), (2, 1), (3, 2), (1_000_000, 18), (60_000_001, 24)] {
+            assert_eq!(LatencyBuckets::bucket_index(Micros::new(micros)), place, "{micros}");
+        }
+    }
+
+    #[test]
+    fn percentile_beyond_last_bucket_is_null() {
+        assert_eq!(summary(&[1, 10], &[0, 0, 0], 0)["p99"], Value::Null);
+        let told = summary(&[1, 10], &[90, 9, 1], 300);
+        assert_eq!((&told["p50"], &told["p90"], &told["p99"]), (&json!(1e-6), &json!(1e-6), &json!(1e-5)));
+        assert_eq!((&told["count"], &told["mean"], &told["over"]), (&json!(100), &json!(3e-6), &json!(1)));
+        let told = summary(&[1, 10], &[90, 8, 2], 300);
+        assert_eq!((&told["p99"], &told["over"]), (&Value::Null, &json!(2)));
+    }
+
+    #[test]
+    fn request_buckets_cover_100_us_to_60_s() {
+        let recorder = LatencyRecorder::default();
+        for micros in [3, 100, 101, 59_999_999, 60_000_000, 90_000_000] {
+            recorder.record(Micros::new(micros), 1);
+        }
+        let MetricValue::Histogram { bounds, counts, sum } = recorder.snapshot().request_histogram() else {
+            unreachable!("times are times")
+        };
+        assert_eq!((bounds.first(), bounds.last()), (Some(&100), Some(&60_000_000)));
+        assert_eq!((counts[0], counts[1], counts.last(), counts.len()), (2, 1, Some(&1), bounds.len() + 1));
+        assert_eq!((counts.iter().sum::<u64>(), sum), (6, 210_000_203));
+    }
+}

@@ -1,0 +1,215 @@
+// What the stories share: a server, the gateway in front of it, and a browser that looks at it.
+
+import { spawn } from 'node:child_process';
+import { mkdtemp, readFile, rename, rm, writeFile } from 'node:fs/promises';
+import http from 'node:http';
+import { createRequire } from 'node:module';
+import os from 'node:os';
+import path from 'node:path';
+import readline from 'node:readline';
+import { pathToFileURL } from 'node:url';
+
+const testDirectory = import.meta.dirname;
+const modules = process.env.TIDEGATE_BROWSER ?? path.join(testDirectory, '../../target/servers/browser');
+const { chromium } = createRequire(path.join(modules, 'package.json'))('playwright-core');
+const axe = await readFile(path.join(modules, 'node_modules/axe-core/axe.min.js'), 'utf8');
+export const program = process.env.TIDEGATE ?? path.join(testDirectory, '../../target/debug/tidegate');
+
+/** How long anything may take, in milliseconds: much longer than it does. */
+export const TIMEOUT = 60000;
+
+const FLAGS = [
+  '--no-sandbox',
+  '--disable-gpu',
+  '--disable-quic',
+  '--no-first-run',
+  '--disable-background-networking',
+  '--disable-component-update',
+  '--disable-sync',
+];
+
+export const TOKEN = 'a-token-of-operators';
+
+export const ADMIN = 'admin: { listen: 127.0.0.1:0, token: $ADMIN_TOKEN }';
+export const OBSERVE = 'observe: { denials: 1000, history: 1000 }';
+export const RULES = `
+  - { name: everybody, key: ip, quota: 1000/s }
+  - { name: login, match: { method: POST, path: /login }, key: header x-user, missing: skip, quota: 2/h }
+  - { name: reports, match: { path: /reports }, quota: 1 per 100ms, wait: 5s, queue: 10 }
+  - { name: candidate, match: { path: /search }, key: header x-user, missing: skip, quota: 1/h, mode: shadow }
+`;
+
+/** The binary while it serves a policy, in front of a server that answers everything. */
+export class Gateway {
+  #directory;
+  #server;
+  #child;
+  #token = TOKEN;
+
+  static async start({ admin = ADMIN, observe = OBSERVE, rules = RULES } = {}) {
+    const gateway = new Gateway();
+    gateway.#server = http.createServer((request, response) => response.end('well\n')).listen(0, '127.0.0.1');
+    await new Promise((resolve) => gateway.#server.once('listening', resolve));
+    gateway.#directory = await mkdtemp(path.join(os.tmpdir(), 'tidegate-browser-'));
+    gateway.policy = `listen: 127.0.0.1:0\n${admin}\n${observe}\nupstreams: { app: "http://127.0.0.1:${gateway.#server.address().port}" }\nroutes: app\nrules: ${rules}`;
+    await gateway.#serve();
+    return gateway;
+  }
+
+  get #file() {
+    return path.join(this.#directory, 'policy.yaml');
+  }
+
+  async #serve() {
+    await writeFile(this.#file, this.policy);
+    this.#child = spawn(program, ['serve', path.basename(this.#file), '--workers', '1'], {
+      cwd: this.#directory,
+      env: { ...process.env, ADMIN_TOKEN: this.#token },
+      stdio: ['ignore', 'pipe', 'pipe'],
+    });
+    this.ended = new Promise((resolve) => this.#child.once('exit', resolve));
+    let stderr = '';
+    this.#child.stderr.on('data', (text) => {
+      stderr += text;
+    });
+    for await (const line of readline.createInterface({ input: this.#child.stdout })) {
+      const [name, url] = line.split(/\s+/);
+      if (name === 'gateway') this.url = url;
+      if (name === 'admin') {
+        this.admin = url;
+        return;
+      }
+    }
+    throw new Error(`the gateway does not start: ${stderr}`);
+  }
+
+  /** Ends the process. */
+  async stop() {
+    this.#child.kill();
+    await this.ended;
+  }
+
+  /** Starts it again, where it was. */
+  async restart({ token = this.#token } = {}) {
+    this.#token = token;
+    const [gateway, admin] = [this.url, this.admin].map((url) => url.slice('http://'.length));
+    this.policy = this.policy
+      .replace('listen: 127.0.0.1:0\n', `listen: ${gateway}\n`)
+      .replace('listen: 127.0.0.1:0,', `listen: ${admin},`);
+    await this.#serve();
+  }
+
+  /** What the file says now. */
+  text() {
+    return readFile(this.#file, 'utf8');
+  }
+
+  /** Puts another text in the place of the file, as editors do. */
+  async rewrite(change) {
+    this.policy = change(this.policy);
+    await writeFile(`${this.#file}.new`, this.policy);
+    await rename(`${this.#file}.new`, this.#file);
+  }
+
+  /** Sends requests, one after the other; answers the last answer. */
+  async sendRequests(times, path, { user, method = 'GET' } = {}) {
+    let answer;
+    for (let sent = 0; sent < times; sent += 1) {
+      answer = await fetch(this.url + path, { method, headers: user ? { 'x-user': user } : {} });
+      await answer.text();
+    }
+    return answer;
+  }
+
+  /** What operators see. */
+  async status() {
+    const headers = { Authorization: `Bearer ${this.#token}` };
+    return (await fetch(`${this.admin}/api/v1/status`, { headers })).json();
+  }
+
+  async close() {
+    await this.stop();
+    this.#server.close();
+    this.#server.closeAllConnections();
+    await rm(this.#directory, { recursive: true });
+  }
+}
+
+/** A browser, whose pages may not break anything that a person would only find in its console. */
+export class Browser {
+  #browser;
+  #errors = [];
+
+  static async start() {
+    const it = new Browser();
+    it.#browser = await chromium.launch({ executablePath: '/usr/bin/chromium', args: FLAGS });
+    return it;
+  }
+
+  /** A page at this place of the dashboard, with the token where the gateway needs one. */
+  async open(gateway, place = '', look = {}) {
+    const page = await this.openWithoutToken(gateway, place, look);
+    if (gateway.policy.includes('token:')) await enterToken(page, TOKEN);
+    await page.locator('#connection[data-state="live"]').waitFor();
+    return page;
+  }
+
+  /** The same, without a token. */
+  async openWithoutToken(gateway, place = '', look = {}) {
+    const page = await this.#page(place, look);
+    await page.goto(`${gateway.admin}/#/${place}`);
+    return page;
+  }
+
+  /** A page that shows a file, without a network; and all that it asks for. */
+  async openFile(file, look = {}) {
+    const page = await this.#page(file, { ...look, offline: true });
+    const requests = [];
+    page.on('request', (request) => requests.push(request.url()));
+    await page.goto(pathToFileURL(file).href);
+    return { page, requests };
+  }
+
+  async #page(place, { phone = false, dark = false, offline = false }) {
+    const context = await this.#browser.newContext({
+      viewport: phone ? { width: 390, height: 844 } : { width: 1280, height: 860 },
+      colorScheme: dark ? 'dark' : 'light',
+      hasTouch: phone,
+      reducedMotion: 'reduce',
+      offline,
+    });
+    context.setDefaultTimeout(TIMEOUT);
+    const page = await context.newPage();
+    page.on('pageerror', (error) => this.#errors.push(`${place}: ${error.stack}`));
+    page.on('console', (message) => {
+      if (/Content Security Policy|Refused to/i.test(message.text())) this.#errors.push(`${place}: ${message.text()}`);
+    });
+    return page;
+  }
+
+  async close() {
+    await this.#browser.close();
+    if (this.#errors.length > 0) throw new Error(this.#errors.join('\n'));
+  }
+}
+
+export const tokenDialog = (page) => page.getByRole('dialog', { name: 'Token of operators' });
+
+export async function enterToken(page, token) {
+  await tokenDialog(page).getByLabel('Token').fill(token);
+  await tokenDialog(page).getByRole('button', { name: 'Go on' }).click();
+}
+
+/** What is hard to use for somebody, as axe-core sees it. */
+export async function accessibilityViolations(page) {
+  await page.evaluate(axe);
+  const { violations } = await page.evaluate(() => globalThis.axe.run(document, { resultTypes: ['violations'] }));
+  return violations.map(
+    ({ id, nodes }) => `${id}: ${nodes.map(({ target, failureSummary }) => `${target} ${failureSummary}`).join('; ')}`,
+  );
+}
+
+/** How far the page is wider than the window. */
+export function horizontalOverflow(page) {
+  return page.evaluate(() => document.documentElement.scrollWidth - window.innerWidth);
+}
