@@ -29,14 +29,14 @@ use tidegate_limiter::{BuildError, Capacity, Clock, LimitKey, short_name};
 /// use tidegate_access::Bans;
 /// use tidegate_limiter::Clock;
 ///
-/// let (clock, hand) = Clock::manual();
+/// let (clock, manual_clock) = Clock::manual();
 /// let bans = Bans::builder().clock(clock).automatic("3/min for 1h".parse()?).build()?;
 /// bans.ban("mallory", Duration::from_secs(60));
 /// assert!(bans.check("mallory").is_some());
 /// for denial in 1..=3 {
 ///     assert_eq!(bans.record_denial("eve").is_some(), denial == 3); // the third in a minute bans
 /// }
-/// hand.advance(Duration::from_secs(3600));
+/// manual_clock.advance(Duration::from_secs(3600));
 /// assert_eq!((bans.check("mallory"), bans.check("eve")), (None, None));
 /// # Ok::<(), Box<dyn std::error::Error>>(())
 /// ```

@@ -139,16 +139,16 @@ mod tests {
 
     #[test]
     fn deadline_expires_after_its_time() {
-        let (clock, hand) = Clock::manual();
+        let (clock, manual_clock) = Clock::manual();
         let watch = Deadlines::new(clock);
         let (early, late) = (watch.new_deadline(), watch.new_deadline());
         early.set(100);
         late.set(1_000);
 
-        hand.advance(Duration::from_millis(149));
+        manual_clock.advance(Duration::from_millis(149));
         watch.wake_expired();
         assert!(!early.is_expired());
-        hand.advance(Duration::from_millis(1));
+        manual_clock.advance(Duration::from_millis(1));
         assert!(!early.is_expired(), "nobody has looked");
         watch.wake_expired();
         assert!(early.is_expired() && !late.is_expired());
@@ -156,20 +156,20 @@ mod tests {
         early.set(100);
         assert!(!early.is_expired());
         late.clear();
-        hand.advance(Duration::from_secs(3_600));
+        manual_clock.advance(Duration::from_secs(3_600));
         watch.wake_expired();
         assert!(early.is_expired() && !late.is_expired());
     }
 
     #[test]
     fn dropped_deadline_leaves_others_registered() {
-        let (clock, hand) = Clock::manual();
+        let (clock, manual_clock) = Clock::manual();
         let watch = Deadlines::new(clock);
         let mut deadlines: Vec<_> = (0..5).map(|_| watch.new_deadline()).collect();
         drop(deadlines.remove(0));
         drop(deadlines.remove(2));
         deadlines.iter().for_each(|deadline| deadline.set(10));
-        hand.advance(Duration::from_secs(1));
+        manual_clock.advance(Duration::from_secs(1));
         watch.wake_expired();
         assert_eq!(watch.entries.borrow().len(), 3);
         assert!(deadlines.iter().all(Deadline::is_expired));

@@ -20,11 +20,11 @@ use tidegate_core::{Bound, Micros};
 /// use std::time::Duration;
 /// use tidegate_limiter::{Clock, Throttle};
 ///
-/// let (clock, hand) = Clock::manual();
+/// let (clock, manual_clock) = Clock::manual();
 /// let throttle = Throttle::builder().clock(clock).build("1/s")?;
 /// assert!(throttle.check().is_allowed());
 /// assert!(!throttle.check().is_allowed());
-/// hand.advance(Duration::from_secs(1));
+/// manual_clock.advance(Duration::from_secs(1));
 /// assert!(throttle.check().is_allowed());
 /// # Ok::<(), tidegate_limiter::BuildError>(())
 /// ```
@@ -72,8 +72,9 @@ impl Clock {
 
     /// A clock that stands at zero until its hand moves it.
     pub fn manual() -> (Self, ManualClock) {
-        let hand = Arc::new(ManualClockState { now: AtomicU64::new(0), wakers: Mutex::new(Vec::new()) });
-        (Self { source: ClockSource::Manual(hand.clone()) }, ManualClock { state: hand })
+        let manual_clock =
+            Arc::new(ManualClockState { now: AtomicU64::new(0), wakers: Mutex::new(Vec::new()) });
+        (Self { source: ClockSource::Manual(manual_clock.clone()) }, ManualClock { state: manual_clock })
     }
 
     /// Tokio's clock, which a test can pause and advance. A limiter whose waits are to follow paused time is built
@@ -117,7 +118,7 @@ impl Clock {
         match &self.source {
             ClockSource::System(clock) => clock.now(),
             ClockSource::Coarse(clock) => clock.now(),
-            ClockSource::Manual(hand) => hand.now.load(Ordering::Acquire),
+            ClockSource::Manual(manual_clock) => manual_clock.now.load(Ordering::Acquire),
             #[cfg(feature = "tokio")]
             ClockSource::Tokio(clock) => clock.now(),
         }
@@ -143,7 +144,7 @@ impl Clock {
     /// The hand, if this clock is moved by hand: a wait must then watch the hand instead of a timer.
     pub(crate) fn manual_clock(&self) -> Option<ManualClock> {
         match &self.source {
-            ClockSource::Manual(hand) => Some(ManualClock { state: hand.clone() }),
+            ClockSource::Manual(manual_clock) => Some(ManualClock { state: manual_clock.clone() }),
             _ => None,
         }
     }
@@ -377,11 +378,11 @@ mod tests {
 
     #[test]
     fn manual_clock_never_goes_back() {
-        let (clock, hand) = Clock::manual();
-        hand.set(Micros::from_secs(5));
-        hand.set(Micros::from_secs(3));
+        let (clock, manual_clock) = Clock::manual();
+        manual_clock.set(Micros::from_secs(5));
+        manual_clock.set(Micros::from_secs(3));
         assert_eq!(clock.now(), Micros::from_secs(5));
-        hand.advance(Duration::MAX);
+        manual_clock.advance(Duration::MAX);
         assert_eq!(clock.now(), Micros::MAX);
     }
 

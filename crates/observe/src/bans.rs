@@ -285,7 +285,7 @@ mod tests {
 
     #[test]
     fn wider_ban_remains_after_narrow_ban_expires() {
-        let (clock, hand) = Clock::manual();
+        let (clock, manual_clock) = Clock::manual();
         let bans = OperatorBans::new(clock);
         let network = BanTarget::Network("192.0.2.0/24".parse().unwrap());
         let client = BanTarget::client("192.0.2.7".parse().unwrap());
@@ -295,7 +295,7 @@ mod tests {
         assert_eq!(banning_id(&bans, "192.0.2.8"), Some(wide.id.clone()));
         assert_eq!(banning_id(&bans, "192.0.3.1"), None);
 
-        hand.advance(Duration::from_secs(10));
+        manual_clock.advance(Duration::from_secs(10));
         assert_eq!(banning_id(&bans, "192.0.2.7"), Some(wide.id.clone()));
         bans.remove_expired();
         assert_eq!(bans.count(), 1);

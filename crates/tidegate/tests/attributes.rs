@@ -12,9 +12,9 @@ use std::{fmt::Display, hash::Hash, sync::LazyLock, time::Duration};
 use tidegate::{Clock, Limited, Rules, limit, limiter::ManualClock, rule::Settings};
 
 static CLOCK: LazyLock<ManualClock> = LazyLock::new(|| {
-    let (clock, hand) = Clock::manual();
+    let (clock, manual_clock) = Clock::manual();
     Rules::global().apply(Settings::new().clock(clock)).unwrap();
-    hand
+    manual_clock
 });
 
 /// Before anything is limited.

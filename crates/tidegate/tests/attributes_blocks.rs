@@ -9,9 +9,9 @@ use std::{pin::Pin, sync::LazyLock};
 use tidegate::{Clock, Limited, Rules, breaker, concurrency, limit, limiter::ManualClock, rule::Settings};
 
 static CLOCK: LazyLock<ManualClock> = LazyLock::new(|| {
-    let (clock, hand) = Clock::manual();
+    let (clock, manual_clock) = Clock::manual();
     Rules::global().apply(Settings::new().clock(clock)).unwrap();
-    hand
+    manual_clock
 });
 
 async fn passed_of_ten<T, E>(mut call: impl AsyncFnMut() -> Result<T, E>) -> usize {

@@ -185,11 +185,11 @@ fn blocking() -> Result<(), Limited> {
 /// Whether it asks before the clock is moved or after, there is something for it then.
 #[test]
 fn blocking_call_waits() {
-    let (clock, hand) = Clock::manual();
+    let (clock, manual_clock) = Clock::manual();
     let _guard = apply_settings(Settings::new().clock(clock));
     blocking().unwrap();
     let waiting = thread::spawn(blocking);
-    hand.advance(Duration::from_millis(100));
+    manual_clock.advance(Duration::from_millis(100));
     waiting.join().unwrap().unwrap();
 }
 

@@ -26,9 +26,9 @@ fn lock_clock() -> MutexGuard<'static, ()> {
 }
 
 static CLOCK: LazyLock<ManualClock> = LazyLock::new(|| {
-    let (clock, hand) = Clock::manual();
+    let (clock, manual_clock) = Clock::manual();
     Rules::global().apply(Settings::new().clock(clock)).unwrap();
-    hand
+    manual_clock
 });
 
 #[derive(Debug)]

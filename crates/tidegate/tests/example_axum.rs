@@ -14,7 +14,7 @@ use tokio::net::TcpListener;
 /// The address of a shop that is open, on a clock that stands still.
 async fn serve_shop() -> String {
     let rules = Rules::global();
-    let (clock, _hand) = Clock::manual();
+    let (clock, _manual_clock) = Clock::manual();
     rules.apply(Settings::new().clock(clock)).unwrap();
     let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).await.unwrap();
     let address = listener.local_addr().unwrap();

@@ -13,9 +13,9 @@ const MINUTE: Duration = Duration::from_secs(60);
 const HOUR: Duration = Duration::from_secs(3_600);
 
 fn build_bans(settings: impl FnOnce(BansBuilder) -> BansBuilder) -> (Bans, ManualClock) {
-    let (clock, hand) = Clock::manual();
-    hand.set(Micros::from_secs(1_000));
-    (settings(Bans::builder().clock(clock)).build().unwrap(), hand)
+    let (clock, manual_clock) = Clock::manual();
+    manual_clock.set(Micros::from_secs(1_000));
+    (settings(Bans::builder().clock(clock)).build().unwrap(), manual_clock)
 }
 
 fn bans_with_rule(rule: &str) -> (Bans, ManualClock) {
@@ -24,10 +24,10 @@ fn bans_with_rule(rule: &str) -> (Bans, ManualClock) {
 
 /// Denials at these seconds, and the seconds at which the key is banned after them.
 fn seconds_with_ban(rule: &str, seconds: &[u64]) -> Vec<u64> {
-    let (bans, hand) = bans_with_rule(rule);
+    let (bans, manual_clock) = bans_with_rule(rule);
     let mut banned = Vec::new();
     for second in seconds {
-        hand.set(Micros::from_secs(1_000 + second));
+        manual_clock.set(Micros::from_secs(1_000 + second));
         if bans.record_denial("eve").is_some() {
             banned.push(*second);
         }
@@ -57,14 +57,14 @@ fn denials_over_the_rule_ban() {
 
 #[test]
 fn ban_expires_and_denial_count_restarts() {
-    let (bans, hand) = bans_with_rule("2/min for 1h");
+    let (bans, manual_clock) = bans_with_rule("2/min for 1h");
     assert_eq!(bans.record_denial("eve"), None);
     assert_eq!(bans.record_denial("eve"), Some(HOUR.into()));
     assert_eq!(bans.check("bob"), None);
-    hand.advance(HOUR - Duration::from_micros(1));
+    manual_clock.advance(HOUR - Duration::from_micros(1));
     assert_eq!(bans.check("eve"), Some(Micros::new(1)));
     assert_eq!(bans.record_denial("eve"), Some(Micros::new(1)), "it is not lengthened");
-    hand.advance(Duration::from_micros(1));
+    manual_clock.advance(Duration::from_micros(1));
     assert_eq!(bans.check("eve"), None);
     assert_eq!(bans.record_denial("eve"), None, "the first of two again");
     assert_eq!(bans.record_denial("eve"), Some(HOUR.into()));
@@ -75,19 +75,19 @@ fn ban_expires_and_denial_count_restarts() {
 
 #[test]
 fn repeated_bans_grow() {
-    let (bans, hand) = bans_with_rule("1/min for 1h growing 2 up to 5h");
+    let (bans, manual_clock) = bans_with_rule("1/min for 1h growing 2 up to 5h");
     let hours = |hours: u32| Some(Micros::from(HOUR * hours));
     for expected in [1, 2, 4, 5, 5] {
         assert_eq!(bans.record_denial("eve"), hours(expected));
         assert_eq!(bans.active(10)[0].remaining, HOUR.saturating_mul(expected).into());
-        hand.advance(HOUR * expected);
+        manual_clock.advance(HOUR * expected);
         assert_eq!(bans.check("eve"), None);
         assert_eq!(bans.active(10), []);
     }
     // Five hours of peace.
-    hand.advance(HOUR * 5 - Duration::from_micros(1));
+    manual_clock.advance(HOUR * 5 - Duration::from_micros(1));
     assert_eq!(bans.record_denial("eve"), hours(5));
-    hand.advance(HOUR * 10);
+    manual_clock.advance(HOUR * 10);
     assert_eq!(bans.record_denial("eve"), hours(1));
     bans.lift("eve");
     assert_eq!(bans.record_denial("eve"), hours(1));
@@ -96,10 +96,10 @@ fn repeated_bans_grow() {
 /// Ended bans are dropped a few at a time: that one is still there must not make a difference.
 #[test]
 fn expired_growth_is_dropped_for_every_key() {
-    let (bans, hand) = bans_with_rule("1/min for 10s growing 2 up to 1min");
+    let (bans, manual_clock) = bans_with_rule("1/min for 10s growing 2 up to 1min");
     let ban = |key: u32| bans.record_denial(&key).unwrap();
     assert!((0..100).all(|key| ban(key) == Micros::from_secs(10)));
-    hand.advance(Duration::from_secs(70));
+    manual_clock.advance(Duration::from_secs(70));
     assert_eq!(ban(99), Micros::from_secs(10), "its last ban ended a minute ago");
     assert_eq!(bans.active(1).first().map(|ban| ban.ban_count), Some(1));
     bans.ban(&98, Duration::from_secs(60));
@@ -108,7 +108,7 @@ fn expired_growth_is_dropped_for_every_key() {
 
 #[test]
 fn full_table_evicts_the_ban_that_ends_first() {
-    let (bans, hand) = build_bans(|bans| bans.capacity(2));
+    let (bans, manual_clock) = build_bans(|bans| bans.capacity(2));
     assert_eq!(bans.ban("a", MINUTE * 2), BanOutcome::Banned);
     assert_eq!(bans.ban("b", MINUTE * 3), BanOutcome::Banned);
     assert_eq!(bans.ban("c", MINUTE), BanOutcome::TableFull);
@@ -121,11 +121,11 @@ fn full_table_evicts_the_ban_that_ends_first() {
     assert_eq!(names(&bans, 9), ["b", "d"]);
     assert_eq!(names(&bans, 1), ["b"]);
     // An ended ban makes room, and counts as nothing.
-    hand.advance(MINUTE * 4);
+    manual_clock.advance(MINUTE * 4);
     assert_eq!(bans.ban("e", Duration::from_micros(1)), BanOutcome::Banned);
     assert_eq!(bans.stats().evicted, 2);
     assert_eq!(bans.ban("f", Duration::MAX), BanOutcome::Banned);
-    hand.advance(HOUR * 1_000_000);
+    manual_clock.advance(HOUR * 1_000_000);
     assert!(bans.check("f").is_some());
 }
 
@@ -133,9 +133,9 @@ fn full_table_evicts_the_ban_that_ends_first() {
 #[test]
 fn retained_ban_is_not_active() {
     let rule = "1/min for 1h growing 2 up to 1d".parse().unwrap();
-    let (bans, hand) = build_bans(|bans| bans.capacity(1).rule(rule));
+    let (bans, manual_clock) = build_bans(|bans| bans.capacity(1).rule(rule));
     assert!(bans.record_denial("eve").is_some());
-    hand.advance(HOUR);
+    manual_clock.advance(HOUR);
     assert_eq!((bans.stats().stored, bans.active(9).len()), (1, 0));
     assert_eq!(bans.ban("mallory", MINUTE), BanOutcome::Banned);
     assert_eq!((bans.stats().stored, bans.stats().evicted), (1, 0));
@@ -143,11 +143,11 @@ fn retained_ban_is_not_active() {
 
 #[test]
 fn checks_drop_expired_bans() {
-    let (bans, hand) = build_bans(|bans| bans);
+    let (bans, manual_clock) = build_bans(|bans| bans);
     for key in 0..100_u32 {
         bans.ban(&key, MINUTE);
     }
-    hand.advance(MINUTE);
+    manual_clock.advance(MINUTE);
     assert_eq!(bans.stats().stored, 100);
     for _ in 0..100_u32.div_ceil(8) {
         assert_eq!(bans.check("anybody"), None);
@@ -175,7 +175,7 @@ fn ban_ops() -> impl Strategy<Value = Vec<BanOp>> {
 #[test]
 fn a_ban_ends_on_time_unless_lifted_or_displaced() {
     let law = |(capacity, acts): (usize, Vec<BanOp>)| {
-        let (bans, hand) = build_bans(|bans| bans.capacity(capacity));
+        let (bans, manual_clock) = build_bans(|bans| bans.capacity(capacity));
         let (mut now, mut displaced) = (1_000_000_000, 0);
         let mut model: BTreeMap<u8, u64> = BTreeMap::new();
         for (act, unique) in acts.into_iter().zip(1_u64..) {
@@ -210,7 +210,7 @@ fn a_ban_ends_on_time_unless_lifted_or_displaced() {
                     prop_assert_eq!(bans.ban(&key, Duration::from_micros(length)), expected);
                 }
             }
-            hand.set(Micros::new(now));
+            manual_clock.set(Micros::new(now));
             for key in 0..12_u8 {
                 let remaining = model.get(&key).and_then(|until| until.checked_sub(now)).filter(|it| *it > 0);
                 prop_assert_eq!(bans.check(&key), remaining.map(Micros::new));
@@ -240,7 +240,7 @@ fn run_in_threads(work: impl Fn(usize) + Sync) {
 
 #[test]
 fn concurrent_denials_ban_once() {
-    let (bans, _hand) = bans_with_rule("160/min for 1h growing 2 up to 1d");
+    let (bans, _manual_clock) = bans_with_rule("160/min for 1h growing 2 up to 1d");
     run_in_threads(|index| {
         for denial in 0..10 {
             // The last of all denials is kept for later.
@@ -262,21 +262,21 @@ fn concurrent_denials_ban_once() {
 
 #[test]
 fn concurrent_bans_keep_the_table_consistent() {
-    let (bans, hand) = build_bans(|bans| bans.capacity(50));
+    let (bans, manual_clock) = build_bans(|bans| bans.capacity(50));
     run_in_threads(|index| {
         for step in 0..2_000_u64 {
             let key = (step * 31 + index as u64) % 97;
             match (step + index as u64) % 7 {
                 0 => drop(bans.lift(&key)),
                 1 | 2 => drop(bans.check(&key)),
-                3 => hand.advance(Duration::from_micros(3)),
+                3 => manual_clock.advance(Duration::from_micros(3)),
                 4 => assert!(bans.active(60).len() <= 50),
                 _ => drop(bans.ban(&key, Duration::from_micros(1 + key % 40))),
             }
             assert!(bans.stats().stored <= 50);
         }
     });
-    hand.advance(HOUR);
+    manual_clock.advance(HOUR);
     for _ in 0..50_u32.div_ceil(8) {
         assert_eq!(bans.check("anybody"), None);
     }
@@ -286,7 +286,7 @@ fn concurrent_bans_keep_the_table_consistent() {
 /// A flood of keys that cannot be counted bans none of them, and nobody else.
 #[test]
 fn uncounted_key_is_not_banned() {
-    let (bans, _hand) =
+    let (bans, _manual_clock) =
         build_bans(|bans| bans.denial_capacity(Capacity::Keys(1)).rule("2/min for 1h".parse().unwrap()));
     for key in 0..1_000_u32 {
         assert_eq!(bans.record_denial(&key), None);
@@ -323,7 +323,7 @@ fn invalid_ban_rules_are_rejected() {
 
 #[test]
 fn list_takes_precedence_over_bans() {
-    let (bans, hand) = bans_with_rule("1/min for 1h");
+    let (bans, manual_clock) = bans_with_rule("1/min for 1h");
     let text = "allow 192.0.2.0/24\ndeny 192.0.2.66\nallow key alice\ndeny key mallory";
     let control = AccessControl::new(text.parse().unwrap(), bans);
     let address = |text: &str| text.parse::<IpAddr>().unwrap();
@@ -352,7 +352,7 @@ fn list_takes_precedence_over_bans() {
     control.replace("allow key eve".parse().unwrap());
     assert_eq!(control.check_key("eve"), AccessDecision::Allowed);
     assert_eq!(control.list().len(), 1);
-    hand.advance(HOUR);
+    manual_clock.advance(HOUR);
     control.replace(Default::default());
     assert_eq!(control.check_key("eve"), AccessDecision::Unlisted);
 }

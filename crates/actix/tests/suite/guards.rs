@@ -64,7 +64,7 @@ fn routes(config: &mut web::ServiceConfig) {
 
 #[tokio::test]
 async fn breaker_opens_on_failures_and_recovers() {
-    let (clock, hand) = Clock::manual();
+    let (clock, manual_clock) = Clock::manual();
     let settings =
         BreakerSettings::builder().count_window(2).open_for(Duration::from_secs(5)).build().unwrap();
     let breaker = Arc::new(Breaker::with_clock(settings, clock));
@@ -78,7 +78,7 @@ async fn breaker_opens_on_failures_and_recovers() {
     let refused = send_request(&app, request_to("/200")).await;
     assert_eq!((refused.status().as_u16(), header(&refused, "retry-after")), (503, Some("5")));
     assert_eq!(header(&refused, "content-type"), Some("application/problem+json"));
-    hand.advance(Duration::from_secs(5));
+    manual_clock.advance(Duration::from_secs(5));
     assert_eq!(send_request(&app, request_to("/200")).await.status(), 200);
 }
 
@@ -107,7 +107,7 @@ async fn each_tenant_has_own_breaker() {
 #[tokio::test]
 async fn keyed_breakers_are_separate() {
     let settings = BreakerSettings::builder().count_window(1).build().unwrap();
-    let (clock, _hand) = Clock::manual();
+    let (clock, _manual_clock) = Clock::manual();
     let breakers = Guards::builder().build(move || Breaker::with_clock(settings.clone(), clock.clone()));
     let guard = GuardMiddleware::new(RequestGuard::by_key(breakers, key::header("x-tenant").unwrap()));
     let app = test::init_service(App::new().wrap(guard).configure(routes)).await;
@@ -177,7 +177,7 @@ async fn low_priority_is_shed_first() {
 #[tokio::test]
 async fn repeatedly_denied_client_is_banned() {
     let stage = RuleFixture::new();
-    let (clock, hand) = Clock::manual();
+    let (clock, manual_clock) = Clock::manual();
     let bans = Bans::builder().clock(clock).rule("2/min for 1h".parse().unwrap()).build().unwrap();
     let control = Arc::new(AccessControl::new("deny 192.0.2.0/24".parse().unwrap(), bans));
     let access = RequestAccess::new(control.clone())
@@ -199,7 +199,7 @@ async fn repeatedly_denied_client_is_banned() {
     assert_eq!(answers, [403, 200, 429, 429, 403, 403], "a network of IPv6 is one client");
     let banned = send_request(&app, from("2001:db8::6")).await;
     assert_eq!(header(&banned, "retry-after"), Some("3600"));
-    hand.advance(Duration::from_secs(3_600));
+    manual_clock.advance(Duration::from_secs(3_600));
     assert_eq!(send_request(&app, from("2001:db8::6")).await.status(), 429, "let in again, to be limited");
 
     // Who is not known is kept out, unless told otherwise.

@@ -64,22 +64,22 @@ impl Body for ItemSource {
 }
 
 fn limit_items(items: ItemSource) -> (ShapedStream<ItemSource>, Clock, ManualClock) {
-    let (clock, hand) = Clock::manual();
+    let (clock, manual_clock) = Clock::manual();
     let bandwidth = Bandwidth::builder().clock(clock.clone()).build("100kB/s").unwrap();
-    (bandwidth.limit_reads(items), clock, hand)
+    (bandwidth.limit_reads(items), clock, manual_clock)
 }
 
 /// When each came, in milliseconds.
 fn arrival_times<T>(
     mut next: impl FnMut(&mut Context<'_>) -> Poll<Option<T>>,
     clock: &Clock,
-    hand: &ManualClock,
+    manual_clock: &ManualClock,
 ) -> Vec<(u64, T)> {
     let mut moments = Vec::new();
     for _ in 0..30_000 {
         let mut waiting = TestTask::new(poll_fn(&mut next));
         while waiting.output().is_none() {
-            hand.advance(Duration::from_millis(1));
+            manual_clock.advance(Duration::from_millis(1));
             waiting.poll_if_woken();
         }
         match waiting.take_output().unwrap() {
@@ -93,19 +93,20 @@ fn arrival_times<T>(
 #[test]
 fn stream_item_is_charged_before_the_next() {
     // 9 ms of credit, of which 4 must be there; the last one finds what those before it owe.
-    let (mut stream, clock, hand) = limit_items(ItemSource::with_lengths(&[10_000, 100, 100, 0, 2_000, 50]));
+    let (mut stream, clock, manual_clock) =
+        limit_items(ItemSource::with_lengths(&[10_000, 100, 100, 0, 2_000, 50]));
     assert_eq!(Stream::size_hint(&stream), (6, Some(6)));
-    let came = arrival_times(|context| Pin::new(&mut stream).poll_next(context), &clock, &hand);
+    let came = arrival_times(|context| Pin::new(&mut stream).poll_next(context), &clock, &manual_clock);
     let when: Vec<_> = came.iter().map(|(at, item)| (*at, item.byte_len())).collect();
     assert_eq!(when, [(0, 10_000), (95, 100), (95, 100), (95, 0), (95, 2_000), (117, 50)]);
 }
 
 #[test]
 fn body_frames_and_trailers_pass_unchanged() {
-    let (mut body, clock, hand) = limit_items(ItemSource::with_lengths(&[900, 500, 500, 0]));
+    let (mut body, clock, manual_clock) = limit_items(ItemSource::with_lengths(&[900, 500, 500, 0]));
     assert_eq!(Body::size_hint(&body).exact(), Some(1_900));
     assert!(!body.is_end_stream());
-    let came = arrival_times(|context| Pin::new(&mut body).poll_frame(context), &clock, &hand);
+    let came = arrival_times(|context| Pin::new(&mut body).poll_frame(context), &clock, &manual_clock);
     let shown: Vec<_> = came
         .into_iter()
         .map(|(at, frame)| match frame.unwrap().into_data() {
@@ -119,8 +120,8 @@ fn body_frames_and_trailers_pass_unchanged() {
 
 #[test]
 fn small_items_arrive_at_the_rate() {
-    let (mut stream, clock, hand) = limit_items(ItemSource::with_lengths(&[10; 20_000]));
-    let came = arrival_times(|context| Pin::new(&mut stream).poll_next(context), &clock, &hand);
+    let (mut stream, clock, manual_clock) = limit_items(ItemSource::with_lengths(&[10; 20_000]));
+    let came = arrival_times(|context| Pin::new(&mut stream).poll_next(context), &clock, &manual_clock);
     for (index, (at, _)) in came.iter().enumerate() {
         let expected = index as i64 / 10;
         assert!((expected - 10..=expected + 1).contains(&(*at as i64)), "item {index} at {at} ms");

@@ -23,15 +23,15 @@ use tokio::io::{AsyncRead, AsyncReadExt, AsyncWrite, AsyncWriteExt, ReadBuf};
 /// Of two that wait, the first gives up without a word.
 #[test]
 fn abandoned_read_is_skipped() {
-    let (bandwidth, clock, hand) = manual_bandwidth("100kB/s");
+    let (bandwidth, clock, manual_clock) = manual_bandwidth("100kB/s");
     let mut fickle = bandwidth.limit_reads(EndlessStream { chunk: 1 << 16 });
     let mut buffer = vec![0; 1 << 16];
     while TestTask::new(async { fickle.read(&mut buffer).await.unwrap() }).output().is_some() {}
     let mut movers = [Transfer::read_from(bandwidth.limit_reads(EndlessStream { chunk: 1 << 16 }), 1 << 16)];
-    let log = run_transfers(&mut movers, &hand, &clock, EVEN_STEPS, 2);
+    let log = run_transfers(&mut movers, &manual_clock, &clock, EVEN_STEPS, 2);
     assert_rate(&log, 100_000, "alone after all");
     // It is welcome when it comes back.
-    hand.advance(Duration::from_millis(4));
+    manual_clock.advance(Duration::from_millis(4));
     assert!(TestTask::new(async { fickle.read(&mut buffer).await.unwrap() }).output().is_some());
 }
 
@@ -53,25 +53,25 @@ async fn many_abandoned_reads_are_skipped_within_seconds() {
 
 #[test]
 fn closed_stream_returns_its_bytes() {
-    let (bandwidth, clock, hand) = manual_bandwidth("100kB/s");
+    let (bandwidth, clock, manual_clock) = manual_bandwidth("100kB/s");
     let endless = EndlessStream { chunk: 1 << 16 };
     let mut movers: Vec<_> =
         (0..5).map(|_| Transfer::read_from(bandwidth.limit_reads(endless), 1 << 16)).collect();
-    run_transfers(&mut movers, &hand, &clock, EVEN_STEPS, 1);
+    run_transfers(&mut movers, &manual_clock, &clock, EVEN_STEPS, 1);
     for _ in 0..4 {
         movers.remove(0);
-        let log = run_transfers(&mut movers, &hand, &clock, EVEN_STEPS, 2);
+        let log = run_transfers(&mut movers, &manual_clock, &clock, EVEN_STEPS, 2);
         assert_rate(&log, 100_000, "those who stay");
     }
     drop(movers);
-    hand.advance(Duration::from_secs(1));
+    manual_clock.advance(Duration::from_secs(1));
     // Bytes that were granted and not moved are there for others: all of the burst, less what was moved.
     for _ in 0..100 {
         let mut stream = bandwidth.limit_reads(endless);
         assert_eq!(TestTask::new(async { stream.read(&mut [0; 5]).await.unwrap() }).take_output(), Some(5));
     }
     let mut movers = [Transfer::read_from(bandwidth.limit_reads(endless), 1 << 16)];
-    assert_eq!(run_transfers(&mut movers, &hand, &clock, EVEN_STEPS, 0), [(0, 400)]);
+    assert_eq!(run_transfers(&mut movers, &manual_clock, &clock, EVEN_STEPS, 0), [(0, 400)]);
 }
 
 /// A stream that has nothing to say for now.
@@ -85,23 +85,27 @@ impl AsyncRead for PendingReader {
 
 #[test]
 fn idle_streams_hold_no_bytes() {
-    let (bandwidth, clock, hand) = manual_bandwidth("100kB/s");
+    let (bandwidth, clock, manual_clock) = manual_bandwidth("100kB/s");
     let mut silent: Vec<_> =
         (0..50).map(|_| Transfer::read_from(bandwidth.limit_reads(PendingReader), 1 << 16)).collect();
-    run_transfers(&mut silent, &hand, &clock, EVEN_STEPS, 1);
+    run_transfers(&mut silent, &manual_clock, &clock, EVEN_STEPS, 1);
     let mut movers = [Transfer::read_from(bandwidth.limit_reads(EndlessStream { chunk: 1 << 16 }), 1 << 16)];
-    assert_rate(&run_transfers(&mut movers, &hand, &clock, EVEN_STEPS, 2), 100_000, "one among the silent");
+    assert_rate(
+        &run_transfers(&mut movers, &manual_clock, &clock, EVEN_STEPS, 2),
+        100_000,
+        "one among the silent",
+    );
 }
 
 /// What a silent stream was allowed and did not move is there for others at once.
 #[test]
 fn idle_stream_returns_bytes_immediately() {
-    let (bandwidth, clock, hand) = manual_bandwidth("100kB/s");
+    let (bandwidth, clock, manual_clock) = manual_bandwidth("100kB/s");
     let mut silent: Vec<_> =
         (0..2).map(|_| Transfer::read_from(bandwidth.limit_reads(PendingReader), 1 << 16)).collect();
-    run_transfers(&mut silent, &hand, &clock, EVEN_STEPS, 0);
+    run_transfers(&mut silent, &manual_clock, &clock, EVEN_STEPS, 0);
     let mut movers = [Transfer::read_from(bandwidth.limit_reads(EndlessStream { chunk: 1 << 16 }), 1 << 16)];
-    assert_eq!(run_transfers(&mut movers, &hand, &clock, EVEN_STEPS, 0), [(0, 800)]);
+    assert_eq!(run_transfers(&mut movers, &manual_clock, &clock, EVEN_STEPS, 0), [(0, 800)]);
 }
 
 /// Moves bytes for ever, and tells how many; a stream of its own for each move, or one for all.
@@ -195,26 +199,26 @@ fn key_is_retained_while_its_bandwidth_is_in_use() {
 
 #[test]
 fn streams_of_one_key_share_its_rate() {
-    let (clock, hand) = Clock::manual();
+    let (clock, manual_clock) = Clock::manual();
     let per_user = Bandwidth::builder().clock(clock.clone()).build_keyed("100kB/s").unwrap();
     let reads = |user: &str| {
         Transfer::read_from(per_user.key(user).limit_reads(EndlessStream { chunk: 1 << 16 }), 1 << 16)
     };
     let mut movers = [reads("alice"), reads("alice"), reads("alice"), reads("bob")];
-    run_transfers(&mut movers, &hand, &clock, EVEN_STEPS, 10);
+    run_transfers(&mut movers, &manual_clock, &clock, EVEN_STEPS, 10);
     let moved = movers.each_ref().map(|mover| mover.bytes_moved() / 10_000);
     assert_eq!(moved, [33, 33, 33, 100]);
 
     per_user.change("1MB/s").unwrap();
     let mut changed = [reads("bob"), reads("carol")];
     drop(movers);
-    run_transfers(&mut changed, &hand, &clock, EVEN_STEPS, 10);
+    run_transfers(&mut changed, &manual_clock, &clock, EVEN_STEPS, 10);
     assert_eq!(changed.each_ref().map(|mover| mover.bytes_moved() / 100_000), [100, 100]);
 }
 
 #[test]
 fn key_is_retained_while_in_debt() {
-    let (clock, hand) = Clock::manual();
+    let (clock, manual_clock) = Clock::manual();
     let per_user: KeyedBandwidth = Bandwidth::builder().clock(clock).build_keyed("100kB/s").unwrap();
     let read_once = |user: u32| {
         let mut stream = per_user.key(&user).limit_reads(EndlessStream { chunk: 1 << 16 });
@@ -222,7 +226,7 @@ fn key_is_retained_while_in_debt() {
     };
     for user in 0..10_000 {
         assert_eq!(read_once(user), Some(400));
-        hand.advance(Duration::from_micros(100));
+        manual_clock.advance(Duration::from_micros(100));
         // Each owes for 4 ms, in which 40 come.
         assert!(per_user.key_count() <= 128, "{} are kept", per_user.key_count());
     }
@@ -282,7 +286,7 @@ fn stream_events() -> impl Strategy<Value = Vec<StreamEvent>> {
 #[test]
 fn random_events_keep_bound_and_full_rate() {
     let result = runner_with_cases(300).run(&stream_events(), |story| {
-        let (bandwidth, clock, hand) = manual_bandwidth("200kB/s");
+        let (bandwidth, clock, manual_clock) = manual_bandwidth("200kB/s");
         let (mut here, mut away): (Vec<Transfer>, Vec<Transfer>) = (Vec::new(), Vec::new());
         let (mut gone, mut log) = (0, Vec::new());
         for event in story {
@@ -293,10 +297,10 @@ fn random_events_keep_bound_and_full_rate() {
                 StreamEvent::Close(who) if who < here.len() => gone += here.swap_remove(who).bytes_moved(),
                 StreamEvent::Pause(who) if who < here.len() => away.push(here.swap_remove(who)),
                 StreamEvent::Resume(who) if who < away.len() => here.push(away.swap_remove(who)),
-                StreamEvent::Advance(micros) => hand.advance(Duration::from_micros(micros)),
+                StreamEvent::Advance(micros) => manual_clock.advance(Duration::from_micros(micros)),
                 _ => {}
             }
-            let (at, moved) = run_transfers(&mut here, &hand, &clock, EVEN_STEPS, 0)[0];
+            let (at, moved) = run_transfers(&mut here, &manual_clock, &clock, EVEN_STEPS, 0)[0];
             assert_eq!(at, 0);
             let all = moved + gone + away.iter().map(Transfer::bytes_moved).sum::<u64>();
             log.push((clock.now(), all));
@@ -308,7 +312,7 @@ fn random_events_keep_bound_and_full_rate() {
             }
         }
         here.push(Transfer::read_from(bandwidth.limit_reads(EndlessStream { chunk: 50 }), 1_000));
-        let log = run_transfers(&mut here, &hand, &clock, EVEN_STEPS, 2);
+        let log = run_transfers(&mut here, &manual_clock, &clock, EVEN_STEPS, 2);
         let moved_since = |ms: usize| log[ms + 1_000].1 - log[ms].1;
         let second = moved_since(500);
         prop_assert!((198_000..=202_000).contains(&second), "{second}");
@@ -321,7 +325,7 @@ fn random_events_keep_bound_and_full_rate() {
 #[test]
 fn limited_io_preserves_all_bytes() {
     let data: Vec<u8> = (0..20_000_u32).map(|byte| (byte % 251) as u8).collect();
-    let (bandwidth, clock, hand) = manual_bandwidth("100kB/s");
+    let (bandwidth, clock, manual_clock) = manual_bandwidth("100kB/s");
     let task = {
         let (data, bandwidth) = (data.clone(), bandwidth.clone());
         Transfer::new(async move |moved| {
@@ -347,7 +351,7 @@ fn limited_io_preserves_all_bytes() {
         })
     };
     let mut movers = [task];
-    let log = run_transfers(&mut movers, &hand, &clock, EVEN_STEPS, 1);
+    let log = run_transfers(&mut movers, &manual_clock, &clock, EVEN_STEPS, 1);
     let done_at = log.iter().find(|(_, done)| *done == 1).map(|(at, _)| *at);
     // 60 kB, of which the burst is free of time.
     assert!(done_at.is_some_and(|at| (590_000..605_000).contains(&at)), "{done_at:?}");
@@ -356,7 +360,7 @@ fn limited_io_preserves_all_bytes() {
 /// Threads that share a rate never move more than its bound, and none waits for ever.
 #[test]
 fn concurrent_streams_keep_the_bound() {
-    let (clock, hand) = Clock::manual();
+    let (clock, manual_clock) = Clock::manual();
     let bandwidth = Bandwidth::builder().clock(clock.clone()).build("1MB/s").unwrap();
     let moved = AtomicU64::new(0);
     let busy = AtomicU64::new(4);
@@ -391,7 +395,7 @@ fn concurrent_streams_keep_the_bound() {
             if busy.load(Ordering::SeqCst) == 0 {
                 return;
             }
-            hand.advance(Duration::from_micros(100));
+            manual_clock.advance(Duration::from_micros(100));
             thread::yield_now();
         }
         panic!("somebody waits for ever");

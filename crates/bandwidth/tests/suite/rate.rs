@@ -25,7 +25,7 @@ fn every_second_matches_the_rate() {
                 // Fine steps and many streams take their time, and tell nothing that the others do not.
                 let crowd = if name == "fine" { 3 } else { 50 };
                 for streams in [1, 2, crowd] {
-                    let (bandwidth, clock, hand) = manual_bandwidth(quota);
+                    let (bandwidth, clock, manual_clock) = manual_bandwidth(quota);
                     let mut movers: Vec<_> = (0..streams)
                         .map(|stream| match stream % 2 {
                             0 => Transfer::read_from(bandwidth.limit_reads(EndlessStream { chunk }), buffer),
@@ -35,7 +35,7 @@ fn every_second_matches_the_rate() {
                             ),
                         })
                         .collect();
-                    let mut log = run_transfers(&mut movers, &hand, &clock, jump, 2);
+                    let mut log = run_transfers(&mut movers, &manual_clock, &clock, jump, 2);
                     // What went at once belongs to the first second too.
                     log.insert(0, (0, 0));
                     let story = format!("{streams} streams of {chunk} at {quota}, {name}");
@@ -59,14 +59,14 @@ fn small_and_large_chunks_share_equally() {
         [("100kB/s", 100_000, 10), ("100kB/s", 100_000, 100), ("50MB/s", 50_000_000, 500)]
     {
         for (name, jump) in [("even", EVEN_STEPS), ("late", LATE_STEPS)] {
-            let (bandwidth, clock, hand) = manual_bandwidth(quota);
+            let (bandwidth, clock, manual_clock) = manual_bandwidth(quota);
             let bulk = EndlessStream { chunk: 1 << 20 };
             let mut movers = [
                 Transfer::read_from(bandwidth.limit_reads(bulk), 1 << 16),
                 Transfer::read_from(bandwidth.limit_reads(EndlessStream { chunk: small }), 1 << 16),
                 Transfer::write_to(bandwidth.limit_writes(bulk), small),
             ];
-            let log = run_transfers(&mut movers, &hand, &clock, jump, 3);
+            let log = run_transfers(&mut movers, &manual_clock, &clock, jump, 3);
             assert_rate(&log, rate, name);
             for mover in &movers {
                 let share = mover.bytes_moved() as f64 / rate as f64;
@@ -78,11 +78,11 @@ fn small_and_large_chunks_share_equally() {
 
 #[test]
 fn small_writes_are_not_queued_behind_bulk_streams() {
-    let (bandwidth, clock, hand) = manual_bandwidth("1MB/s");
+    let (bandwidth, clock, manual_clock) = manual_bandwidth("1MB/s");
     let mut movers: Vec<_> = (0..20)
         .map(|_| Transfer::read_from(bandwidth.limit_reads(EndlessStream { chunk: 1 << 16 }), 1 << 16))
         .collect();
-    run_transfers(&mut movers, &hand, &clock, EVEN_STEPS, 1);
+    run_transfers(&mut movers, &manual_clock, &clock, EVEN_STEPS, 1);
     // A letter now and then: 10 bytes every 10 ms, a fiftieth of the share.
     let mut writer = bandwidth.limit_writes(EndlessStream { chunk: 1 << 16 });
     for number in 0..100 {
@@ -93,20 +93,20 @@ fn small_writes_are_not_queued_behind_bulk_streams() {
                 mover.task.poll_if_woken();
             }
             letter.poll_if_woken();
-            hand.advance(Duration::from_millis(1));
+            manual_clock.advance(Duration::from_millis(1));
             waited += 1;
             // Who is new waits once for those who are there: a piece of each.
             let most = if number <= 1 { 90 } else { 10 };
             assert!(waited < most, "letter {number} waits for {waited} ms");
         }
-        run_transfers(&mut movers, &hand, &clock, EVEN_STEPS, 0);
-        hand.advance(Duration::from_millis(10));
+        run_transfers(&mut movers, &manual_clock, &clock, EVEN_STEPS, 0);
+        manual_clock.advance(Duration::from_millis(10));
     }
 }
 
 #[test]
 fn limit_after_exempts_the_first_bytes() {
-    let (clock, hand) = Clock::manual();
+    let (clock, manual_clock) = Clock::manual();
     let builder = Bandwidth::builder().clock(clock.clone()).limit_after(1_000_000);
     let bandwidth = builder.build("100kB/s").unwrap();
     let endless = EndlessStream { chunk: 1 << 16 };
@@ -114,35 +114,35 @@ fn limit_after_exempts_the_first_bytes() {
         Transfer::read_from(bandwidth.limit_reads(endless), 1 << 16),
         Transfer::write_to(bandwidth.limit_writes(endless).limit_after(5_000), 1 << 16),
     ];
-    let log = run_transfers(&mut movers, &hand, &clock, EVEN_STEPS, 0);
+    let log = run_transfers(&mut movers, &manual_clock, &clock, EVEN_STEPS, 0);
     // All that is free, and what goes at once.
     assert_eq!(log, [(0, 1_005_000 + 800)]);
-    let log = run_transfers(&mut movers, &hand, &clock, EVEN_STEPS, 2);
+    let log = run_transfers(&mut movers, &manual_clock, &clock, EVEN_STEPS, 2);
     assert_rate(&log, 100_000, "after what is free");
 }
 
 #[test]
 fn rate_change_applies_immediately() {
-    let (bandwidth, clock, hand) = manual_bandwidth("100B/s");
+    let (bandwidth, clock, manual_clock) = manual_bandwidth("100B/s");
     let mut movers: Vec<_> = (0..3)
         .map(|_| Transfer::read_from(bandwidth.limit_reads(EndlessStream { chunk: 1 << 16 }), 1 << 16))
         .collect();
-    run_transfers(&mut movers, &hand, &clock, EVEN_STEPS, 5);
+    run_transfers(&mut movers, &manual_clock, &clock, EVEN_STEPS, 5);
     for (quota, rate) in
         [("10MB/s", 10_000_000), ("100kB/s", 100_000), ("1GB/s", 1_000_000_000), ("60kB/s", 60_000)]
     {
         bandwidth.change(quota).unwrap();
-        assert_rate(&run_transfers(&mut movers, &hand, &clock, EVEN_STEPS, 2), rate, quota);
+        assert_rate(&run_transfers(&mut movers, &manual_clock, &clock, EVEN_STEPS, 2), rate, quota);
     }
     assert_eq!(bandwidth.quota().to_string(), "60kB/s burst 540B");
 }
 
 #[test]
 fn configured_burst_passes_immediately() {
-    let (clock, hand) = Clock::manual();
+    let (clock, manual_clock) = Clock::manual();
     let bandwidth = Bandwidth::builder().clock(clock.clone()).burst(1_000_000).build("100kB/s").unwrap();
     let mut movers = [Transfer::read_from(bandwidth.limit_reads(EndlessStream { chunk: 1 << 16 }), 1 << 16)];
-    let (_, at_once) = run_transfers(&mut movers, &hand, &clock, EVEN_STEPS, 0)[0];
+    let (_, at_once) = run_transfers(&mut movers, &manual_clock, &clock, EVEN_STEPS, 0)[0];
     assert!((999_600..=1_000_000).contains(&at_once), "{at_once}");
     assert!(bandwidth.bound().max_in_window(Micros::from_secs(1)) <= 1_100_050);
 }

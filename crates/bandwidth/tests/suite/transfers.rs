@@ -92,7 +92,7 @@ pub(crate) const LATE_STEPS: ClockStep = |step| [1_000, 4_000, 2_000, 1_300, 3_7
 /// Lets all run until `seconds` have passed, and says how many had moved at each moment.
 pub(crate) fn run_transfers(
     transfers: &mut [Transfer],
-    hand: &ManualClock,
+    manual_clock: &ManualClock,
     clock: &Clock,
     clock_step: ClockStep,
     seconds: u64,
@@ -110,7 +110,7 @@ pub(crate) fn run_transfers(
         if elapsed >= seconds * 1_000_000 {
             break;
         }
-        hand.advance(Duration::from_micros(clock_step(step)));
+        manual_clock.advance(Duration::from_micros(clock_step(step)));
     }
     log
 }
@@ -129,8 +129,8 @@ pub(crate) fn assert_rate(log: &[(u64, u64)], rate: u64, context: &str) {
 }
 
 pub(crate) fn manual_bandwidth(quota: &str) -> (Bandwidth, Clock, ManualClock) {
-    let (clock, hand) = Clock::manual();
+    let (clock, manual_clock) = Clock::manual();
     // Not at zero, where no real clock stands.
-    hand.set(Micros::from_secs(1_000_000));
-    (Bandwidth::builder().clock(clock.clone()).build(quota).unwrap(), clock, hand)
+    manual_clock.set(Micros::from_secs(1_000_000));
+    (Bandwidth::builder().clock(clock.clone()).build(quota).unwrap(), clock, manual_clock)
 }

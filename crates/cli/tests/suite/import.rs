@@ -191,7 +191,7 @@ mod nginx_comparison {
         blocked: &AtomicUsize,
         release: &std::sync::Mutex<mpsc::Receiver<()>>,
     ) {
-        let mut writer = stream.try_clone().expect("a second hand");
+        let mut writer = stream.try_clone().expect("a second handle");
         let mut lines = BufReader::new(stream).lines();
         while let Some(Ok(first)) = lines.next() {
             while lines.next().is_some_and(|line| line.is_ok_and(|line| !line.is_empty())) {}

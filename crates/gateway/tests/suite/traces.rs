@@ -34,7 +34,8 @@ async fn traceparent_is_forwarded_without_tracing() {
 #[tokio::test]
 async fn tracing_without_otel_feature_prevents_start() {
     let server = TestBackend::start_echo().await;
-    let (config, _) = with_tracing(test_config(&[&server]), "http://127.0.0.1:4318".to_owned(), Percent::FULL);
+    let (config, _) =
+        with_tracing(test_config(&[&server]), "http://127.0.0.1:4318".to_owned(), Percent::FULL);
     let fault = InProcessGateway::start_with(config).await.start_error().await;
     assert_eq!(
         fault,

@@ -18,7 +18,7 @@ use tidegate_policy::{
 use tidegate_rule::{Evaluation, Rules, request::RequestHead};
 
 fn compile_gate(policy: &Policy) -> PolicyGate {
-    let (clock, _hand) = Clock::manual();
+    let (clock, _manual_clock) = Clock::manual();
     Compiler::new(Rules::new()).clock(clock).compile(policy, None).unwrap()
 }
 

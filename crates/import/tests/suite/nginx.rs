@@ -57,12 +57,12 @@ impl NginxComparison {
             return None;
         };
         let imported = ImportedPolicy::nginx(nginx.config(), &DiskFiles).unwrap();
-        let (clock, hand) = Clock::manual();
+        let (clock, manual_clock) = Clock::manual();
         let gate = Compiler::new(Rules::new()).clock(clock).compile(&imported.policy, None).unwrap();
         Some(Self {
             nginx,
             gate,
-            clock: hand,
+            clock: manual_clock,
             now: 0,
             waiting: Vec::new(),
             results: Vec::new(),

@@ -261,7 +261,7 @@ mod tests {
     #[test]
     fn first_check_ignores_passed_deadline() {
         for (quota, hold) in [("2/s", SlotHold::Nothing), ("2 at once", SlotHold::Permit)] {
-            let (clock, hand) = Clock::manual();
+            let (clock, manual_clock) = Clock::manual();
             let memory = LimiterBuilder::default()
                 .clock(clock)
                 .build_memory(&[quota.parse().unwrap()], QuotaSelection::All)
@@ -270,7 +270,7 @@ mod tests {
             let look = |patience| {
                 let waiter = Waiter::new(1).deadline(patience);
                 let mut wait = TokenWait::enqueue(bucket, waiter, hold).unwrap();
-                hand.advance(Duration::from_micros(7));
+                manual_clock.advance(Duration::from_micros(7));
                 match wait.step() {
                     WaitStep::Done(end) => end.map(|reservation| reservation.with_hold(hold)),
                     WaitStep::Pause(_) => Err(WaitError::QueueFull),

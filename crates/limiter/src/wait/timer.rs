@@ -105,8 +105,8 @@ fn is_over(clock: &Clock, until: Option<Micros>, bell: Option<&Notify>, waker: &
         return true;
     }
     // Watch before looking: a hand that moves in between must not be missed.
-    if let (Some(hand), Some(_)) = (clock.manual_clock(), until) {
-        hand.register_waker(waker);
+    if let (Some(manual_clock), Some(_)) = (clock.manual_clock(), until) {
+        manual_clock.register_waker(waker);
     }
     until.is_some_and(|until| clock.now() >= until)
 }

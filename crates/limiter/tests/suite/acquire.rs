@@ -25,33 +25,33 @@ fn unit_acquires(waits: &[u64]) -> Vec<GuavaCall> {
 }
 
 fn manual_limiter(quota: &str) -> (DirectLimiter, ManualClock) {
-    let (clock, hand) = Clock::manual();
-    hand.set(Micros::new(1_700_000_000_000_000));
-    (DirectLimiter::builder().clock(clock).build(quota).unwrap(), hand)
+    let (clock, manual_clock) = Clock::manual();
+    manual_clock.set(Micros::new(1_700_000_000_000_000));
+    (DirectLimiter::builder().clock(clock).build(quota).unwrap(), manual_clock)
 }
 
 /// Waits for a future on a clock that is moved by hand: not over a microsecond before its time, over at its time.
-fn wait_for(future: impl Future<Output = Decision>, hand: &ManualClock, wait: u64) -> Decision {
+fn wait_for(future: impl Future<Output = Decision>, manual_clock: &ManualClock, wait: u64) -> Decision {
     let mut sleeper = TestTask::new(future);
     if wait > 0 {
         assert_eq!(sleeper.output(), None, "should wait {wait}");
-        hand.advance(Duration::from_micros(wait - 1));
+        manual_clock.advance(Duration::from_micros(wait - 1));
         sleeper.poll_if_woken();
         assert_eq!(sleeper.output(), None, "a microsecond before {wait}");
-        hand.advance(Duration::from_micros(1));
+        manual_clock.advance(Duration::from_micros(1));
         sleeper.poll_if_woken();
     }
     sleeper.take_output().unwrap_or_else(|| panic!("still waits after {wait}"))
 }
 
 fn run_script(quota: &str, script: &[GuavaCall]) {
-    let (throttle, hand) = manual_limiter(quota);
+    let (throttle, manual_clock) = manual_limiter(quota);
     let bucket = throttle.bucket();
     for (index, call) in script.iter().enumerate() {
         match *call {
-            Sleep(ms) => advance(&hand, ms),
+            Sleep(ms) => advance(&manual_clock, ms),
             Acquire(permits, wait) => {
-                let decision = wait_for(bucket.acquire(permits), &hand, wait);
+                let decision = wait_for(bucket.acquire(permits), &manual_clock, wait);
                 assert_eq!(
                     (decision.is_granted(), decision.wait().get()),
                     (true, wait),
@@ -60,7 +60,7 @@ fn run_script(quota: &str, script: &[GuavaCall]) {
             }
             TryAcquire(ms, wait) => {
                 let tried = bucket.try_acquire(1, Duration::from_millis(ms));
-                let decision = wait_for(tried, &hand, wait.unwrap_or(0));
+                let decision = wait_for(tried, &manual_clock, wait.unwrap_or(0));
                 assert_eq!(decision.is_granted(), wait.is_some(), "{quota}, call {index}");
             }
         }
@@ -168,14 +168,14 @@ fn acquire(bucket: &Bucket) -> TestTask<'_, Decision> {
 #[test]
 fn acquire_is_first_come_first_served() {
     for quota in ONE_AT_A_TIME {
-        let (throttle, hand) = manual_limiter(quota);
+        let (throttle, manual_clock) = manual_limiter(quota);
         let bucket = throttle.bucket();
         let mut callers: Vec<_> = (0..5).map(|_| acquire(&bucket)).collect();
         for gone in 1..=5 {
             assert_eq!(finished_tasks(&mut callers), (0..gone).collect::<Vec<_>>(), "{quota}");
-            advance(&hand, 99);
+            advance(&manual_clock, 99);
             assert_eq!(finished_tasks(&mut callers).len(), gone, "{quota}: not before its time");
-            advance(&hand, 1);
+            advance(&manual_clock, 1);
         }
         assert!(callers.iter().all(|caller| caller.output().is_some_and(Decision::is_granted)));
     }
@@ -185,16 +185,16 @@ fn acquire_is_first_come_first_served() {
 #[test]
 fn dropped_acquire_releases_its_turn() {
     for quota in ONE_AT_A_TIME {
-        let (throttle, hand) = manual_limiter(quota);
+        let (throttle, manual_clock) = manual_limiter(quota);
         let bucket = throttle.bucket();
         let mut callers: Vec<_> = (0..3).map(|_| acquire(&bucket)).collect();
         callers.pop();
         callers.push(acquire(&bucket));
-        advance(&hand, 100);
+        advance(&manual_clock, 100);
         assert_eq!(finished_tasks(&mut callers), [0, 1], "{quota}");
-        advance(&hand, 100);
+        advance(&manual_clock, 100);
         assert_eq!(finished_tasks(&mut callers), [0, 1, 2], "{quota}: at the earlier time");
-        advance(&hand, 1_000);
+        advance(&manual_clock, 1_000);
         assert!(throttle.check().is_allowed(), "{quota}: nothing is left behind");
     }
 }
@@ -204,10 +204,10 @@ fn dropped_acquire_releases_its_turn() {
 fn cancelled_acquire_moves_later_callers_up() {
     for quota in ["10/s burst 1", "1 per 100ms fixed-window from-first-hit", "1 per 100ms sliding-log"] {
         for leaves in 1..4 {
-            let (throttle, hand) = manual_limiter(quota);
+            let (throttle, manual_clock) = manual_limiter(quota);
             let bucket = throttle.bucket();
             let mut callers: Vec<_> = (0..4).map(|_| acquire(&bucket)).collect();
-            advance(&hand, 40);
+            advance(&manual_clock, 40);
             drop(callers.remove(leaves));
             for gone in 1..=3 {
                 assert_eq!(
@@ -215,7 +215,7 @@ fn cancelled_acquire_moves_later_callers_up() {
                     (0..gone).collect::<Vec<_>>(),
                     "{quota} without {leaves}"
                 );
-                advance(&hand, if gone == 1 { 60 } else { 100 });
+                advance(&manual_clock, if gone == 1 { 60 } else { 100 });
             }
         }
     }
@@ -232,7 +232,7 @@ fn shaper_keeps_wait_times_of_later_callers() {
         (&["10/s leaky-bucket queue 9", "10/s burst 1"], 1),
     ];
     for (texts, at_once) in cases {
-        let (clock, hand) = Clock::manual();
+        let (clock, manual_clock) = Clock::manual();
         let quotas: Vec<Quota> = texts.iter().map(|text| text.parse().unwrap()).collect();
         let limiter = Limiter::builder().clock(clock).build_all(&quotas).unwrap();
         let bucket = limiter.key("k");
@@ -240,16 +240,16 @@ fn shaper_keeps_wait_times_of_later_callers() {
         assert_eq!(finished_tasks(&mut callers).len(), at_once, "{texts:?}");
         // The next may go after 100ms; it leaves, and the others do not move up.
         drop(callers.remove(at_once));
-        advance(&hand, 100);
+        advance(&manual_clock, 100);
         assert_eq!(finished_tasks(&mut callers).len(), at_once, "{texts:?}");
-        advance(&hand, 100);
+        advance(&manual_clock, 100);
         assert_eq!(finished_tasks(&mut callers).len(), at_once + 1, "{texts:?}");
     }
 }
 
 #[test]
 fn impossible_acquire_is_denied_at_once() {
-    let (throttle, hand) = manual_limiter("10/s burst 3");
+    let (throttle, manual_clock) = manual_limiter("10/s burst 3");
     let bucket = throttle.bucket();
     let now_or = |future| TestTask::new(future).take_output();
     assert!(now_or(bucket.acquire(0)).unwrap().is_allowed());
@@ -263,13 +263,13 @@ fn impossible_acquire_is_denied_at_once() {
     assert!(!behind.take_output().unwrap().is_granted(), "there is one before it");
     // Behind somebody who waits it is no different: there is no need to wait in order to hear it.
     assert_eq!(now_or(bucket.acquire(4)).unwrap().outcome(), Outcome::Deny(Retry::Never));
-    advance(&hand, 100);
+    advance(&manual_clock, 100);
     assert!(in_time.poll_if_woken() && in_time.take_output().unwrap().is_granted());
     assert!(!throttle.check().is_granted(), "the refused ones took nothing");
-    advance(&hand, 100);
+    advance(&manual_clock, 100);
     assert!(throttle.check().is_allowed());
 
-    let (pool, _hand) = self::manual_limiter("1 at once");
+    let (pool, _manual_clock) = self::manual_limiter("1 at once");
     let bucket = pool.bucket();
     let _held = pool.blocking().permit();
     assert_eq!(now_or(bucket.acquire(1)).unwrap().outcome(), Outcome::Deny(Retry::WhenReleased));
@@ -291,7 +291,7 @@ fn timeout_accounts_for_earlier_waiters() {
         ("1 per 100ms sliding-log", 3, 399, false),
         ("1 per 100ms sliding-log", 3, 400, true),
     ] {
-        let (throttle, hand) = manual_limiter(quota);
+        let (throttle, manual_clock) = manual_limiter(quota);
         let bucket = throttle.bucket();
         throttle.blocking().take_up_to(u64::MAX);
         let mut line: Vec<_> = (0..before).map(|_| acquire(&bucket)).collect();
@@ -299,7 +299,7 @@ fn timeout_accounts_for_earlier_waiters() {
         let refused = line[before].output().map(Decision::is_granted);
         assert_eq!(refused, (!in_time).then_some(false), "{quota} behind {before} within {timeout}ms");
         for _ in 0..=before {
-            advance(&hand, 100);
+            advance(&manual_clock, 100);
             finished_tasks(&mut line);
         }
         let granted: Vec<_> = line.iter().map(|it| it.output().is_some_and(Decision::is_granted)).collect();
@@ -312,7 +312,7 @@ fn timeout_accounts_for_earlier_waiters() {
 #[test]
 fn long_queue_is_evaluated_quickly() {
     for quota in ["1 per 52w", "1 per 52w fixed-window", "1 per 52w sliding-log"] {
-        let (throttle, _hand) = manual_limiter(quota);
+        let (throttle, _manual_clock) = manual_limiter(quota);
         let bucket = throttle.bucket();
         assert!(throttle.check().is_allowed());
         let _line: Vec<_> = (0..400).map(|_| acquire(&bucket)).collect();
@@ -328,7 +328,7 @@ fn timeout_accounts_for_other_tier() {
     for (tier, before, timeout, in_time) in
         [(0, 2, 599, false), (0, 2, 600, true), (1, 2, 399, false), (1, 2, 400, true)]
     {
-        let (clock, _hand) = Clock::manual();
+        let (clock, _manual_clock) = Clock::manual();
         let limiter = Limiter::builder().clock(clock).build_tiers(&tiers).unwrap();
         assert!(limiter.blocking().key("k").tier(1).unwrap().check(2).is_allowed());
         let bucket = limiter.key("k").tier(tier).unwrap();
@@ -343,13 +343,13 @@ fn timeout_accounts_for_other_tier() {
 #[test]
 fn threads_wait_on_manual_clock() {
     for quota in ONE_AT_A_TIME {
-        let (clock, hand) = Clock::manual();
+        let (clock, manual_clock) = Clock::manual();
         let throttle = DirectLimiter::builder().clock(clock.clone()).build(quota).unwrap();
         let granted = thread::scope(|scope| {
             let wait = || throttle.blocking().acquire(1).is_granted();
             let workers: Vec<_> = (0..4).map(|_| scope.spawn(wait)).collect();
             while !workers.iter().all(thread::ScopedJoinHandle::is_finished) {
-                advance(&hand, 10);
+                advance(&manual_clock, 10);
                 thread::yield_now();
             }
             workers.into_iter().map(|worker| worker.join().unwrap()).collect::<Vec<_>>()
@@ -366,13 +366,13 @@ fn late_poll_returns_correct_result() {
     let is_shaper = |quota: &&str| quota.contains("leaky") || quota.contains("smooth");
     for quota in ONE_AT_A_TIME.into_iter().filter(|quota| !is_shaper(quota)) {
         for late in [101, 10_000] {
-            let (clock, hand) = Clock::manual();
+            let (clock, manual_clock) = Clock::manual();
             let throttle = DirectLimiter::builder().clock(clock).build(quota).unwrap();
             let bucket = throttle.bucket();
             assert!(throttle.check().is_allowed());
             let mut first = TestTask::new(bucket.try_acquire(1, Duration::from_millis(100)));
             let mut second = TestTask::new(bucket.try_acquire(1, Duration::from_millis(200)));
-            advance(&hand, late);
+            advance(&manual_clock, late);
             // The second looks before the first, which still holds its turn.
             second.poll_if_woken();
             first.poll_if_woken();

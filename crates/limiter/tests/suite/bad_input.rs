@@ -25,8 +25,8 @@ const ALL_QUOTAS: [&str; 11] = [
 ];
 
 fn build_limiter(quota: &str) -> (Limiter, ManualClock) {
-    let (clock, hand) = Clock::manual();
-    (Limiter::builder().clock(clock).capacity(Capacity::Keys(16)).build(quota).unwrap(), hand)
+    let (clock, manual_clock) = Clock::manual();
+    (Limiter::builder().clock(clock).capacity(Capacity::Keys(16)).build(quota).unwrap(), manual_clock)
 }
 
 fn build_error(capacity: Capacity, quota: &str) -> BuildError {
@@ -73,7 +73,7 @@ fn invalid_quota_is_an_error() {
 #[test]
 fn any_key_is_accepted() {
     for quota in ALL_QUOTAS {
-        let (limiter, _hand) = build_limiter(quota);
+        let (limiter, _manual_clock) = build_limiter(quota);
         let giant = "k".repeat(1 << 20);
         assert!(limiter.check("").is_allowed() && limiter.check(&giant).is_allowed());
         assert!(limiter.check(" ").is_allowed() && limiter.check(&0_u8).is_allowed());
@@ -109,8 +109,8 @@ fn run_all_operations(bucket: &BlockingBucket<'_>, cost: u64) -> Vec<Decision> {
 fn any_cost_is_decided_at_any_time() {
     for quota in ALL_QUOTAS {
         for start in [0, 1, 1_750_000_000_000_000, Micros::MAX.get() - 1, Micros::MAX.get()] {
-            let (clock, hand) = Clock::manual();
-            hand.set(Micros::new(start));
+            let (clock, manual_clock) = Clock::manual();
+            manual_clock.set(Micros::new(start));
             let limiter = Limiter::builder().clock(clock.clone()).build(quota).unwrap();
             let throttle = DirectLimiter::builder().clock(clock).build(quota).unwrap();
             for cost in [0, 1, 5, 6, 1 << 32, (1 << 53) - 1, 1 << 53, u64::MAX - 1, u64::MAX] {
@@ -126,7 +126,7 @@ fn any_cost_is_decided_at_any_time() {
                     limiter.prepare("k").cost(cost),
                     limiter.prepare("k").cost(u64::MAX),
                 ]);
-                hand.advance(Duration::from_millis(1));
+                manual_clock.advance(Duration::from_millis(1));
             }
         }
     }
@@ -135,8 +135,8 @@ fn any_cost_is_decided_at_any_time() {
 #[test]
 fn cost_over_burst_needs_overdraft() {
     for quota in ALL_QUOTAS {
-        let (limiter, hand) = build_limiter(quota);
-        hand.set(Micros::from_secs(100));
+        let (limiter, manual_clock) = build_limiter(quota);
+        manual_clock.set(Micros::from_secs(100));
         let key = limiter.blocking().key("k");
         let limit = key.peek(0).limit();
         let shapes = quota.contains("smooth") || quota.contains("warm-up");
@@ -148,7 +148,7 @@ fn cost_over_burst_needs_overdraft() {
         }
         assert!(key.check_with_overdraft(limit * 3).is_allowed(), "{quota}");
         assert!(!key.check(1).is_granted(), "{quota}: it is repaid first");
-        hand.advance(Duration::from_secs(60));
+        manual_clock.advance(Duration::from_secs(60));
         assert!(key.check(1).is_allowed(), "{quota}");
     }
 }
@@ -156,7 +156,7 @@ fn cost_over_burst_needs_overdraft() {
 #[test]
 fn zero_cost_takes_nothing() {
     for quota in ALL_QUOTAS {
-        let (limiter, _hand) = build_limiter(quota);
+        let (limiter, _manual_clock) = build_limiter(quota);
         let key = limiter.blocking().key("k");
         let before = key.peek(0);
         for _ in 0..20 {
@@ -171,8 +171,8 @@ fn zero_cost_takes_nothing() {
 #[test]
 fn denied_reservation_settles_nothing() {
     for quota in ALL_QUOTAS {
-        let (limiter, hand) = build_limiter(quota);
-        hand.set(Micros::from_secs(50));
+        let (limiter, manual_clock) = build_limiter(quota);
+        manual_clock.set(Micros::from_secs(50));
         let key = limiter.blocking().key("k");
         let limit = key.peek(0).limit();
         // All slots are held, and all else is used up.
@@ -194,9 +194,9 @@ fn denied_reservation_settles_nothing() {
 fn clock_leap_keeps_decisions_valid() {
     // The last drains as much in a microsecond as one word can count: after 17 years it stands still, and says so.
     for quota in ALL_QUOTAS.iter().filter(|quota| !quota.ends_with("at once")).chain(&["4095/us burst 5"]) {
-        let (limiter, hand) = build_limiter(quota);
+        let (limiter, manual_clock) = build_limiter(quota);
         for leap in [1, 1_750_000_000, 8_000_000_000] {
-            hand.set(Micros::from_secs(leap));
+            manual_clock.set(Micros::from_secs(leap));
             assert!(limiter.check("k").is_allowed(), "{quota} at {leap}s");
             limiter.check_cost("k", 5);
         }
@@ -216,7 +216,7 @@ fn incompatible_change_is_rejected() {
         ("10/s sliding-log", "11/s sliding-log"),
         ("10/s sliding-strict 2", "10/s sliding-strict 4"),
     ] {
-        let (limiter, _hand) = build_limiter(old);
+        let (limiter, _manual_clock) = build_limiter(old);
         limiter.check_cost("k", 2);
         let before = limiter.blocking().key("k").peek(1);
         let error = limiter.change(new, CarryOver::Reset).unwrap_err();
@@ -233,7 +233,7 @@ fn incompatible_change_is_rejected() {
         assert!(matches!(throttle.change("0/s", CarryOver::Reset), Err(BuildError::Quota(_))));
         assert_eq!(throttle.quota().to_string(), old);
     }
-    let (limiter, _hand) = build_limiter("10/s");
+    let (limiter, _manual_clock) = build_limiter("10/s");
     let two: Vec<Quota> = ["10/s", "20/s"].iter().map(|text| text.parse().unwrap()).collect();
     assert!(limiter.change_all(&two, CarryOver::Keep).is_err());
     assert!(limiter.change_all(&[], CarryOver::Keep).is_err());
@@ -249,7 +249,7 @@ fn unknown_tier_is_none() {
         limiter.blocking().key("k").tier(2).is_none()
             && limiter.blocking().key("k").tier(usize::MAX).is_none()
     );
-    let (plain, _hand) = self::build_limiter("1/s");
+    let (plain, _manual_clock) = self::build_limiter("1/s");
     assert!(plain.blocking().key("k").tier(0).is_some() && plain.blocking().key("k").tier(1).is_none());
     assert!(DirectLimiter::new("1/s").unwrap().blocking().tier(0).is_none());
 }

@@ -47,7 +47,7 @@ fn denied_batch_changes_nothing_and_dropped_batch_restores_all() {
         prop_oneof![Just(ReservationEnd::Dropped), Just(ReservationEnd::Kept), Just(ReservationEnd::Halved)];
     let story = proptest::collection::vec((0_u64..400, proptest::collection::vec(ask, 1..6), ends), 1..30);
     let law = |story: Vec<(u64, Vec<CheckParams>, ReservationEnd)>| -> TestCaseResult {
-        let (clock, hand) = Clock::manual();
+        let (clock, manual_clock) = Clock::manual();
         let builder = || Limiter::builder().clock(clock.clone()).capacity(Capacity::Keys(8));
         let limiters = [
             builder().build("10/s burst 7").unwrap(),
@@ -63,7 +63,7 @@ fn denied_batch_changes_nothing_and_dropped_batch_restores_all() {
         let mut now = Micros::ZERO;
         for (pause, questions, end) in story {
             now = now.plus(Micros::from_millis(pause));
-            hand.set(now);
+            manual_clock.set(now);
             let before = look();
             let ask = |(which, key, tier, cost): &CheckParams| {
                 limiters[*which].prepare(key).cost(*cost).tier(*tier)
@@ -117,7 +117,7 @@ fn tokens_and_slots_settle_separately() {
 
 #[test]
 fn batch_wait_is_all_or_nothing() {
-    let (clock, _hand) = Clock::manual();
+    let (clock, _manual_clock) = Clock::manual();
     let build = |quota: &str| Limiter::builder().clock(clock.clone()).build(quota).unwrap();
     let (slow, fast) = (build("1/s burst 1"), build("10/s burst 1"));
     let ask = |patience: u64| {

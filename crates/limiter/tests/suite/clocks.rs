@@ -12,14 +12,14 @@ use tidegate_testkit::strategy::*;
 #[test]
 fn clock_behind_grants_no_more() {
     check_property((call_steps(), 1_u64..=24, costs()), |sample, (story, twelfths, cost)| {
-        let (clock, hand) = Clock::manual();
-        hand.set(sample.start);
+        let (clock, manual_clock) = Clock::manual();
+        manual_clock.set(sample.start);
         let limiter = Limiter::builder().clock(clock).capacity(Capacity::Keys(1)).overflow(Overflow::Share);
         let limiter = limiter.build(sample.quota).unwrap();
         let mut moment = CallClock::new(&sample);
         for caller in &story {
             moment.advance(caller.pause);
-            hand.set(moment.now);
+            manual_clock.set(moment.now);
             moment.record(&limiter.check_cost("k", caller.demand(&sample).cost));
         }
         let cost = cost.resolve(sample.quota.limit());

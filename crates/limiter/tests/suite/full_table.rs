@@ -11,8 +11,8 @@ use tidegate_limiter::{BlockingLimiter, Capacity, Clock, Limiter, LimiterBuilder
 use tidegate_testkit::{CoreModel, Subject};
 
 fn builder(keys: u64) -> (LimiterBuilder, ManualClock) {
-    let (clock, hand) = Clock::manual();
-    (Limiter::builder().clock(clock).capacity(Capacity::Keys(keys)).overflow(Overflow::Share), hand)
+    let (clock, manual_clock) = Clock::manual();
+    (Limiter::builder().clock(clock).capacity(Capacity::Keys(keys)).overflow(Overflow::Share), manual_clock)
 }
 
 /// Quotas of one word and of several.
@@ -23,17 +23,17 @@ const QUOTAS: [&str; 2] = ["5/min", "5/min sliding-log"];
 #[test]
 fn relocated_key_is_found() {
     for quota in QUOTAS {
-        let (builder, hand) = builder(1_000);
+        let (builder, manual_clock) = builder(1_000);
         let limiter = builder.overflow(Overflow::Deny).build(quota).unwrap();
-        hand.set(Micros::from_secs(1));
+        manual_clock.set(Micros::from_secs(1));
         // Nine of ten cells are taken: every other key goes first, and is forgotten first.
         let (early, late): (Vec<u64>, Vec<u64>) = (0..1_400).partition(|key| key % 2 == 0);
         let takes_all = |key: &&u64| limiter.check_cost(*key, 5).is_allowed();
         assert!(early.iter().filter(takes_all).count() >= 690);
-        hand.advance(Duration::from_secs(30));
+        manual_clock.advance(Duration::from_secs(30));
         let late: Vec<_> = late.iter().filter(takes_all).collect();
         assert!(late.len() >= 600, "{quota}: only {} found room", late.len());
-        hand.advance(Duration::from_secs(31));
+        manual_clock.advance(Duration::from_secs(31));
         // At first the early ones are spent, then others have their cells.
         for newcomers in [0..0, 2_000..2_600_u64] {
             let (many, found_room) =
@@ -58,8 +58,8 @@ fn quota_change_reaches_shared_cells() {
     let chains: [&[&str]; 2] =
         [&["5/min", "7/s", "9/h burst 30"], &["9/min sliding-log", "8/min sliding-log", "7/min sliding-log"]];
     for chain in chains {
-        let (builder, hand) = builder(1);
-        hand.set(Micros::from_secs(1));
+        let (builder, manual_clock) = builder(1);
+        manual_clock.set(Micros::from_secs(1));
         let now = Micros::from_secs(1);
         let limiter = builder.build(chain[0]).unwrap();
         fill(&limiter);
@@ -80,10 +80,10 @@ fn quota_change_reaches_shared_cells() {
 #[test]
 fn full_table_charges_no_limiter() {
     for quota in QUOTAS {
-        let (crowded, _hand) = builder(1);
+        let (crowded, _manual_clock) = builder(1);
         let crowded = crowded.overflow(Overflow::Deny).build(quota).unwrap();
         fill(&crowded);
-        let (roomy, _hand) = builder(1);
+        let (roomy, _manual_clock) = builder(1);
         let roomy = roomy.build(quota).unwrap();
         let ask = |key: &str| {
             let answers =
@@ -101,7 +101,7 @@ fn full_table_charges_no_limiter() {
 #[test]
 fn overflow_is_counted_once_per_check() {
     for (quota, overflow) in QUOTAS.iter().flat_map(|it| [(it, Overflow::Share), (it, Overflow::Deny)]) {
-        let (builder, _hand) = builder(1);
+        let (builder, _manual_clock) = builder(1);
         let limiter = builder.overflow(overflow).build(*quota).unwrap();
         fill(&limiter);
         let actions: [&dyn Fn(); 3] = [
@@ -121,7 +121,7 @@ fn overflow_is_counted_once_per_check() {
 #[test]
 fn full_table_reports_lowest_limit() {
     let quotas: Vec<Quota> = ["7/s", "5/min", "6/h"].iter().map(|text| text.parse().unwrap()).collect();
-    let (builder, _hand) = builder(1);
+    let (builder, _manual_clock) = builder(1);
     let limiter = builder.overflow(Overflow::Deny).build_all(&quotas).unwrap();
     fill(&limiter);
     let late = limiter.check("late");
@@ -144,9 +144,9 @@ const ALL_QUOTAS: [&str; 8] = [
 #[test]
 fn random_key_flood_denies_no_new_client() {
     for quota in ALL_QUOTAS {
-        let (builder, hand) = builder(100);
+        let (builder, manual_clock) = builder(100);
         let limiter = builder.overflow(Overflow::Replace).build(quota).unwrap();
-        hand.set(Micros::from_secs(100));
+        manual_clock.set(Micros::from_secs(100));
         while limiter.check("abuser").is_allowed() {}
         let flood = limiter.stats().unwrap().capacity * 20;
         let admitted = (0..flood).filter(|key| limiter.check(key).is_allowed()).count() as u64;
@@ -168,7 +168,7 @@ fn random_key_flood_denies_no_new_client() {
 #[test]
 fn replaced_key_refunds_nothing() {
     for quota in QUOTAS {
-        let (builder, _hand) = builder(1);
+        let (builder, _manual_clock) = builder(1);
         let limiter = builder.overflow(Overflow::Replace).build(quota).unwrap();
         let before = limiter.blocking().key("early").reserve(3, Duration::ZERO);
         (0..100_u64).for_each(|key| _ = limiter.check_cost(&key, 4));
@@ -201,12 +201,12 @@ fn full_table_notifies_once_a_minute() {
         Overflow::Share,
         Overflow::Deny,
     ]) {
-        let (clock, hand) = Clock::manual();
+        let (clock, manual_clock) = Clock::manual();
         let notices = Arc::new(Mutex::new(Vec::new()));
         let recorded = notices.clone();
         let limiter = Limiter::builder().clock(clock).capacity(Capacity::Keys(1)).overflow(overflow);
         let limiter = limiter.on_full(move |size| recorded.lock().unwrap().push(size)).build(quota).unwrap();
-        hand.set(Micros::from_secs(7));
+        manual_clock.set(Micros::from_secs(7));
         let ask = |keys: std::ops::Range<u64>| {
             keys.map(|key| limiter.blocking().key(&key).permit()).collect::<Vec<_>>()
         };
@@ -214,10 +214,10 @@ fn full_table_notifies_once_a_minute() {
         assert!(notices.lock().unwrap().is_empty(), "{quota}: there is room");
         let _new = ask(8..40);
         assert_eq!(notices.lock().unwrap().len(), 1, "{quota}");
-        hand.advance(Duration::from_secs(59));
+        manual_clock.advance(Duration::from_secs(59));
         let _newer = ask(40..80);
         assert_eq!(notices.lock().unwrap().len(), 1, "{quota}");
-        hand.advance(Duration::from_secs(1));
+        manual_clock.advance(Duration::from_secs(1));
         let _newest = ask(80..90);
         let notices = notices.lock().unwrap();
         let last = notices[1];

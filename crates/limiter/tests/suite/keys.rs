@@ -9,8 +9,8 @@ use tidegate_limiter::{Capacity, Clock, Limiter, LimiterBuilder, ManualClock, Ov
 use tidegate_testkit::{CoreModel, Subject, strategy::*};
 
 fn builder(keys: u64) -> (LimiterBuilder, ManualClock) {
-    let (clock, hand) = Clock::manual();
-    (Limiter::builder().clock(clock).capacity(Capacity::Keys(keys)).overflow(Overflow::Share), hand)
+    let (clock, manual_clock) = Clock::manual();
+    (Limiter::builder().clock(clock).capacity(Capacity::Keys(keys)).overflow(Overflow::Share), manual_clock)
 }
 
 /// Cells of the smallest table: as many keys can be limited at a time in any table.
@@ -45,15 +45,15 @@ impl UnboundedModel {
 fn evicting_expired_keys_changes_no_decision() {
     let callers = proptest::collection::vec((pauses(), 0_u64..60, costs()), 1..120);
     check_property((callers, prop_oneof![Just(1_u64), Just(7), Just(40)]), |sample, (story, capacity)| {
-        let (builder, hand) = builder(capacity);
-        hand.set(sample.start);
+        let (builder, manual_clock) = builder(capacity);
+        manual_clock.set(sample.start);
         let limiter = builder.build(sample.quota).unwrap();
         let mut model = UnboundedModel { quota: sample.quota, keys: HashMap::new() };
         let mut moment = CallClock::new(&sample);
         let counts_permits = sample.quota.rate().is_none();
         for (pause, key, cost) in story {
             moment.advance(pause);
-            hand.set(moment.now);
+            manual_clock.set(moment.now);
             if counts_permits || !model.has_room(key, moment.now) {
                 continue;
             }
@@ -72,8 +72,8 @@ fn evicting_expired_keys_changes_no_decision() {
 fn keys_are_independent() {
     let callers = proptest::collection::vec((pauses(), 0_u64..5, costs(), 0_u8..12), 1..60);
     check_property(callers, |sample, story| {
-        let (builder, hand) = builder(100);
-        hand.set(sample.start);
+        let (builder, manual_clock) = builder(100);
+        manual_clock.set(sample.start);
         let limiter = builder.build(sample.quota).unwrap();
         let mut models: Vec<_> = (0..5).map(|_| CoreModel::new(sample.quota)).collect();
         let mut moment = CallClock::new(&sample);
@@ -81,7 +81,7 @@ fn keys_are_independent() {
         let mut held = Vec::new();
         for (pause, key, cost, deed) in story {
             moment.advance(pause);
-            hand.set(moment.now);
+            manual_clock.set(moment.now);
             let model = &mut models[key as usize];
             if counts_permits {
                 let (permit, step) =
@@ -116,8 +116,8 @@ fn quota_change_reaches_every_key() {
     {
         for how in [CarryOver::Keep, CarryOver::Reset] {
             let (old, new): (Quota, Quota) = (old.parse().unwrap(), new.parse().unwrap());
-            let (builder, hand) = builder(200);
-            hand.set(Micros::from_secs(7));
+            let (builder, manual_clock) = builder(200);
+            manual_clock.set(Micros::from_secs(7));
             let limiter = builder.build(old).unwrap();
             let mut models: Vec<_> = (0..150_u64).map(|_| CoreModel::new(old)).collect();
             for (key, model) in (0_u64..).zip(&mut models) {
@@ -150,9 +150,9 @@ const QUOTAS: [&str; 3] = ["5/min", "10000000007 per 10s burst 5", "5/min slidin
 fn key_flood_frees_no_limited_key() {
     for overflow in [Overflow::Replace, Overflow::Share, Overflow::Deny] {
         for quota in QUOTAS {
-            let (builder, hand) = builder(100);
+            let (builder, manual_clock) = builder(100);
             let limiter = builder.overflow(overflow).build(quota).unwrap();
-            hand.set(Micros::from_secs(3));
+            manual_clock.set(Micros::from_secs(3));
             assert!(limiter.check_cost("attacker", 5).is_allowed());
             let denied = limiter.check("attacker");
             assert!(!denied.is_granted());
@@ -175,19 +175,19 @@ fn key_flood_frees_no_limited_key() {
 #[test]
 fn key_moved_from_shared_cell_keeps_its_debt() {
     for quota in ["5/min", "5/min sliding-log"] {
-        let (builder, hand) = builder(1);
+        let (builder, manual_clock) = builder(1);
         let limiter = builder.build(quota).unwrap();
-        hand.set(Micros::from_secs(1));
+        manual_clock.set(Micros::from_secs(1));
         let held = (0..8_u64).filter(|key| limiter.check_cost(key, 2).is_allowed()).count();
         assert_eq!((held, limiter.stats().unwrap().overflowed), (8, 0));
         assert!(limiter.check_cost("late", 5).is_allowed());
         assert!(!limiter.check("later").is_granted(), "both share one cell");
         assert_eq!(limiter.stats().unwrap().overflowed, 2);
         (0..8_u64).for_each(|key| limiter.blocking().key(&key).reset().unwrap());
-        hand.advance(Duration::from_micros(1));
+        manual_clock.advance(Duration::from_micros(1));
         assert!(!limiter.check("late").is_granted(), "{quota}: the debt moved with it");
         assert_eq!(limiter.stats().unwrap().overflowed, 2, "there was room");
-        hand.advance(Duration::from_secs(61));
+        manual_clock.advance(Duration::from_secs(61));
         assert_eq!(limiter.check("late").remaining(), 4);
     }
 }
@@ -195,9 +195,9 @@ fn key_moved_from_shared_cell_keeps_its_debt() {
 #[test]
 fn refund_goes_to_charged_cell() {
     for quota in QUOTAS {
-        let (builder, hand) = builder(1);
+        let (builder, manual_clock) = builder(1);
         let limiter = builder.build(quota).unwrap();
-        hand.set(Micros::from_secs(1));
+        manual_clock.set(Micros::from_secs(1));
         let full = (0..8_u64).map(|key| limiter.check(&key)).filter(Decision::is_allowed).count();
         assert_eq!(full, 8);
         let shared = limiter.blocking().key("late").reserve(5, Duration::ZERO);
@@ -211,7 +211,7 @@ fn refund_goes_to_charged_cell() {
 
 #[test]
 fn full_table_denies_permits() {
-    let (builder, hand) = builder(1);
+    let (builder, manual_clock) = builder(1);
     let limiter = builder.overflow(Overflow::Share).build("1 at once").unwrap();
     let permits: Vec<_> = (0..8_u64).map(|key| limiter.blocking().key(&key).permit()).collect();
     assert!(permits.iter().all(|permit| permit.decision().is_allowed()));
@@ -220,7 +220,7 @@ fn full_table_denies_permits() {
     assert_eq!(late.decision().retry_after(), Some(Micros::from_secs(1)));
     drop(permits);
     drop(late);
-    hand.advance(Duration::from_micros(1));
+    manual_clock.advance(Duration::from_micros(1));
     assert!(
         limiter.blocking().key("late").permit().decision().is_allowed(),
         "a cell of the released ones is free"
@@ -242,9 +242,9 @@ fn check_often(limiter: &Limiter, key: &str, times: u64) {
 #[test]
 fn stats_report_table_usage() {
     for quota in QUOTAS {
-        let (builder, hand) = builder(1_000);
+        let (builder, manual_clock) = builder(1_000);
         let limiter = builder.build(quota).unwrap();
-        hand.set(Micros::from_secs(1));
+        manual_clock.set(Micros::from_secs(1));
         let empty = limiter.stats().unwrap();
         assert_eq!((empty.live, empty.used, empty.overflowed), (0, 0, 0));
         assert!(empty.capacity >= 1_000 && empty.bytes >= 16_000, "{empty:?}");
@@ -252,16 +252,16 @@ fn stats_report_table_usage() {
         let full = limiter.stats().unwrap();
         assert_eq!((full.live, full.used, full.overflowed), (700, 700, 0), "{quota}");
         limiter.blocking().key(&0_u64).reset().unwrap();
-        hand.advance(Duration::from_micros(1));
+        manual_clock.advance(Duration::from_micros(1));
         assert_eq!(limiter.stats().unwrap().live, 699);
-        hand.advance(Duration::from_secs(121));
+        manual_clock.advance(Duration::from_secs(121));
         let spent = limiter.stats().unwrap();
         assert_eq!((spent.live, spent.used), (0, 700));
         // Cells are used again before memory is.
         for round in 1..6 {
             check_all(&limiter, round * 1_000..round * 1_000 + 700);
             assert_eq!((limiter.stats().unwrap().live, limiter.stats().unwrap().overflowed), (700, 0));
-            hand.advance(Duration::from_secs(121));
+            manual_clock.advance(Duration::from_secs(121));
         }
         assert!(
             limiter.stats().unwrap().used <= limiter.stats().unwrap().capacity,
@@ -276,7 +276,7 @@ fn byte_capacity_bounds_memory() {
     for (bytes, quota) in
         [(1 << 20, "5/min"), (1 << 16, "5/min sliding-log"), (1 << 22, "100/min sliding-strict 60")]
     {
-        let (builder, _hand) = builder(1);
+        let (builder, _manual_clock) = builder(1);
         let limiter = builder.capacity(Capacity::Bytes(bytes)).build(quota).unwrap();
         let stats = limiter.stats().unwrap();
         assert!(stats.bytes <= bytes && stats.capacity >= 1, "{quota}: {stats:?}");
@@ -289,7 +289,7 @@ fn top_denied(limiter: &Limiter) -> Vec<(String, u64, u64)> {
 
 #[test]
 fn top_denied_names_most_denied_keys() {
-    let (builder, _hand) = builder(100);
+    let (builder, _manual_clock) = builder(100);
     let limiter = builder.track_denied(3).build("1/h").unwrap();
     for (key, calls) in [("ann", 5), ("bob", 3), ("cyd", 2)] {
         check_often(&limiter, key, calls);
@@ -313,7 +313,7 @@ fn top_denied_names_most_denied_keys() {
 fn denial_counts_stay_within_error() {
     let story = proptest::collection::vec(0_u8..12, 0..200);
     let law = |story: Vec<u8>| -> TestCaseResult {
-        let (builder, _hand) = builder(100);
+        let (builder, _manual_clock) = builder(100);
         let limiter = builder.track_denied(4).build("1/h").unwrap();
         let mut truth: HashMap<String, u64> = HashMap::new();
         for key in &story {
@@ -334,7 +334,7 @@ fn denial_counts_stay_within_error() {
 #[test]
 fn reset_settles_outstanding_reservations() {
     for quota in ["10/s", "10/s sliding-log", "10/s fixed-window", "9999991/s burst 10"] {
-        let (clock, _hand) = Clock::manual();
+        let (clock, _manual_clock) = Clock::manual();
         let limiter = Limiter::builder().clock(clock).build(quota).unwrap();
         let limit = limiter.quotas()[0].limit();
         let bucket = limiter.blocking().key("alice");
@@ -349,7 +349,7 @@ fn reset_settles_outstanding_reservations() {
 #[test]
 fn reset_keeps_reservations_of_other_keys() {
     for quota in ["10/s", "10/s sliding-log"] {
-        let (clock, _hand) = Clock::manual();
+        let (clock, _manual_clock) = Clock::manual();
         let limiter = Limiter::builder().clock(clock).build(quota).unwrap();
         let keys = 0..100_u32;
         let reservations: Vec<_> =
@@ -373,12 +373,12 @@ proptest! {
         steps in prop::collection::vec((0..60_u64, 1..4_u64, 0..3_000_u64), 1..300),
         overflow in prop::sample::select(vec![Overflow::Replace, Overflow::Share, Overflow::Deny]),
     ) {
-        let (builder, hand) = builder(1);
+        let (builder, manual_clock) = builder(1);
         let limiter = builder.overflow(overflow).build(sample.quota).unwrap();
         let (mut denied, mut now) = (HashMap::new(), Micros::from_secs(1));
         for (key, cost, pause) in steps {
             now = now.plus(Micros::new(sample.period.get().saturating_mul(pause) / 20_000));
-            hand.set(now);
+            manual_clock.set(now);
             let overflowed = limiter.size().unwrap().overflowed;
             let decision = limiter.check_cost(&key, cost);
             let has_room = limiter.size().unwrap().overflowed == overflowed;

@@ -9,8 +9,8 @@ use tidegate_limiter::{BlockingLimiter, Capacity, Check, Clock, Limiter, Limiter
 use tidegate_testkit::{CoreModel, Subject, strategy::*};
 
 fn small_builder() -> (LimiterBuilder, ManualClock) {
-    let (clock, hand) = Clock::manual();
-    (Limiter::builder().clock(clock).capacity(Capacity::Keys(8)), hand)
+    let (clock, manual_clock) = Clock::manual();
+    (Limiter::builder().clock(clock).capacity(Capacity::Keys(8)), manual_clock)
 }
 
 fn quotas(texts: &[&str]) -> Vec<Quota> {
@@ -66,8 +66,8 @@ fn quotas_are_charged_all_or_none() {
     let stories = (proptest::collection::vec(rate_samples(), 2..4), waiting_call_steps(), 0_usize..3);
     let law = |(samples, story, lead): (Vec<Sample>, Vec<CallStep>, usize)| -> TestCaseResult {
         let sample = samples[lead % samples.len()];
-        let (builder, hand) = small_builder();
-        hand.set(sample.start);
+        let (builder, manual_clock) = small_builder();
+        manual_clock.set(sample.start);
         let all: Vec<Quota> = samples.iter().map(|sample| sample.quota).collect();
         let limiter = builder.build_all(&all).unwrap();
         let mut model = ModelQuotas(all.iter().map(|quota| CoreModel::new(*quota)).collect());
@@ -75,7 +75,7 @@ fn quotas_are_charged_all_or_none() {
         let mut held = Vec::new();
         for caller in story {
             moment.advance(caller.pause);
-            hand.set(moment.now);
+            manual_clock.set(moment.now);
             let demand = caller.demand(&sample);
             let tokens = limiter.blocking().key("k").reserve(demand.cost, demand.max_wait.into());
             let (place, expected) = most_restrictive(&model.decide(moment.now, demand));
@@ -98,20 +98,20 @@ fn retry_after_covers_all_quotas() {
     let law =
         |(samples, story, pause, cost): (Vec<Sample>, Vec<CallStep>, CallPause, CallCost)| -> TestCaseResult {
             let sample = samples[0];
-            let (builder, hand) = small_builder();
-            hand.set(sample.start);
+            let (builder, manual_clock) = small_builder();
+            manual_clock.set(sample.start);
             let all: Vec<Quota> = samples.iter().map(|sample| sample.quota).collect();
             let limiter = builder.build_all(&all).unwrap();
             let mut moment = CallClock::new(&sample);
             for caller in story {
                 moment.advance(caller.pause);
-                hand.set(moment.now);
+                manual_clock.set(moment.now);
                 let demand = caller.demand(&sample);
                 moment
                     .record(&limiter.blocking().key("k").reserve(demand.cost, demand.max_wait.into()).keep());
             }
             moment.advance(pause);
-            hand.set(moment.now);
+            manual_clock.set(moment.now);
             let cost = cost.resolve(sample.quota.limit());
             let Some(wait) = limiter.check_cost("k", cost).retry_after() else { return Ok(()) };
             let then = moment.now.plus(wait);
@@ -119,9 +119,9 @@ fn retry_after_covers_all_quotas() {
             if then == Micros::MAX {
                 return Ok(()); // not in our time
             }
-            hand.set(then.since(Micros::new(1)));
+            manual_clock.set(then.since(Micros::new(1)));
             prop_assert!(!limiter.blocking().key("k").peek(cost).is_granted(), "already before {}", wait);
-            hand.set(then);
+            manual_clock.set(then);
             prop_assert!(limiter.check_cost("k", cost).is_allowed(), "not after {}", wait);
             Ok(())
         };
@@ -139,8 +139,8 @@ fn refund_reaches_every_quota() {
         (proptest::collection::vec(rate_samples(), 2..4), few_call_steps(), reserved, few_call_steps());
     let law = |(samples, before, (cost, patience, eighths), between): RefundCase| -> TestCaseResult {
         let sample = samples[0];
-        let (builder, hand) = small_builder();
-        hand.set(sample.start);
+        let (builder, manual_clock) = small_builder();
+        manual_clock.set(sample.start);
         let all: Vec<Quota> = samples.iter().map(|sample| sample.quota).collect();
         let limiter = builder.build_all(&all).unwrap();
         let mut model = ModelQuotas(all.iter().map(|quota| CoreModel::new(*quota)).collect());
@@ -148,7 +148,7 @@ fn refund_reaches_every_quota() {
         let mut run_moves = |model: &mut ModelQuotas, story: &[CallStep]| {
             for caller in story {
                 moment.advance(caller.pause);
-                hand.set(moment.now);
+                manual_clock.set(moment.now);
                 let demand = caller.demand(&sample);
                 moment
                     .record(&limiter.blocking().key("k").reserve(demand.cost, demand.max_wait.into()).keep());
@@ -180,7 +180,7 @@ fn refund_reaches_every_quota() {
 /// Bucket4j's two bandwidths: what is available is the least of both, and the delay is the longest.
 #[test]
 fn batch_waits_for_slower_limiter() {
-    let (clock, hand) = Clock::manual();
+    let (clock, manual_clock) = Clock::manual();
     let build = |quota: &str| Limiter::builder().clock(clock.clone()).build(quota).unwrap();
     let (slow, fast) = (build("10 per 100us"), build("5 per 10us"));
     let ask = |slow_cost, fast_cost| {
@@ -190,20 +190,20 @@ fn batch_waits_for_slower_limiter() {
     assert_eq!(ask(9, 3).iter().map(Decision::remaining).collect::<Vec<_>>(), [1, 2]);
     let waits: Vec<_> = ask(3, 3).iter().map(|decision| decision.wait().get()).collect();
     assert_eq!(waits, [20, 2]);
-    hand.advance(Duration::from_micros(19));
+    manual_clock.advance(Duration::from_micros(19));
     assert!(
         !ask(3, 3)[0].is_granted() && fast.blocking().key("k").peek(5).is_allowed(),
         "nothing was charged"
     );
-    hand.advance(Duration::from_micros(1));
+    manual_clock.advance(Duration::from_micros(1));
     assert!(ask(3, 3).iter().all(Decision::is_allowed));
 
     // The same under one key, where both are charged alike: full again when the slower one is.
-    let (builder, hand) = small_builder();
+    let (builder, manual_clock) = small_builder();
     let both = builder.build_all(&quotas(&["10 per 100us", "5 per 10us"])).unwrap();
     assert_eq!(both.blocking().key("k").peek(0).remaining(), 5);
     assert!(both.check_cost("k", 5).is_allowed());
-    hand.advance(Duration::from_micros(10));
+    manual_clock.advance(Duration::from_micros(10));
     assert_eq!(both.check_cost("k", 4).outcome(), Outcome::Allow);
     let left = both.blocking().key("k").peek(0);
     assert_eq!((left.remaining(), left.quota()), (1, 1));
@@ -213,12 +213,12 @@ fn batch_waits_for_slower_limiter() {
 
 #[test]
 fn decision_names_binding_quota() {
-    let (builder, hand) = small_builder();
+    let (builder, manual_clock) = small_builder();
     let limiter = builder.build_all(&quotas(&["3/s", "5/min", "4 at once"])).unwrap();
     let alice = limiter.blocking().key("alice");
     assert_eq!((alice.check(3).quota(), alice.peek(0).remaining()), (0, 0));
     assert_eq!(alice.check(1).quota(), 0);
-    hand.advance(Duration::from_secs(1));
+    manual_clock.advance(Duration::from_secs(1));
     assert_eq!(alice.check(3).outcome(), Outcome::Deny(Retry::After(Micros::from_secs(11))));
     assert_eq!(alice.check(3).quota(), 1);
     assert_eq!(alice.check(5).outcome(), Outcome::Deny(Retry::Never));
@@ -227,7 +227,7 @@ fn decision_names_binding_quota() {
 
 #[test]
 fn permit_with_rate_returns_only_its_slot() {
-    let (builder, _hand) = small_builder();
+    let (builder, _manual_clock) = small_builder();
     let limiter = builder.build_all(&quotas(&["5/min", "2 at once"])).unwrap();
     let job = limiter.blocking().key("job");
     for left in (0..5).rev() {
@@ -252,13 +252,13 @@ fn slowest_quota_keeps_key_alive() {
     ];
     for texts in [["10/s", "9/h fixed-window"], ["9/h fixed-window", "10/s"]] {
         for (what, deed) in actions {
-            let (clock, hand) = Clock::manual();
+            let (clock, manual_clock) = Clock::manual();
             let builder = Limiter::builder().clock(clock).capacity(Capacity::Keys(1));
             let limiter = builder.build_all(&quotas(&texts)).unwrap();
             assert!(limiter.check_cost("k", 8).is_allowed());
             deed(&limiter);
             // Far more new keys than cells: only what says nothing any more is theirs.
-            hand.advance(Duration::from_secs(60));
+            manual_clock.advance(Duration::from_secs(60));
             for key in 0..100_u64 {
                 limiter.check(&key);
             }
@@ -277,7 +277,7 @@ fn batch_checks_are_charged_all_or_none() {
     let story =
         proptest::collection::vec((0_u64..400, proptest::collection::vec(ask, 1..6), any::<bool>()), 1..30);
     let law = |story: Vec<(u64, Vec<BatchCheck>, bool)>| -> TestCaseResult {
-        let (clock, hand) = Clock::manual();
+        let (clock, manual_clock) = Clock::manual();
         let build = |texts: &[&str]| {
             let builder = Limiter::builder().clock(clock.clone()).capacity(Capacity::Keys(8));
             builder.build_all(&quotas(texts)).unwrap()
@@ -290,7 +290,7 @@ fn batch_checks_are_charged_all_or_none() {
         let mut now = Micros::ZERO;
         for (pause, questions, alone) in story {
             now = now.plus(Micros::from_millis(pause));
-            hand.set(now);
+            manual_clock.set(now);
             let questions = if alone { &questions[..1] } else { &questions[..] };
             let asks: Vec<Check> = questions
                 .iter()

@@ -57,21 +57,21 @@ struct ReplacementModel {
     sample: Sample,
     limiter: Limiter,
     clock: Clock,
-    hand: ManualClock,
+    manual_clock: ManualClock,
     keys: [KeyModel; KEYS.len()],
 }
 
 impl ReplacementModel {
     fn new(samples: Vec<Sample>) -> Self {
-        let (clock, hand) = Clock::manual();
-        hand.set(samples[0].start);
+        let (clock, manual_clock) = Clock::manual();
+        manual_clock.set(samples[0].start);
         let limiter = Limiter::builder().clock(clock.clone()).capacity(CAPACITIES[1]).build(samples[0].quota);
         let keys = KEYS.map(|_| KeyModel {
             entries: StateEntries::new(),
             single_quotas: samples.iter().map(|sample| CoreModel::new(sample.quota)).collect(),
             admissions: Vec::new(),
         });
-        Self { sample: samples[0], samples, limiter: limiter.unwrap(), clock, hand, keys }
+        Self { sample: samples[0], samples, limiter: limiter.unwrap(), clock, manual_clock, keys }
     }
 
     /// Goes on with a new limiter; `false` when more was used than its quota can count, and the rest is forgiven.
@@ -151,7 +151,7 @@ fn check_laws(samples: Vec<Sample>, ops: Vec<(CallPause, ReplaceOp)>) -> TestCas
         if moment.now.since(replaced.samples[0].start) > MAX_RUN_TIME {
             break;
         }
-        replaced.hand.set(moment.now);
+        replaced.manual_clock.set(moment.now);
         let is_counted = match deed {
             ReplaceOp::Check(key, cost) => {
                 let decision = replaced.check(moment.now, key.index(KEYS.len()), cost)?;
@@ -204,7 +204,7 @@ fn smaller_table_keeps_limited_keys() {
     for (old, new) in
         [("5/h", "5/h"), ("5/h", "4/h"), ("5/h sliding-log", "5/h sliding-log"), ("5/h", "5/h sliding-log")]
     {
-        let (clock, _hand) = Clock::manual();
+        let (clock, _manual_clock) = Clock::manual();
         let builder = || Limiter::builder().clock(clock.clone());
         let first = builder().capacity(Capacity::Keys(1_000)).build(old).unwrap();
         let limited = ["a", "b", "c", "d"];

@@ -23,8 +23,8 @@ use tidegate_testkit::test_task::{TestTask, finished_tasks, run_until_idle};
 type PermitResult = Result<SemaphorePermit, WaitError>;
 
 fn semaphore(limit: u32, max_waiters: usize) -> (Semaphore, ManualClock) {
-    let (clock, hand) = Clock::manual();
-    (Semaphore::builder().clock(clock).max_waiters(max_waiters).build(limit).unwrap(), hand)
+    let (clock, manual_clock) = Clock::manual();
+    (Semaphore::builder().clock(clock).max_waiters(max_waiters).build(limit).unwrap(), manual_clock)
 }
 
 fn enqueue(slots: &Semaphore, waiter: Waiter) -> TestTask<'static, PermitResult> {
@@ -61,7 +61,7 @@ fn acquire_many_is_all_or_none() {
 
 #[test]
 fn waiters_go_by_priority_then_order() {
-    let (slots, _hand) = semaphore(1, 9);
+    let (slots, _manual_clock) = semaphore(1, 9);
     let slot = slots.try_acquire().unwrap();
     let important = Waiter::new(1).priority(WaitPriority(9));
     let mut line =
@@ -80,15 +80,15 @@ fn waiters_go_by_priority_then_order() {
 
 #[test]
 fn queue_is_bounded_and_respects_deadlines() {
-    let (slots, hand) = semaphore(1, 2);
+    let (slots, manual_clock) = semaphore(1, 2);
     let _slot = slots.try_acquire().unwrap();
     let patient = Waiter::new(1).deadline(Duration::from_millis(100));
     let mut line =
         [enqueue(&slots, patient), enqueue(&slots, Waiter::new(1)), enqueue(&slots, Waiter::new(1))];
     assert_eq!(line[2].take_output().unwrap().unwrap_err(), WaitError::QueueFull);
-    advance(&hand, 99);
+    advance(&manual_clock, 99);
     assert!(finished_tasks(&mut line[..2]).is_empty());
-    advance(&hand, 1);
+    advance(&manual_clock, 1);
     assert_eq!(finished_tasks(&mut line[..2]), [0]);
     assert_eq!(line[0].take_output().unwrap().unwrap_err(), WaitError::DeadlineExceeded);
     assert_eq!(slots.waiters(), 1);
@@ -96,7 +96,7 @@ fn queue_is_bounded_and_respects_deadlines() {
 
 #[test]
 fn resize_wakes_waiters_and_rejects_impossible_ones() {
-    let (slots, _hand) = semaphore(2, 9);
+    let (slots, _manual_clock) = semaphore(2, 9);
     let held = slots.try_acquire_many(2).unwrap();
     let mut line: Vec<_> = [1, 2, 1].map(|cost| enqueue(&slots, Waiter::new(cost))).into();
     assert_eq!(enqueue(&slots, Waiter::new(3)).take_output().unwrap().unwrap_err(), WaitError::ExceedsLimit);
@@ -153,7 +153,7 @@ fn threads_never_exceed_the_limit() {
 /// A key that finds the table full waits as long as it likes: room is found when another gives its permit back.
 #[test]
 fn waiter_without_cell_waits_until_deadline() {
-    let (clock, hand) = Clock::manual();
+    let (clock, manual_clock) = Clock::manual();
     let limiter = Limiter::builder().clock(clock).capacity(Capacity::Keys(1)).build("1 at once").unwrap();
     let mut held: Vec<_> = (0..1_000).map(|key| limiter.blocking().key(&key).permit()).collect();
     held.retain(|permit| permit.decision().is_granted());
@@ -163,7 +163,7 @@ fn waiter_without_cell_waits_until_deadline() {
     let mut line = [TestTask::new(bucket.permit_queued(waiter))];
     assert!(finished_tasks(&mut line).is_empty(), "there may be room before the deadline");
     drop(held);
-    advance(&hand, 1_000);
+    advance(&manual_clock, 1_000);
     assert!(line[0].poll_if_woken() && line[0].take_output().unwrap().is_ok());
 }
 
@@ -196,7 +196,7 @@ proptest! {
 
     #[test]
     fn permits_are_conserved_in_any_order(deeds in prop::collection::vec(semaphore_op(), 1..60)) {
-        let (slots, hand) = semaphore(3, 5);
+        let (slots, manual_clock) = semaphore(3, 5);
         let mut held: Vec<(u32, SemaphorePermit<&Semaphore>)> = Vec::new();
         let mut line: Vec<(u32, TestTask<'static, PermitResult>)> = Vec::new();
         // A slot that a waiter got is kept as one that outlives the borrow.
@@ -228,7 +228,7 @@ proptest! {
                     }));
                 }
                 SemaphoreOp::Resize(limit) => slots.resize(limit).unwrap(),
-                SemaphoreOp::AdvanceTime(millis) => advance(&hand, millis),
+                SemaphoreOp::AdvanceTime(millis) => advance(&manual_clock, millis),
             }
             while line.iter_mut().map(|(_, sleeper)| sleeper.poll_if_woken()).filter(|woken| *woken).count() > 0 {}
             line.retain_mut(|(cost, sleeper)| match sleeper.take_output() {
@@ -268,7 +268,7 @@ proptest! {
     fn key_permits_are_conserved_in_any_order(
         deeds in prop::collection::vec((semaphore_op(), 0..2_usize), 1..60),
     ) {
-        let (clock, hand) = Clock::manual();
+        let (clock, manual_clock) = Clock::manual();
         let limiter = Limiter::builder().clock(clock).capacity(Capacity::Keys(4)).build("3 at once").unwrap();
         let (limiter, mut limit) = (&limiter, 3);
         let mut keys = [KeyPermits::default(), KeyPermits::default()];
@@ -301,7 +301,7 @@ proptest! {
                     limit = to as usize;
                     limiter.change(Quota::concurrency(to.into()).unwrap(), CarryOver::Keep).unwrap();
                 }
-                SemaphoreOp::AdvanceTime(millis) => advance(&hand, millis),
+                SemaphoreOp::AdvanceTime(millis) => advance(&manual_clock, millis),
             }
             for (key, KeyPermits { permits, waiters }) in keys.iter_mut().enumerate() {
                 run_until_idle(waiters);

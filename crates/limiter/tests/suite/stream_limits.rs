@@ -85,37 +85,37 @@ fn count_ready(stream: &mut LimitedStream<MessageStream>) -> usize {
 }
 
 fn manual_limit() -> (StreamLimit, Clock, ManualClock) {
-    let (clock, hand) = Clock::manual();
-    (StreamLimit::with_clock(clock.clone()), clock, hand)
+    let (clock, manual_clock) = Clock::manual();
+    (StreamLimit::with_clock(clock.clone()), clock, manual_clock)
 }
 
 #[test]
 fn stream_delivers_at_the_rate() {
-    let (pace, _, hand) = manual_limit();
+    let (pace, _, manual_clock) = manual_limit();
     let messages = MessageStream::with_messages(0..100);
     let mut stream = messages.clone().limit(pace.rate("10/s burst 3").unwrap());
     assert_eq!(stream.size_hint(), (100, None));
     assert_eq!(count_ready(&mut stream), 3);
     for _ in 0..20 {
         let mut waiting = next(&mut stream);
-        hand.advance(Duration::from_millis(99));
+        manual_clock.advance(Duration::from_millis(99));
         waiting.poll_if_woken();
         assert!(waiting.output().is_none());
         // Nothing is pulled that cannot be delivered.
         let pulled = messages.pulled();
-        hand.advance(Duration::from_millis(1));
+        manual_clock.advance(Duration::from_millis(1));
         waiting.poll_if_woken();
         assert!(waiting.take_output().flatten().is_some());
         assert_eq!(messages.pulled(), pulled + 1);
     }
     // After a silence there is a burst again, and no more than that.
-    hand.advance(Duration::from_millis(60_000));
+    manual_clock.advance(Duration::from_millis(60_000));
     assert_eq!(count_ready(&mut stream), 3);
 }
 
 #[test]
 fn in_flight_items_never_exceed_slots() {
-    let (pace, _, _hand) = manual_limit();
+    let (pace, _, _manual_clock) = manual_limit();
     let messages = MessageStream::with_messages(0..10);
     let mut stream = messages.clone().limit(pace.max_in_flight(3).unwrap());
     let mut working = ready_items(&mut stream);
@@ -142,13 +142,13 @@ fn in_flight_items_never_exceed_slots() {
 
 #[test]
 fn batch_cost_is_repaid_before_next_item() {
-    let (pace, _, hand) = manual_limit();
+    let (pace, _, manual_clock) = manual_limit();
     let messages = MessageStream::with_messages([50, 1, 0, 0, 20, 1]);
     let mut stream = messages.limit(pace.rate("100/s burst 10").unwrap()).cost(|batch| *batch);
     let mut delivered = Vec::new();
     for ms in 0..=1_000 {
         delivered.extend(ready_items(&mut stream).into_iter().map(|item| (ms, *item)));
-        hand.advance(Duration::from_millis(1));
+        manual_clock.advance(Duration::from_millis(1));
     }
     // 50 leave a debt of 40, and one more must be there; what costs nothing needs a token and does not take it.
     assert_eq!(delivered, [(0, 50), (410, 1), (420, 0), (420, 0), (420, 20), (620, 1)]);
@@ -156,7 +156,7 @@ fn batch_cost_is_repaid_before_next_item() {
 
 #[test]
 fn cancelled_wait_takes_nothing() {
-    let (pace, clock, hand) = manual_limit();
+    let (pace, clock, manual_clock) = manual_limit();
     let throttle = Arc::new(DirectLimiter::builder().clock(clock.clone()).build("10/s burst 2").unwrap());
     let slots = Arc::new(DirectLimiter::builder().clock(clock).build("2 at once").unwrap());
     let pace = pace.rate_from(&throttle).unwrap().slots_from(&slots).unwrap();
@@ -181,7 +181,7 @@ fn cancelled_wait_takes_nothing() {
     assert_eq!(free(), (0, 0));
     drop(stream);
     assert_eq!(free(), (0, 1));
-    hand.advance(Duration::from_millis(100));
+    manual_clock.advance(Duration::from_millis(100));
     assert_eq!(free(), (1, 1), "the token that it was waiting for");
 
     // Waiting for a slot.
@@ -203,7 +203,7 @@ fn cancelled_wait_takes_nothing() {
 
 #[test]
 fn panic_releases_the_slot() {
-    let (pace, _, _hand) = manual_limit();
+    let (pace, _, _manual_clock) = manual_limit();
     let mut stream = MessageStream::with_messages(0..5).limit(pace.max_in_flight(1).unwrap());
     let item = next(&mut stream).take_output().flatten().unwrap();
     let work = std::panic::AssertUnwindSafe(move || {
@@ -216,14 +216,14 @@ fn panic_releases_the_slot() {
 
 #[test]
 fn limited_stream_ends_with_inner_stream() {
-    let (pace, clock, hand) = manual_limit();
+    let (pace, clock, manual_clock) = manual_limit();
     let throttle = Arc::new(DirectLimiter::builder().clock(clock).build("10/s burst 1").unwrap());
     let messages = MessageStream::with_messages([1]);
     let mut stream = messages.clone().limit(pace.rate_from(&throttle).unwrap().max_in_flight(1).unwrap());
     drop(next(&mut stream).take_output().flatten().unwrap());
     messages.0.closed.set(true);
     let mut end = next(&mut stream);
-    hand.advance(Duration::from_millis(100));
+    manual_clock.advance(Duration::from_millis(100));
     end.poll_if_woken();
     assert!(end.take_output().unwrap().is_none());
     drop(end);
@@ -234,7 +234,7 @@ fn limited_stream_ends_with_inner_stream() {
 
 #[test]
 fn streams_share_a_key() {
-    let (clock, hand) = Clock::manual();
+    let (clock, manual_clock) = Clock::manual();
     let tenants = Arc::new(Limiter::builder().clock(clock.clone()).build("10/s burst 4").unwrap());
     let slots = Arc::new(Limiter::builder().clock(clock).build("3 at once").unwrap());
     let paced = |tenant: &str| {
@@ -254,7 +254,7 @@ fn streams_share_a_key() {
     assert_eq!(count_ready(&mut b), 1, "no token");
     let (mut first, mut second) = (next(&mut a), next(&mut b));
     for _ in 0..2 {
-        hand.advance(Duration::from_millis(100));
+        manual_clock.advance(Duration::from_millis(100));
         first.poll_if_woken();
         second.poll_if_woken();
     }
@@ -289,12 +289,12 @@ fn every_rate_algorithm_limits_a_stream() {
         "10/s smooth",
         "10/s warm-up 1s",
     ] {
-        let (pace, _, hand) = manual_limit();
+        let (pace, _, manual_clock) = manual_limit();
         let mut stream = MessageStream::with_messages(0..1_000).limit(pace.rate(quota).unwrap());
         let mut delivered = 0;
         for _ in 0..1_000 {
             delivered += count_ready(&mut stream);
-            hand.advance(Duration::from_millis(10));
+            manual_clock.advance(Duration::from_millis(10));
         }
         assert!((90..=111).contains(&delivered), "{quota}: {delivered}");
     }

@@ -114,7 +114,7 @@ fn new_keys_get_one_cell_each() {
 #[test]
 fn reused_cells_are_safe_for_readers() {
     for quota in ["1000000/s burst 2", "2 per 2us sliding-log", "10000000007/s burst 2"] {
-        let (clock, hand) = Clock::manual();
+        let (clock, manual_clock) = Clock::manual();
         let builder = Limiter::builder().clock(clock).capacity(Capacity::Keys(1)).overflow(Overflow::Deny);
         let limiter = builder.build(quota).unwrap();
         // Each round has four keys of its own in a table of eight cells: those of the round before must go.
@@ -123,11 +123,12 @@ fn reused_cells_are_safe_for_readers() {
         let barrier = Barrier::new(THREADS as usize);
         thread::scope(|scope| {
             for thread in 0..THREADS {
-                let (limiter, hand, barrier, admitted) = (&limiter, &hand, &barrier, &admitted);
+                let (limiter, manual_clock, barrier, admitted) =
+                    (&limiter, &manual_clock, &barrier, &admitted);
                 scope.spawn(move || {
                     for round in 0..rounds {
                         if barrier.wait().is_leader() {
-                            hand.advance(Duration::from_micros(10));
+                            manual_clock.advance(Duration::from_micros(10));
                         }
                         barrier.wait();
                         let allowed = count(2 * keys, |time| {
@@ -148,7 +149,7 @@ fn reused_cells_are_safe_for_readers() {
 fn full_table_admits_within_bound() {
     for text in ["1000/s burst 2", "10000000007 per 10000000us burst 2", "2 per 2ms sliding-log"] {
         let quota: Quota = text.parse().unwrap();
-        let (clock, hand) = Clock::manual();
+        let (clock, manual_clock) = Clock::manual();
         let builder = Limiter::builder().clock(clock).capacity(Capacity::Keys(8)).overflow(Overflow::Share);
         let limiter = builder.build(quota).unwrap();
         let keys = 40;
@@ -156,7 +157,7 @@ fn full_table_admits_within_bound() {
         run_threads(|thread| {
             count(2_000, |time| {
                 if thread == 0 && time % 4 == 0 {
-                    hand.advance(Duration::from_micros(100));
+                    manual_clock.advance(Duration::from_micros(100));
                 }
                 let key = (time * 7 + thread) % keys;
                 let allowed = limiter.check(&key).is_allowed();
@@ -173,12 +174,12 @@ fn full_table_admits_within_bound() {
 
 #[test]
 fn quotas_of_one_key_lose_no_tokens() {
-    let (clock, hand) = Clock::manual();
+    let (clock, manual_clock) = Clock::manual();
     let quotas: Vec<Quota> =
         ["100/s", "150/min", "120/min fixed-window"].iter().map(|text| text.parse().unwrap()).collect();
     let limiter = Limiter::builder().clock(clock).build_all(&quotas).unwrap();
     assert_eq!(run_threads(|_| count(50, |_| limiter.check("k").is_allowed())), 100);
-    hand.advance(Duration::from_secs(1));
+    manual_clock.advance(Duration::from_secs(1));
     // The denied ones charged nothing: exactly the rest of the scarcest is left.
     assert_eq!(run_threads(|_| count(50, |_| limiter.check("k").is_allowed())), 20);
 }
@@ -286,11 +287,11 @@ fn quota_changes_run_alongside_decisions() {
 fn running_clock_admits_within_bound() {
     for text in BURSTS_OF_1000.iter().chain(&["1000/min smooth", "500/s warm-up 1s"]) {
         let quota: Quota = text.parse().unwrap();
-        let (clock, hand) = Clock::manual();
+        let (clock, manual_clock) = Clock::manual();
         let throttle = DirectLimiter::builder().clock(clock.clone()).build(quota).unwrap();
         let admitted = run_threads(|thread| match thread {
             0 => {
-                (0..1_000).for_each(|_| hand.advance(Duration::from_millis(90)));
+                (0..1_000).for_each(|_| manual_clock.advance(Duration::from_millis(90)));
                 0
             }
             _ => count(1_000, |_| throttle.check().is_allowed()),

@@ -9,8 +9,8 @@ use tidegate_limiter::{Capacity, Clock, Limiter, LimiterBuilder, ManualClock};
 use tidegate_testkit::{CoreModel, Subject, strategy::*};
 
 fn small_builder() -> (LimiterBuilder, ManualClock) {
-    let (clock, hand) = Clock::manual();
-    (Limiter::builder().clock(clock).capacity(Capacity::Keys(8)), hand)
+    let (clock, manual_clock) = Clock::manual();
+    (Limiter::builder().clock(clock).capacity(Capacity::Keys(8)), manual_clock)
 }
 
 fn quotas(texts: &[&str]) -> Vec<Quota> {
@@ -30,16 +30,16 @@ fn tiers_share_key_state() {
     };
     for (name, samples) in every_algorithm() {
         let law = |(samples, story): (Vec<Sample>, Vec<TierCall>)| -> TestCaseResult {
-            let (builder, hand) = small_builder();
+            let (builder, manual_clock) = small_builder();
             let mut moment = CallClock::new(&samples[0]);
-            hand.set(moment.now);
+            manual_clock.set(moment.now);
             let all: Vec<Quota> = samples.iter().map(|sample| sample.quota).collect();
             let limiter = builder.build_tiers(&all).unwrap();
             let mut model = StateEntries::new();
             for (pause, cost, tier, deed) in story {
                 let tier = tier % all.len();
                 moment.advance(pause);
-                hand.set(moment.now);
+                manual_clock.set(moment.now);
                 let bucket = limiter.blocking().key("k").tier(tier).unwrap();
                 if deed == 0 {
                     bucket.reset().unwrap();
@@ -64,7 +64,7 @@ fn tiers_share_key_state() {
 
 #[test]
 fn permits_of_all_tiers_return() {
-    let (builder, _hand) = small_builder();
+    let (builder, _manual_clock) = small_builder();
     let limiter = builder.build_tiers(&quotas(&["2 at once", "5 at once"])).unwrap();
     let tier = |tier| limiter.blocking().key("k").tier(tier).unwrap();
     let (free, pro) = (tier(0).permit(), tier(1).permit());
@@ -83,7 +83,7 @@ fn permits_of_all_tiers_return() {
 
 #[test]
 fn tokens_of_previous_tier_are_not_refunded() {
-    let (builder, _hand) = small_builder();
+    let (builder, _manual_clock) = small_builder();
     let limiter = builder.build_tiers(&quotas(&["10/min", "20/min"])).unwrap();
     let tier = |tier| limiter.blocking().key("k").tier(tier).unwrap();
     let tokens = tier(0).reserve(4, Duration::ZERO);
@@ -96,10 +96,10 @@ fn tokens_of_previous_tier_are_not_refunded() {
 #[test]
 fn tier_change_keeps_key_state() {
     for how in [CarryOver::Keep, CarryOver::Reset] {
-        let (builder, hand) = small_builder();
+        let (builder, manual_clock) = small_builder();
         let (old, new) = (quotas(&["10/min", "20/min", "40/min"]), quotas(&["7/min", "33/min", "41/min"]));
         let limiter = builder.build_tiers(&old).unwrap();
-        hand.set(Micros::from_secs(7));
+        manual_clock.set(Micros::from_secs(7));
         for (tier, quota) in old.iter().enumerate() {
             assert!(limiter.blocking().key(&tier).tier(tier).unwrap().check(quota.limit() / 2).is_allowed());
         }

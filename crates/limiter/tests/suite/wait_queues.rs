@@ -14,12 +14,12 @@ type QueueResult = Result<Decision, WaitError>;
 
 /// A throttle of one per 100ms whose token is gone, with so many places.
 fn busy_limiter(max_waiters: usize, ttl: Option<Duration>) -> (DirectLimiter, ManualClock) {
-    let (clock, hand) = Clock::manual();
+    let (clock, manual_clock) = Clock::manual();
     let builder = DirectLimiter::builder().clock(clock).max_waiters(max_waiters);
     let builder = ttl.into_iter().fold(builder, DirectLimiterBuilder::waiter_ttl);
     let throttle = builder.build("10/s burst 1").unwrap();
     assert!(throttle.check().is_allowed());
-    (throttle, hand)
+    (throttle, manual_clock)
 }
 
 fn enqueue(throttle: &DirectLimiter, waiter: Waiter) -> TestTask<'_, QueueResult> {
@@ -43,25 +43,25 @@ fn assert_no_waiters(throttle: &DirectLimiter, max_waiters: usize) {
 
 #[test]
 fn full_queue_rejects_at_once() {
-    let (throttle, hand) = busy_limiter(2, None);
+    let (throttle, manual_clock) = busy_limiter(2, None);
     let mut line = [enqueue(&throttle, Waiter::new(1)), enqueue(&throttle, Waiter::new(1))];
     assert_eq!(poll_result(&mut enqueue(&throttle, Waiter::new(1))), Some(Err(WaitError::QueueFull)));
     let important = Waiter::new(1).priority(WaitPriority(9));
     assert_eq!(poll_result(&mut enqueue(&throttle, important)), Some(Err(WaitError::QueueFull)));
-    advance(&hand, 100);
+    advance(&manual_clock, 100);
     assert_eq!(finished_tasks(&mut line), [0]);
     let mut third = enqueue(&throttle, Waiter::new(1));
     assert_eq!(poll_result(&mut third), None);
-    advance(&hand, 100);
+    advance(&manual_clock, 100);
     assert_eq!(finished_tasks(&mut line), [0, 1]);
-    advance(&hand, 100);
+    advance(&manual_clock, 100);
     assert_eq!(poll_result(&mut third), Some(Ok(())));
     assert_no_waiters(&throttle, 2);
 }
 
 #[test]
 fn waiter_limit_is_shared_by_all_keys() {
-    let (clock, _hand) = Clock::manual();
+    let (clock, _manual_clock) = Clock::manual();
     let limiter = Limiter::builder().clock(clock).max_waiters(2).build("1/s").unwrap();
     let enter = |key: &'static str| {
         let limiter = &limiter;
@@ -77,13 +77,13 @@ fn waiter_limit_is_shared_by_all_keys() {
 
 #[test]
 fn higher_priority_goes_first() {
-    let (throttle, hand) = busy_limiter(9, None);
+    let (throttle, manual_clock) = busy_limiter(9, None);
     let ranks = [0, 5, 0, 9, 5];
     let mut line: Vec<_> =
         ranks.map(|rank| enqueue(&throttle, Waiter::new(1).priority(WaitPriority(rank)))).into();
     let mut order = Vec::new();
     for _ in ranks {
-        advance(&hand, 100);
+        advance(&manual_clock, 100);
         let gone = finished_tasks(&mut line);
         order.extend(gone.into_iter().filter(|one| !order.contains(one)).collect::<Vec<_>>());
     }
@@ -94,16 +94,16 @@ fn higher_priority_goes_first() {
 /// Told at once, without the clock: the overtaken that its tokens are another's, and then that other.
 #[test]
 fn overtaken_waiter_releases_its_tokens() {
-    let (throttle, hand) = busy_limiter(9, None);
+    let (throttle, manual_clock) = busy_limiter(9, None);
     let mut first = enqueue(&throttle, Waiter::new(1));
     assert!(!first.poll_if_woken(), "it sleeps until its time");
     let mut important = enqueue(&throttle, Waiter::new(1).priority(WaitPriority(1)));
     assert!(!important.poll_if_woken(), "somebody still holds the tokens");
     assert!(first.poll_if_woken() && important.poll_if_woken());
     assert!(!first.poll_if_woken() && !important.poll_if_woken());
-    advance(&hand, 100);
+    advance(&manual_clock, 100);
     assert_eq!((poll_result(&mut important), poll_result(&mut first)), (Some(Ok(())), None));
-    advance(&hand, 100);
+    advance(&manual_clock, 100);
     assert_eq!(poll_result(&mut first), Some(Ok(())));
 }
 
@@ -112,7 +112,7 @@ fn overtaken_waiter_releases_its_tokens() {
 #[test]
 fn first_waiter_waits_for_bucket_capacity() {
     for forgotten in [false, true] {
-        let (clock, hand) = Clock::manual();
+        let (clock, manual_clock) = Clock::manual();
         let throttle = DirectLimiter::builder().clock(clock).build("10/s leaky-bucket queue 0").unwrap();
         assert!(throttle.check().is_allowed());
         let mut first = enqueue(&throttle, Waiter::new(1));
@@ -120,9 +120,9 @@ fn first_waiter_waits_for_bucket_capacity() {
         if forgotten {
             throttle.blocking().reset().unwrap();
         } else {
-            hand.advance(Duration::from_micros(99_999));
+            manual_clock.advance(Duration::from_micros(99_999));
             assert_eq!(poll_result(&mut first), None);
-            hand.advance(Duration::from_micros(1));
+            manual_clock.advance(Duration::from_micros(1));
         }
         assert_eq!(poll_result(&mut first), Some(Ok(())), "forgotten: {forgotten}");
         assert!(!throttle.check().is_granted());
@@ -133,13 +133,13 @@ fn first_waiter_waits_for_bucket_capacity() {
 #[test]
 fn leaving_waiter_wakes_the_next() {
     for leaves in 0..3 {
-        let (throttle, hand) = busy_limiter(3, None);
+        let (throttle, manual_clock) = busy_limiter(3, None);
         let mut line: Vec<_> = (0..3).map(|_| enqueue(&throttle, Waiter::new(1))).collect();
-        advance(&hand, 50);
+        advance(&manual_clock, 50);
         drop(line.remove(leaves));
-        advance(&hand, 50);
+        advance(&manual_clock, 50);
         assert_eq!(finished_tasks(&mut line), [0], "without {leaves}");
-        advance(&hand, 100);
+        advance(&manual_clock, 100);
         assert_eq!(finished_tasks(&mut line), [0, 1], "without {leaves}");
         assert_no_waiters(&throttle, 3);
     }
@@ -147,14 +147,14 @@ fn leaving_waiter_wakes_the_next() {
 
 #[test]
 fn unreachable_deadline_fails_at_once() {
-    let (throttle, hand) = busy_limiter(3, None);
+    let (throttle, manual_clock) = busy_limiter(3, None);
     assert_eq!(
         poll_result(&mut enqueue(&throttle, Waiter::new(1).deadline(ms(99)))),
         Some(Err(WaitError::DeadlineExceeded))
     );
     let mut exact = enqueue(&throttle, Waiter::new(1).deadline(ms(100)));
     assert_eq!(poll_result(&mut exact), None);
-    advance(&hand, 100);
+    advance(&manual_clock, 100);
     assert_eq!(poll_result(&mut exact), Some(Ok(())));
     assert_eq!(poll_result(&mut enqueue(&throttle, Waiter::new(2))), Some(Err(WaitError::ExceedsLimit)));
     assert_no_waiters(&throttle, 3);
@@ -164,12 +164,12 @@ fn unreachable_deadline_fails_at_once() {
 #[test]
 fn deadline_expires_behind_other_waiters() {
     for steps in [vec![150], vec![149, 1], vec![149, 2], vec![1_000]] {
-        let (throttle, hand) = busy_limiter(3, None);
+        let (throttle, manual_clock) = busy_limiter(3, None);
         let _first = enqueue(&throttle, Waiter::new(1));
         let mut second = enqueue(&throttle, Waiter::new(1).deadline(ms(150)));
         assert_eq!(poll_result(&mut second), None);
         for (index, step) in steps.iter().enumerate() {
-            advance(&hand, *step);
+            advance(&manual_clock, *step);
             let over = index + 1 == steps.len();
             assert_eq!(
                 poll_result(&mut second),
@@ -182,12 +182,12 @@ fn deadline_expires_behind_other_waiters() {
 
 #[test]
 fn queue_ttl_expires_waiters() {
-    let (throttle, hand) = busy_limiter(4, Some(ms(150)));
+    let (throttle, manual_clock) = busy_limiter(4, Some(ms(150)));
     let mut first = enqueue(&throttle, Waiter::new(1));
     let mut second = enqueue(&throttle, Waiter::new(1).deadline(ms(1_000)));
     let mut third = enqueue(&throttle, Waiter::new(1).deadline(ms(120)));
     let mut fourth = enqueue(&throttle, Waiter::new(1));
-    advance(&hand, 120);
+    advance(&manual_clock, 120);
     assert_eq!(poll_result(&mut first), Some(Ok(())));
     assert_eq!(poll_result(&mut third), Some(Err(WaitError::DeadlineExceeded)));
     assert_eq!(poll_result(&mut second), Some(Err(WaitError::Expired)), "its turn would come at 200ms");
@@ -269,12 +269,12 @@ fn overtaking_loses_no_slot() {
 
 #[test]
 fn slot_wait_respects_deadline() {
-    let (clock, hand) = Clock::manual();
+    let (clock, manual_clock) = Clock::manual();
     let limiter = Limiter::builder().clock(clock).build("1 at once").unwrap();
     let _held = limiter.blocking().key("pool").permit();
     let mut waits = wait_for_slot(&limiter, Waiter::new(1).deadline(ms(100)));
     assert!(waits.output().is_none());
-    advance(&hand, 100);
+    advance(&manual_clock, 100);
     waits.poll_if_woken();
     assert!(matches!(waits.output(), Some(Err(WaitError::DeadlineExceeded))), "and not one poll later");
     // One that is released after the deadline comes too late, though nobody looked in between.
@@ -283,7 +283,7 @@ fn slot_wait_respects_deadline() {
     let mut late = TestTask::new(async {
         limiter.key("other pool").permit_queued(Waiter::new(1).deadline(ms(100))).await
     });
-    advance(&hand, 101);
+    advance(&manual_clock, 101);
     drop(held);
     late.poll_if_woken();
     assert!(matches!(late.output(), Some(Err(WaitError::DeadlineExceeded))));
@@ -295,7 +295,7 @@ fn slot_wait_respects_deadline() {
 /// Beside a rate, who waits in line holds a slot and a promise of a token; who leaves, or is overtaken, gives both back.
 #[test]
 fn waiting_for_slot_loses_no_tokens() {
-    let (clock, hand) = Clock::manual();
+    let (clock, manual_clock) = Clock::manual();
     let quotas = ["1/s".parse().unwrap(), "2 at once".parse().unwrap()];
     let limiter = Limiter::builder().clock(clock).build_all(&quotas).unwrap();
     let first = limiter.blocking().key("pool").permit();
@@ -308,10 +308,10 @@ fn waiting_for_slot_loses_no_tokens() {
     let mut important = wait_for_slot(&limiter, Waiter::new(1).priority(WaitPriority(1)));
     assert!(usual.poll_if_woken() && usual.output().is_none(), "what it held is the other's");
     important.poll_if_woken();
-    advance(&hand, 1_000);
+    advance(&manual_clock, 1_000);
     assert!(important.poll_if_woken() && has_slot(&important), "nobody's token went lost");
     drop(important);
-    advance(&hand, 1_000);
+    advance(&manual_clock, 1_000);
     assert!(usual.poll_if_woken() && has_slot(&usual));
     // A permit that was had has paid its token, and gives back no more than its slot.
     drop((first, usual));
@@ -337,12 +337,12 @@ fn larger_limit_wakes_waiters() {
 /// Threads stand in line too, and all get their turn as the clock moves.
 #[test]
 fn threads_wait_in_queue() {
-    let (throttle, hand) = busy_limiter(8, None);
+    let (throttle, manual_clock) = busy_limiter(8, None);
     let granted = thread::scope(|scope| {
         let wait = || throttle.blocking().acquire_queued(Waiter::new(1)).is_ok();
         let workers: Vec<_> = (0..8).map(|_| scope.spawn(wait)).collect();
         while !workers.iter().all(thread::ScopedJoinHandle::is_finished) {
-            advance(&hand, 10);
+            advance(&manual_clock, 10);
             thread::yield_now();
         }
         workers.into_iter().map(|worker| worker.join().unwrap()).collect::<Vec<_>>()
@@ -372,7 +372,7 @@ fn threads_share_slots_through_queue() {
 /// The same declaration in memory as in a store: whoever waits for a slot is told when it is given back.
 #[test]
 fn memory_limiter_queues_for_slots() {
-    let (clock, hand) = Clock::manual();
+    let (clock, manual_clock) = Clock::manual();
     let memory = Limiter::builder().clock(clock).max_waiters(2);
     let limiter = memory.build("1 at once").unwrap();
     let bucket = limiter.key("a");
@@ -384,7 +384,7 @@ fn memory_limiter_queues_for_slots() {
     assert_eq!(finished_tasks(&mut line), []);
     drop(held);
     assert_eq!(finished_tasks(&mut line), [1]);
-    advance(&hand, 50);
+    advance(&manual_clock, 50);
     assert_eq!(finished_tasks(&mut line), [0, 1]);
     assert_eq!(line[0].take_output().unwrap().unwrap_err(), WaitError::DeadlineExceeded);
 }

@@ -21,8 +21,8 @@ fn settings(calls: u32, probes: u32) -> BreakerBuilder {
 }
 
 fn breaker(settings: BreakerBuilder) -> Arc<Breaker> {
-    let (clock, hand) = Clock::manual();
-    hand.set(Micros::new(10));
+    let (clock, manual_clock) = Clock::manual();
+    manual_clock.set(Micros::new(10));
     Arc::new(Breaker::with_clock(settings.build().unwrap(), clock))
 }
 
@@ -36,10 +36,10 @@ fn spawn_with<T: 'static>(
 
 /// A breaker whose open time is over, though nobody has asked yet.
 fn ready_for_probes(probes: u32) -> Arc<Breaker> {
-    let (clock, hand) = Clock::manual();
+    let (clock, manual_clock) = Clock::manual();
     let breaker = Breaker::with_clock(settings(4, probes).build().unwrap(), clock);
     breaker.open_for(Micros::new(1).to_duration());
-    hand.set(Micros::new(1));
+    manual_clock.set(Micros::new(1));
     Arc::new(breaker)
 }
 

@@ -131,7 +131,7 @@ mod tests {
 
     #[test]
     fn blocked_loop_reports_lag_before_wakeup() {
-        let (clock, _hand) = Clock::manual();
+        let (clock, _manual_clock) = Clock::manual();
         let beat = LagState { clock, due: AtomicU64::new(NOT_RUNNING), max_lag: AtomicU64::new(0) };
         let at = Micros::from_millis;
         assert_eq!(beat.take_lag(at(0)), None);

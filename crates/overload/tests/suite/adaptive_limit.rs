@@ -13,7 +13,7 @@ use tidegate_overload::{
 
 #[test]
 fn adaptive_limit_follows_controller() {
-    let (clock, hand) = Clock::manual();
+    let (clock, manual_clock) = Clock::manual();
     let controller = LatencyTarget::new(Micros::from_millis(100)).unwrap();
     let bounds = Bounds::new(1, 4, 10).unwrap();
     let limit =
@@ -22,7 +22,7 @@ fn adaptive_limit_follows_controller() {
     // Four at a time in ten milliseconds each: there is room for more.
     for _ in 0..8 {
         let passes: Vec<_> = std::iter::from_fn(|| limit.try_acquire().ok()).collect();
-        hand.advance(Duration::from_millis(10));
+        manual_clock.advance(Duration::from_millis(10));
         passes.into_iter().for_each(CallPermit::succeed);
     }
     assert!(limit.limit() > 4, "{limit:?}");
@@ -30,7 +30,7 @@ fn adaptive_limit_follows_controller() {
     // All are lost, by a panic, a late drop or a failure: back to the floor.
     for round in 0..60 {
         let passes: Vec<_> = std::iter::from_fn(|| limit.try_acquire().ok()).collect();
-        hand.advance(Duration::from_millis(101));
+        manual_clock.advance(Duration::from_millis(101));
         for pass in passes {
             match round % 3 {
                 0 => pass.fail(),

@@ -13,21 +13,21 @@ use tidegate_overload::{
 const SECOND: Duration = Duration::from_secs(1);
 
 fn client_throttle() -> (Arc<ClientThrottle>, ManualClock) {
-    let (clock, hand) = Clock::manual();
+    let (clock, manual_clock) = Clock::manual();
     let settings = ClientThrottleSettings::builder().build().unwrap();
-    (Arc::new(ClientThrottle::with_clock(settings, clock)), hand)
+    (Arc::new(ClientThrottle::with_clock(settings, clock)), manual_clock)
 }
 
 /// More than ten requests in ten seconds, of which more than half fail: then one per second.
 fn error_throttle() -> (ErrorThrottle, ManualClock) {
-    let (clock, hand) = Clock::manual();
+    let (clock, manual_clock) = Clock::manual();
     let settings = ErrorRateSettings::builder().request_threshold(10).build().unwrap();
-    (ErrorThrottle::with_clock(settings, "1/s burst 1", clock).unwrap(), hand)
+    (ErrorThrottle::with_clock(settings, "1/s burst 1", clock).unwrap(), manual_clock)
 }
 
 #[test]
 fn healthy_backend_sheds_nothing() {
-    let (throttle, _hand) = client_throttle();
+    let (throttle, _manual_clock) = client_throttle();
     for call in 0..1_000 {
         let pass = throttle.try_acquire().unwrap();
         // Half of them fail, which a multiplier of two makes good.
@@ -39,7 +39,7 @@ fn healthy_backend_sheds_nothing() {
 /// Chance has its say, but with these odds not once in the age of the universe another one.
 #[test]
 fn failing_backend_gets_a_tenth_and_recovers() {
-    let (throttle, hand) = client_throttle();
+    let (throttle, manual_clock) = client_throttle();
     let ask = |times: usize, report: CallOutcome| {
         (0..times).filter_map(|_| throttle.try_acquire().ok()).map(|pass| pass.record(report)).count()
     };
@@ -48,7 +48,7 @@ fn failing_backend_gets_a_tenth_and_recovers() {
     assert_eq!((throttle.shed_probability(), throttle.counts()), (0.9, [10_000, 0]), "shed ones count");
     // Within two windows: shed requests keep counting for one of them.
     let recovered = (0..240).position(|_| {
-        hand.advance(SECOND);
+        manual_clock.advance(SECOND);
         ask(1_000, CallOutcome::Success);
         throttle.shed_probability() == 0.0
     });
@@ -57,7 +57,7 @@ fn failing_backend_gets_a_tenth_and_recovers() {
 
 #[test]
 fn client_throttle_records_drops_and_panics() {
-    let (throttle, _hand) = client_throttle();
+    let (throttle, _manual_clock) = client_throttle();
     drop(throttle.try_acquire().unwrap());
     drop(throttle.try_acquire_owned().unwrap());
     assert_eq!(throttle.counts(), [0, 0], "as if they had not been made");
@@ -70,7 +70,7 @@ fn client_throttle_records_drops_and_panics() {
 
 #[test]
 fn quota_applies_while_both_thresholds_are_exceeded() {
-    let (throttle, hand) = error_throttle();
+    let (throttle, manual_clock) = error_throttle();
     for call in 0..11 {
         assert!(!throttle.is_limiting(), "after {call} calls");
         throttle.try_acquire().unwrap().fail();
@@ -80,18 +80,18 @@ fn quota_applies_while_both_thresholds_are_exceeded() {
     let rejection = throttle.try_acquire().unwrap_err();
     assert_eq!(rejection, Rejection::OverQuota(Retry::After(SECOND.into())));
     assert_eq!(rejection.retry_after(), Some(SECOND.into()));
-    hand.advance(SECOND);
+    manual_clock.advance(SECOND);
     throttle.try_acquire().unwrap().fail();
     assert!(throttle.try_acquire().is_err());
     assert_eq!(throttle.counts(), [15, 13, 13]);
-    hand.advance(SECOND * 10);
+    manual_clock.advance(SECOND * 10);
     assert!(!throttle.is_limiting());
     (0..10).for_each(|_| throttle.try_acquire().unwrap().fail());
 }
 
 #[test]
 fn few_errors_do_not_enable_quota() {
-    let (throttle, _hand) = error_throttle();
+    let (throttle, _manual_clock) = error_throttle();
     for call in 0..1_000 {
         let pass = throttle.try_acquire().unwrap();
         pass.record(if call % 2 == 0 { CallOutcome::Success } else { CallOutcome::Failure });
@@ -102,7 +102,7 @@ fn few_errors_do_not_enable_quota() {
 
 #[test]
 fn dropped_permits_count_as_unanswered_requests() {
-    let (throttle, _hand) = error_throttle();
+    let (throttle, _manual_clock) = error_throttle();
     (0..100).for_each(|_| drop(throttle.try_acquire().unwrap()));
     assert_eq!(throttle.counts(), [100, 0, 0]);
     throttle.try_acquire().unwrap().fail();
@@ -122,7 +122,7 @@ fn rejects_invalid_quotas() {
 
 #[test]
 fn concurrent_outcomes_are_all_counted() {
-    let (client, (by_quota, _hand)) = (client_throttle().0, error_throttle());
+    let (client, (by_quota, _manual_clock)) = (client_throttle().0, error_throttle());
     thread::scope(|scope| {
         for _ in 0..8 {
             scope.spawn(|| {

@@ -45,13 +45,13 @@ impl Probe for TestSignal {
 
 /// A monitor of one dial, without smoothing to speak of.
 fn monitor_signal(dial: &TestSignal) -> (LoadMonitor, ManualClock) {
-    let (clock, hand) = Clock::manual();
+    let (clock, manual_clock) = Clock::manual();
     let builder = LoadMonitor::builder().clock(clock).half_life(Duration::from_millis(1));
-    (builder.probe("dial", dial.clone()).build().unwrap(), hand)
+    (builder.probe("dial", dial.clone()).build().unwrap(), manual_clock)
 }
 
-fn advance_and_sample(monitor: &LoadMonitor, hand: &ManualClock, seconds: u64) {
-    hand.advance(Duration::from_secs(seconds));
+fn advance_and_sample(monitor: &LoadMonitor, manual_clock: &ManualClock, seconds: u64) {
+    manual_clock.advance(Duration::from_secs(seconds));
     monitor.sample_once();
 }
 
@@ -61,7 +61,7 @@ fn percent(percent: u64) -> Option<Percent> {
 
 #[test]
 fn load_is_highest_smoothed_signal() {
-    let (clock, hand) = Clock::manual();
+    let (clock, manual_clock) = Clock::manual();
     let (one, other) = (TestSignal::new(40), TestSignal::new(10));
     let monitor = LoadMonitor::builder()
         .clock(clock)
@@ -75,15 +75,15 @@ fn load_is_highest_smoothed_signal() {
     assert_eq!(monitor.load(), LoadReading { share: percent(50), level: LoadLevel::Normal });
     assert_eq!(monitor.signals().collect::<Vec<_>>(), [("one", percent(40)), ("other", percent(50))]);
     one.set(100);
-    advance_and_sample(&monitor, &hand, 1);
+    advance_and_sample(&monitor, &manual_clock, 1);
     assert_eq!(monitor.load().share, percent(70));
     // What falls away is left out, and comes back with what it remembers.
     one.set(NO_SIGNAL);
-    advance_and_sample(&monitor, &hand, 1);
+    advance_and_sample(&monitor, &manual_clock, 1);
     assert_eq!(monitor.signals().collect::<Vec<_>>(), [("one", None), ("other", percent(50))]);
     assert_eq!(monitor.load().share, percent(50));
     other.set(NO_SIGNAL);
-    advance_and_sample(&monitor, &hand, 1);
+    advance_and_sample(&monitor, &manual_clock, 1);
     assert_eq!(monitor.load().share, None);
     assert!(format!("{monitor:?}").contains("other"));
 }
@@ -91,12 +91,12 @@ fn load_is_highest_smoothed_signal() {
 #[test]
 fn level_falls_without_signal() {
     let dial = TestSignal::new(95);
-    let (monitor, hand) = monitor_signal(&dial);
+    let (monitor, manual_clock) = monitor_signal(&dial);
     monitor.sample_once();
     assert_eq!(monitor.load().level, LoadLevel::Critical);
     dial.set(NO_SIGNAL);
     for level in [LoadLevel::Critical, LoadLevel::Busy, LoadLevel::Normal, LoadLevel::Relaxed] {
-        advance_and_sample(&monitor, &hand, 5);
+        advance_and_sample(&monitor, &manual_clock, 5);
         assert_eq!(monitor.load().level, level);
     }
 }
@@ -109,7 +109,7 @@ fn panicking_probe_or_observer_stops_no_other() {
             panic!("not today");
         }
     }
-    let (clock, _hand) = Clock::manual();
+    let (clock, _manual_clock) = Clock::manual();
     let broken = |_now: Micros| -> Option<Percent> { panic!("broken") };
     let builder = LoadMonitor::builder().clock(clock).probe("broken", broken);
     let monitor = builder.probe("dial", TestSignal::new(30)).build().unwrap();
@@ -136,7 +136,7 @@ fn observer_panicking_on_drop_stops_no_other() {
             panic!("not like this");
         }
     }
-    let (monitor, _hand) = monitor_signal(&TestSignal::new(90));
+    let (monitor, _manual_clock) = monitor_signal(&TestSignal::new(90));
     let leaver = Arc::new(PanicOnDropObserver(Mutex::new(None)));
     monitor.subscribe(&leaver);
     let own = leaver.clone();
@@ -180,25 +180,25 @@ impl Drop for EventProbe {
 }
 
 /// Moves the clock until the next event. The thread looks at it after a reading, so one move may come too early.
-fn next_event(hand: &ManualClock, events: &mpsc::Receiver<&'static str>) -> Option<&'static str> {
+fn next_event(manual_clock: &ManualClock, events: &mpsc::Receiver<&'static str>) -> Option<&'static str> {
     (0..10_000).find_map(|_| {
-        hand.advance(Duration::from_millis(250));
+        manual_clock.advance(Duration::from_millis(250));
         events.recv_timeout(Duration::from_millis(5)).ok()
     })
 }
 
 #[test]
 fn monitor_thread_samples_by_clock_and_stops_with_last_handle() {
-    let (clock, hand) = Clock::manual();
+    let (clock, manual_clock) = Clock::manual();
     let (sender, events) = mpsc::channel();
     let monitor = LoadMonitor::builder().clock(clock).probe("witness", EventProbe(sender)).start().unwrap();
     let other = monitor.clone();
     for _ in 0..4 {
-        assert_eq!(next_event(&hand, &events), Some("read"));
+        assert_eq!(next_event(&manual_clock, &events), Some("read"));
     }
     drop(monitor);
     for _ in 0..4 {
-        assert_eq!(next_event(&hand, &events), Some("read"), "one handle is left");
+        assert_eq!(next_event(&manual_clock, &events), Some("read"), "one handle is left");
     }
     assert_eq!(other.load().share, percent(10));
     drop(other);
@@ -207,7 +207,7 @@ fn monitor_thread_samples_by_clock_and_stops_with_last_handle() {
 
 #[tokio::test]
 async fn monitor_task_samples_by_clock_and_stops_with_last_handle() {
-    let (clock, hand) = Clock::manual();
+    let (clock, manual_clock) = Clock::manual();
     let (sender, events) = mpsc::channel();
     let monitor =
         LoadMonitor::builder().clock(clock).probe("witness", EventProbe(sender)).start_on_tokio().unwrap();
@@ -216,7 +216,7 @@ async fn monitor_task_samples_by_clock_and_stops_with_last_handle() {
             tokio::task::yield_now().await;
         }
         assert_eq!(monitor.load().share, percent(10));
-        hand.advance(Duration::from_millis(250));
+        manual_clock.advance(Duration::from_millis(250));
     }
     drop(monitor);
     while events.try_recv() != Ok("dropped") {
@@ -256,7 +256,7 @@ fn event_loop_lag_ends_with_runtime() {
 #[test]
 fn throttle_scales_down_and_up_with_load() {
     let dial = TestSignal::new(90);
-    let (monitor, hand) = monitor_signal(&dial);
+    let (monitor, manual_clock) = monitor_signal(&dial);
     let clock = Clock::manual().0;
     let throttle = Arc::new(DirectLimiter::builder().clock(clock).build("100/s").unwrap());
     let scaled = ScaledLimit::builder(throttle.clone())
@@ -267,32 +267,32 @@ fn throttle_scales_down_and_up_with_load() {
     assert_eq!(quota(), "100/s");
     monitor.sample_once();
     assert_eq!((quota().as_str(), scaled.factor().to_string().as_str()), ("80/s", "x0.8"));
-    advance_and_sample(&monitor, &hand, 1);
+    advance_and_sample(&monitor, &manual_clock, 1);
     assert_eq!(quota(), "80/s", "one step in five seconds");
-    advance_and_sample(&monitor, &hand, 5);
+    advance_and_sample(&monitor, &manual_clock, 5);
     assert_eq!(quota(), "64/s");
     dial.set(10);
     for _ in 0..5 {
-        advance_and_sample(&monitor, &hand, 5);
+        advance_and_sample(&monitor, &manual_clock, 5);
     }
     assert_eq!(quota(), "100/s", "nobody uses it up, so it does not grow");
     throttle.check_cost(100);
     for expected in ["110/s", "121/s"] {
-        advance_and_sample(&monitor, &hand, 5);
+        advance_and_sample(&monitor, &manual_clock, 5);
         assert_eq!(quota(), expected);
     }
     assert_eq!(scaled.last_error(), None);
     drop(scaled);
     assert_eq!(quota(), "100/s");
     dial.set(90);
-    advance_and_sample(&monitor, &hand, 5);
+    advance_and_sample(&monitor, &manual_clock, 5);
     assert_eq!(quota(), "100/s", "nobody follows any more");
 }
 
 #[test]
 fn limiter_grows_only_while_calls_are_denied() {
     let dial = TestSignal::new(10);
-    let (monitor, hand) = monitor_signal(&dial);
+    let (monitor, manual_clock) = monitor_signal(&dial);
     let limiter = Arc::new(Limiter::new("10/min").unwrap());
     let denials = DenialProbe::new();
     let scaled = ScaledLimit::builder(limiter.clone())
@@ -302,16 +302,16 @@ fn limiter_grows_only_while_calls_are_denied() {
     let amount = || limiter.quotas()[0].rate().unwrap().amount();
     for _ in 0..3 {
         denials.record(limiter.check_cost("alice", 0));
-        advance_and_sample(&monitor, &hand, 5);
+        advance_and_sample(&monitor, &manual_clock, 5);
     }
     assert_eq!(amount(), 10);
     for _ in 0..3 {
         assert!(!denials.record(limiter.check_cost("alice", 1_000)).is_allowed());
-        advance_and_sample(&monitor, &hand, 5);
+        advance_and_sample(&monitor, &manual_clock, 5);
     }
     assert_eq!((amount(), scaled.factor()), (13, Ratio::new(1_331, 1_000).unwrap()));
     for _ in 0..4 {
-        advance_and_sample(&monitor, &hand, 5);
+        advance_and_sample(&monitor, &manual_clock, 5);
     }
     assert_eq!(amount(), 10, "and comes back when nobody is");
 }
@@ -319,7 +319,7 @@ fn limiter_grows_only_while_calls_are_denied() {
 #[test]
 fn schedule_applies_at_start_and_multiplies_with_load() {
     let dial = TestSignal::new(60);
-    let (monitor, hand) = monitor_signal(&dial);
+    let (monitor, manual_clock) = monitor_signal(&dial);
     let throttle = Arc::new(DirectLimiter::new("100/s").unwrap());
     let schedule: Schedule = "00:00-01:00 x2; 02:00-03:00 x0.5".parse().unwrap();
     let scaled = ScaledLimit::builder(throttle.clone())
@@ -332,9 +332,9 @@ fn schedule_applies_at_start_and_multiplies_with_load() {
     monitor.sample_once();
     assert_eq!(quota(), "160/s");
     dial.set(60);
-    advance_and_sample(&monitor, &hand, 3_600);
+    advance_and_sample(&monitor, &manual_clock, 3_600);
     assert_eq!(quota(), "80/s");
-    advance_and_sample(&monitor, &hand, 3_600);
+    advance_and_sample(&monitor, &manual_clock, 3_600);
     assert_eq!((quota().as_str(), scaled.factor().to_string().as_str()), ("40/s", "x0.4"));
     scaled.set_base_limit("10/s".parse().unwrap()).unwrap();
     assert_eq!(quota(), "4/s");
@@ -347,19 +347,19 @@ fn schedule_applies_at_start_and_multiplies_with_load() {
 
 #[tokio::test]
 async fn shared_limiter_follows_schedule() {
-    let (monitor, hand) = monitor_signal(&TestSignal::new(90));
+    let (monitor, manual_clock) = monitor_signal(&TestSignal::new(90));
     let limiter = Arc::new(Limiter::builder().build("100/min").unwrap());
     let schedule: Schedule = "00:00-01:00 x2".parse().unwrap();
     let scaled = ScaledLimit::builder(limiter.clone()).with_schedule(schedule).start(&monitor).unwrap();
     assert_eq!(limiter.check("alice").remaining(), 199);
-    advance_and_sample(&monitor, &hand, 3_600);
+    advance_and_sample(&monitor, &manual_clock, 3_600);
     assert_eq!((limiter.quotas()[0].limit(), scaled.factor()), (100, Ratio::ONE));
     assert_eq!(limiter.check("alice").remaining(), 98, "what was used stays used");
 }
 
 #[test]
 fn unscalable_limit_is_rejected() {
-    let (monitor, _hand) = monitor_signal(&TestSignal::new(0));
+    let (monitor, _manual_clock) = monitor_signal(&TestSignal::new(0));
     let huge = Arc::new(DirectLimiter::new("9000000000000000 at once").unwrap());
     assert!(
         ScaledLimit::builder(huge.clone()).with_load_policy(ScalePolicy::default()).start(&monitor).is_err()
@@ -408,7 +408,7 @@ impl Scalable for TestLimit {
 #[test]
 fn rejected_resize_is_not_retried_every_sample() {
     let dial = TestSignal::new(90);
-    let (monitor, hand) = monitor_signal(&dial);
+    let (monitor, manual_clock) = monitor_signal(&dial);
     let gate =
         Arc::new(TestLimit { size: AtomicU64::new(50), refusals: AtomicU64::new(1), ..TestLimit::default() });
     let scaled =
@@ -418,7 +418,7 @@ fn rejected_resize_is_not_retried_every_sample() {
     }
     assert_eq!((gate.limit(), gate.attempts.load(Ordering::SeqCst)), (50, 1), "tried once, not ten times");
     assert_eq!((scaled.last_error(), scaled.factor()), (Some(BuildError::ZeroCapacity), Ratio::ONE));
-    advance_and_sample(&monitor, &hand, 5);
+    advance_and_sample(&monitor, &manual_clock, 5);
     assert_eq!((gate.limit(), scaled.last_error()), (32, None));
 }
 
@@ -433,7 +433,7 @@ fn two_features() -> Features {
 #[test]
 fn features_disable_by_load_and_recover_in_order() {
     let dial = TestSignal::new(95);
-    let (clock, hand) = Clock::manual();
+    let (clock, manual_clock) = Clock::manual();
     let levels = LoadLevels::default().dwell(Micros::from_secs(1));
     let builder = LoadMonitor::builder().clock(clock).half_life(Duration::from_millis(1)).levels(levels);
     let monitor = builder.probe("dial", dial.clone()).build().unwrap();
@@ -447,7 +447,7 @@ fn features_disable_by_load_and_recover_in_order() {
     dial.set(0);
     let mut story = Vec::new();
     for second in 1..30 {
-        advance_and_sample(&monitor, &hand, 1);
+        advance_and_sample(&monitor, &manual_clock, 1);
         if story.last().is_none_or(|(_, last)| *last != on()) {
             story.push((second, on()));
         }
@@ -462,7 +462,7 @@ fn features_disable_by_load_and_recover_in_order() {
     assert_eq!(list, [("search", false, FeatureOverride::Off), ("ads", true, FeatureOverride::Automatic)]);
     board.observe(Micros::from_secs(100), LoadLevel::Critical);
     board.turn_on("ads").unwrap();
-    assert_eq!(on(), (false, true), "what the hand says wins");
+    assert_eq!(on(), (false, true), "what the manual_clock says wins");
     board.clear_override("ads").unwrap();
     assert_eq!(on(), (false, false));
     assert_eq!(board.feature("serch").unwrap_err().fix(), "did you mean `search`?");
@@ -498,7 +498,7 @@ fn features_are_shared_between_threads() {
 /// The monitor's thread may be in the middle of a reading: what it had in mind must not come after the drop.
 #[test]
 fn drop_restores_limit_during_sample() {
-    let (monitor, _hand) = monitor_signal(&TestSignal::new(90));
+    let (monitor, _manual_clock) = monitor_signal(&TestSignal::new(90));
     let throttle = Arc::new(DirectLimiter::new("100/s").unwrap());
     let (reads, reading) = mpsc::channel();
     let (go_on, may_go_on) = mpsc::channel();
@@ -526,7 +526,7 @@ fn drop_restores_limit_during_sample() {
 /// Followers that are gone take no room, however many there were.
 #[test]
 fn dropped_observers_are_removed() {
-    let (monitor, _hand) = monitor_signal(&TestSignal::new(10));
+    let (monitor, _manual_clock) = monitor_signal(&TestSignal::new(10));
     let throttle = Arc::new(DirectLimiter::new("100/s").unwrap());
     for _ in 0..100 {
         let scaled = ScaledLimit::builder(throttle.clone())

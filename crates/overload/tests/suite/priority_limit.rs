@@ -74,7 +74,7 @@ fn concurrent_permits_stay_within_limit() {
 
 #[test]
 fn controller_shrinks_limit_and_low_class_is_shed() {
-    let (clock, hand) = Clock::manual();
+    let (clock, manual_clock) = Clock::manual();
     let controller = LatencyTarget::new(Micros::from_millis(100)).unwrap();
     let controller = controller.bounds(Bounds::new(4, 20, 40).unwrap());
     let limit = PriorityLimit::builder(classes()).clock(clock).build_adaptive(controller).unwrap();
@@ -85,7 +85,7 @@ fn controller_shrinks_limit_and_low_class_is_shed() {
         batches = passes.len();
         passes.extend((0..3).filter_map(|_| limit.try_acquire(PriorityRequest::new(0)).ok()));
         users = passes.len() - batches;
-        hand.advance(Duration::from_millis(150));
+        manual_clock.advance(Duration::from_millis(150));
         passes.into_iter().for_each(CallPermit::succeed);
     }
     assert_eq!(limit.limit(), 4, "everything takes too long");
@@ -95,7 +95,7 @@ fn controller_shrinks_limit_and_low_class_is_shed() {
 /// Slots that are kept for one class are not taken, and yet there are too few: those who are refused say so.
 #[test]
 fn reduced_limit_grows_with_reserved_slots() {
-    let (clock, hand) = Clock::manual();
+    let (clock, manual_clock) = Clock::manual();
     let controller = LatencyTarget::new(Micros::from_millis(100)).unwrap();
     let controller = controller.bounds(Bounds::new(4, 20, 40).unwrap());
     let limit = PriorityLimit::builder(classes()).clock(clock).build_adaptive(controller).unwrap();
@@ -104,7 +104,7 @@ fn reduced_limit_grows_with_reserved_slots() {
             let mut passes: Vec<_> =
                 (0..3).filter_map(|_| limit.try_acquire(PriorityRequest::new(0)).ok()).collect();
             passes.extend((0..20).filter_map(|_| limit.try_acquire(PriorityRequest::new(1)).ok()));
-            hand.advance(Duration::from_millis(latency));
+            manual_clock.advance(Duration::from_millis(latency));
             passes.into_iter().for_each(CallPermit::succeed);
         }
     }

@@ -26,16 +26,16 @@ fn settings() -> BreakerBuilder {
 }
 
 fn breaker(settings: BreakerBuilder) -> (Arc<Breaker>, ManualClock) {
-    let (clock, hand) = Clock::manual();
-    (Arc::new(Breaker::with_clock(settings.build().unwrap(), clock)), hand)
+    let (clock, manual_clock) = Clock::manual();
+    (Arc::new(Breaker::with_clock(settings.build().unwrap(), clock)), manual_clock)
 }
 
 /// A breaker whose next caller is a probe.
 fn half_open_breaker(settings: BreakerBuilder) -> (Arc<Breaker>, ManualClock) {
-    let (breaker, hand) = breaker(settings);
+    let (breaker, manual_clock) = breaker(settings);
     breaker.open_for(SECOND);
-    hand.advance(SECOND);
-    (breaker, hand)
+    manual_clock.advance(SECOND);
+    (breaker, manual_clock)
 }
 
 fn failure_counts(breaker: &Breaker) -> (u64, u64) {
@@ -45,7 +45,7 @@ fn failure_counts(breaker: &Breaker) -> (u64, u64) {
 
 #[test]
 fn permit_records_every_outcome() {
-    let (breaker, _hand) = breaker(settings().count_window(10));
+    let (breaker, _manual_clock) = breaker(settings().count_window(10));
     breaker.try_acquire().unwrap().succeed();
     breaker.try_acquire().unwrap().fail();
     breaker.try_acquire().unwrap().ignore();
@@ -58,19 +58,20 @@ fn permit_records_every_outcome() {
 fn open_time_starts_when_breaker_opens() {
     let slow = settings().count_window(2).slow_calls(Percent::from_ratio(1, 2), SECOND);
     for settings in [settings(), slow] {
-        let (breaker, hand) = breaker(settings);
-        hand.advance(SECOND * 1_000);
+        let (breaker, manual_clock) = breaker(settings);
+        manual_clock.advance(SECOND * 1_000);
         breaker.try_acquire().unwrap().fail();
         let pass = breaker.try_acquire().unwrap();
-        hand.advance(SECOND * 2);
+        manual_clock.advance(SECOND * 2);
         pass.fail();
         assert_eq!(breaker.try_acquire().unwrap_err(), Rejection::Open(SECOND.into()));
     }
-    let (breaker, hand) = breaker(settings().count_window(2).slow_calls(Percent::from_ratio(1, 2), SECOND));
-    hand.advance(SECOND * 1_000);
+    let (breaker, manual_clock) =
+        breaker(settings().count_window(2).slow_calls(Percent::from_ratio(1, 2), SECOND));
+    manual_clock.advance(SECOND * 1_000);
     (0..2).for_each(|_| breaker.try_acquire().unwrap().succeed());
     let pass = breaker.try_acquire().unwrap();
-    hand.advance(SECOND * 2);
+    manual_clock.advance(SECOND * 2);
     pass.succeed();
     assert_eq!(breaker.try_acquire().unwrap_err(), Rejection::Open(SECOND.into()));
 }
@@ -78,7 +79,7 @@ fn open_time_starts_when_breaker_opens() {
 /// A success of a generation before is not counted beside the lock either.
 #[test]
 fn success_of_older_generation_is_not_counted() {
-    let (breaker, _hand) = breaker(settings());
+    let (breaker, _manual_clock) = breaker(settings());
     let pass = breaker.try_acquire().unwrap();
     breaker.set_metrics_only();
     (0..2).for_each(|_| breaker.try_acquire().unwrap().fail());
@@ -88,7 +89,7 @@ fn success_of_older_generation_is_not_counted() {
 
 #[test]
 fn dropped_permit_is_ignored_and_frees_probe() {
-    let (breaker, _hand) = half_open_breaker(settings());
+    let (breaker, _manual_clock) = half_open_breaker(settings());
     for _ in 0..5 {
         let probe = breaker.try_acquire().unwrap();
         assert!(matches!(breaker.try_acquire(), Err(Rejection::Probing(_))));
@@ -101,7 +102,7 @@ fn dropped_permit_is_ignored_and_frees_probe() {
 
 #[test]
 fn panic_counts_as_failure() {
-    let (breaker, _hand) = breaker(settings());
+    let (breaker, _manual_clock) = breaker(settings());
     for calls in 1..=2 {
         let panicked =
             catch_unwind(AssertUnwindSafe(|| breaker.call(|| -> Result<(), ()> { panic!("on purpose") })));
@@ -113,20 +114,20 @@ fn panic_counts_as_failure() {
 
 #[test]
 fn call_distinguishes_rejection_from_error() {
-    let (breaker, hand) = breaker(settings());
+    let (breaker, manual_clock) = breaker(settings());
     let fails = || Err::<(), _>("no answer");
     assert_eq!(breaker.call(fails), Err(CallError::Failed("no answer")));
     assert_eq!(breaker.call(fails).unwrap_err().split(), Err("no answer"));
     let Err(CallError::Rejected(rejection)) = breaker.call(fails) else { panic!("it is open") };
     assert_eq!(rejection, Rejection::Open(SECOND.into()));
-    hand.advance(SECOND);
+    manual_clock.advance(SECOND);
     assert_eq!(breaker.call(|| Ok::<_, ()>(7)), Ok(7));
     assert_eq!(breaker.state(), BreakerState::Closed);
 }
 
 #[test]
 fn classifier_decides_failure() {
-    let (breaker, _hand) = breaker(settings().count_window(10));
+    let (breaker, _manual_clock) = breaker(settings().count_window(10));
     let classify = |result: &Result<u16, &str>| match result {
         Ok(500..) => CallOutcome::Failure,
         Ok(_) => CallOutcome::Success,
@@ -141,7 +142,7 @@ fn classifier_decides_failure() {
 
 #[test]
 fn slow_call_limit_times_calls() {
-    let (breaker, hand) = breaker(settings().slow_calls(Percent::FULL, SECOND));
+    let (breaker, manual_clock) = breaker(settings().slow_calls(Percent::FULL, SECOND));
     for (took, state) in [
         (SECOND, BreakerState::Closed),
         (SECOND, BreakerState::Closed),
@@ -149,7 +150,7 @@ fn slow_call_limit_times_calls() {
         (SECOND * 2, BreakerState::Open),
     ] {
         let pass = breaker.try_acquire().unwrap();
-        hand.advance(took);
+        manual_clock.advance(took);
         pass.succeed();
         assert_eq!(breaker.state(), state);
     }
@@ -159,13 +160,13 @@ fn slow_call_limit_times_calls() {
 /// Through all shortcuts: a window that is full of successes, one that is not, and hands in between.
 #[test]
 fn manual_transition_applies_at_once() {
-    let (breaker, hand) = breaker(settings());
+    let (breaker, manual_clock) = breaker(settings());
     (0..5).for_each(|_| breaker.try_acquire().unwrap().succeed());
     let late = breaker.try_acquire().unwrap();
     breaker.force_open();
     assert_eq!(breaker.try_acquire().unwrap_err(), Rejection::ForcedOpen);
     late.fail();
-    hand.advance(SECOND * 1_000);
+    manual_clock.advance(SECOND * 1_000);
     assert!(breaker.try_acquire().is_err());
     breaker.disable();
     (0..5).for_each(|_| breaker.try_acquire().unwrap().fail());
@@ -184,14 +185,14 @@ fn manual_transition_applies_at_once() {
 
 #[tokio::test]
 async fn async_calls_are_recorded_and_cancelled_ones_are_ignored() {
-    let (breaker, _hand) = breaker(settings().count_window(10));
+    let (breaker, _manual_clock) = breaker(settings().count_window(10));
     assert_eq!(breaker.call_async(|| async { Ok::<_, ()>(1) }).await, Ok(1));
     assert_eq!(breaker.call_async(|| async { Err::<(), _>(2) }).await, Err(CallError::Failed(2)));
     let all_fine = |_: &Result<(), i32>| CallOutcome::Success;
     assert!(breaker.call_async_classified(all_fine, || async { Err(3) }).await.is_err());
     assert_eq!(failure_counts(&breaker), (3, 1));
 
-    let (breaker, _hand) = half_open_breaker(settings());
+    let (breaker, _manual_clock) = half_open_breaker(settings());
     let ours = breaker.clone();
     let task = tokio::spawn(async move { ours.call_async(std::future::pending::<Result<(), ()>>).await });
     tokio::task::yield_now().await;
@@ -203,12 +204,12 @@ async fn async_calls_are_recorded_and_cancelled_ones_are_ignored() {
 
 #[tokio::test]
 async fn owned_permit_in_task_records_panic_as_failure() {
-    let (breaker, _hand) = half_open_breaker(settings());
+    let (breaker, _manual_clock) = half_open_breaker(settings());
     let probe = breaker.try_acquire_owned().unwrap();
     tokio::spawn(async move { probe.succeed() }).await.unwrap();
     assert_eq!(breaker.state(), BreakerState::Closed);
 
-    let (breaker, _hand) = half_open_breaker(settings());
+    let (breaker, _manual_clock) = half_open_breaker(settings());
     let probe = breaker.try_acquire_owned().unwrap();
     let task = tokio::spawn(async move {
         tokio::task::yield_now().await;
@@ -225,7 +226,7 @@ fn concurrent_acquires_stay_within_probe_limit() {
     const THREADS: usize = 16;
     const PROBES: u32 = 3;
     const ROUNDS: usize = 200;
-    let (breaker, hand) = half_open_breaker(settings().probes(PROBES));
+    let (breaker, manual_clock) = half_open_breaker(settings().probes(PROBES));
     let (start, end) = (Barrier::new(THREADS + 1), Barrier::new(THREADS + 1));
     let (passed, reported) = (AtomicU32::new(0), Barrier::new(THREADS + 1));
     let mut rounds = Vec::new();
@@ -252,7 +253,7 @@ fn concurrent_acquires_stay_within_probe_limit() {
             let passed = passed.swap(0, Ordering::Relaxed);
             reported.wait();
             rounds.push((passed, breaker.state()));
-            hand.advance(SECOND);
+            manual_clock.advance(SECOND);
         }
     });
     assert_eq!(rounds, [(PROBES, BreakerState::Open); ROUNDS]);
@@ -262,7 +263,7 @@ fn concurrent_acquires_stay_within_probe_limit() {
 #[test]
 fn concurrent_probes_stay_within_limit() {
     const PROBES: u32 = 2;
-    let (breaker, _hand) = half_open_breaker(settings().probes(PROBES));
+    let (breaker, _manual_clock) = half_open_breaker(settings().probes(PROBES));
     let (held, passed) = (AtomicU32::new(0), AtomicU32::new(0));
     thread::scope(|scope| {
         for _ in 0..16 {
@@ -290,7 +291,7 @@ fn concurrent_outcomes_are_all_counted() {
         BreakerSettings::builder().time_window(SECOND),
         BreakerSettings::builder().time_window(SECOND).slow_calls(Percent::FULL, SECOND),
     ] {
-        let (breaker, _hand) = breaker(settings);
+        let (breaker, _manual_clock) = breaker(settings);
         breaker.set_metrics_only();
         thread::scope(|scope| {
             for _ in 0..16 {
@@ -314,7 +315,7 @@ fn concurrent_outcomes_are_all_counted() {
 /// Successes that are counted beside the lock push out exactly as many failures.
 #[test]
 fn concurrent_successes_are_all_counted_in_full_window() {
-    let (breaker, _hand) = breaker(BreakerSettings::builder().count_window(10_000));
+    let (breaker, _manual_clock) = breaker(BreakerSettings::builder().count_window(10_000));
     breaker.set_metrics_only();
     (0..10_000).for_each(|_| breaker.try_acquire().unwrap().fail());
     for expected in [5_200, 400] {

@@ -134,7 +134,7 @@ fn access_lists_apply_before_limits() {
 
 #[test]
 fn repeated_denials_ban_client() {
-    let (clock, hand) = Clock::manual();
+    let (clock, manual_clock) = Clock::manual();
     let banning = access(&[], &[], Some("3/min for 1h"));
     let said = policy([RuleSpec { key: ip(), access: Some(banning), ..rule("login", &["1/s"]) }]);
     let live = LivePolicy::new(Compiler::new(Rules::new()).clock(clock), &said).unwrap();
@@ -147,7 +147,7 @@ fn repeated_denials_ban_client() {
     // A ban outlives a change of the policy, and ends in its time.
     live.replace(&policy([RuleSpec { message: Some("No.".to_owned()), ..said.rules[0].clone() }])).unwrap();
     assert_eq!(why(), Some(DenyReason::Banned));
-    hand.advance(Duration::from_secs(3_600));
+    manual_clock.advance(Duration::from_secs(3_600));
     assert_eq!(why(), None);
 }
 
@@ -341,7 +341,7 @@ async fn full_adaptive_limit_queues_by_priority() {
 
 #[test]
 fn reload_keeps_unchanged_state() {
-    let (clock, _hand) = Clock::manual();
+    let (clock, _manual_clock) = Clock::manual();
     let terms = BreakerSpec {
         failure_rate: None,
         slow_call_rate: None,
@@ -392,7 +392,7 @@ fn reload_keeps_unchanged_state() {
 
 #[test]
 fn reload_under_load_keeps_counters() {
-    let (clock, _hand) = Clock::manual();
+    let (clock, _manual_clock) = Clock::manual();
     let said = |other: usize| {
         let busy = RuleSpec {
             key: ip(),
@@ -432,18 +432,18 @@ fn reload_under_load_keeps_counters() {
 
 #[test]
 fn schedule_scales_quotas_across_reload() {
-    let (clock, hand) = Clock::manual();
+    let (clock, manual_clock) = Clock::manual();
     let scheduled = |quota: &str, schedule: &str| {
         policy([RuleSpec { schedule: Some(schedule.parse().unwrap()), ..rule("one", &[quota]) }])
     };
     let compiler = Compiler::new(Rules::new()).clock(clock.clone());
     let midnight = |hours: u64| Duration::from_secs(hours * 3_600);
     let now = Duration::from(clock.now()).as_secs() % 86_400;
-    hand.advance(midnight(24) - Duration::from_secs(now));
+    manual_clock.advance(midnight(24) - Duration::from_secs(now));
     let live = LivePolicy::new(compiler, &scheduled("2/min", "09:00-18:00 x3")).unwrap();
     let quota = || live.current().gate().limits()[0].rule().quotas()[0].to_string();
     assert_eq!(quota(), "2/min");
-    hand.advance(midnight(10));
+    manual_clock.advance(midnight(10));
     live.current().update_schedules();
     assert_eq!(quota(), "6/min");
     live.replace(&scheduled("3/min", "09:00-18:00 x3")).unwrap();
@@ -453,7 +453,7 @@ fn schedule_scales_quotas_across_reload() {
     wrong.rules[0].store = Some("nowhere".to_owned());
     assert!(live.replace(&wrong).is_err());
     assert_eq!(quota(), "9/min");
-    hand.advance(midnight(9));
+    manual_clock.advance(midnight(9));
     live.current().update_schedules();
     assert_eq!(quota(), "3/min");
 }

@@ -94,8 +94,8 @@ fn requests_with_duplicates() -> impl Strategy<Value = Vec<PolicyTestRequest>> {
 #[test]
 fn dry_run_reports_the_denial_with_the_longest_wait() {
     let rules = vec![rule("minute", &["1/min"]), rule("hour", &["1/h"])];
-    let (clock, hand) = Clock::manual();
-    hand.set(Micros::from_secs(1_000_000));
+    let (clock, manual_clock) = Clock::manual();
+    manual_clock.set(Micros::from_secs(1_000_000));
     let compiler = Compiler::new(Rules::new()).clock(clock);
     let gate = compiler.compile(&policy(rules), None).unwrap();
     let request = PolicyTestRequest::new("GET /").with_peer("192.0.2.1");
@@ -114,7 +114,7 @@ proptest! {
         let (indexed, scanned) = (gate(&policy(rules.clone())), gate(&policy(rules)));
         for request in &requests {
             let one = refusal(&indexed, request).map(|refusal| refusal.rule.to_string());
-            let Evaluation::Ready(verdict) = scanned.gate().check(request) else { panic!("everything is at hand") };
+            let Evaluation::Ready(verdict) = scanned.gate().check(request) else { panic!("everything is at manual_clock") };
             let other = verdict.denial().map(|one| one.rule(scanned.gate()).unwrap().name().to_owned());
             prop_assert_eq!(one, other, "{:?}", request);
         }
@@ -127,7 +127,7 @@ proptest! {
         steps in proptest::collection::vec(0..40_u64, 30),
         together in 1..5_usize,
     ) {
-        let (clock, hand) = Clock::manual();
+        let (clock, manual_clock) = Clock::manual();
         let compile = |rules: &[RuleSpec]| {
             let compiler = Compiler::new(Rules::new()).clock(clock.clone());
             compiler.compile(&policy(rules.to_vec()), None).unwrap()
@@ -143,7 +143,7 @@ proptest! {
             dry.prefetch(&prefetch, 0..requests.len());
             for ((at, request), step) in requests.iter().enumerate().zip(steps) {
                 now = now.plus(Micros::from_secs(*step));
-                hand.set(now);
+                manual_clock.set(now);
                 dry.dry_run(request, (&prefetch, at), &mut dry_run);
                 let refusal = refusal(&live, request).map(|refusal| (refusal.index, refusal.reason, refusal.action));
                 let expected = dry_run.refusal(request).map(|refusal| (refusal.index, refusal.reason, refusal.action));

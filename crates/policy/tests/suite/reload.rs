@@ -16,8 +16,8 @@ use tidegate_policy::{
 use tidegate_rule::{Evaluation, Rules, request::ResponseHead};
 
 fn live_policy(policy: &Policy) -> (LivePolicy, ManualClock) {
-    let (clock, hand) = Clock::manual();
-    (LivePolicy::new(Compiler::new(Rules::new()).clock(clock), policy).unwrap(), hand)
+    let (clock, manual_clock) = Clock::manual();
+    (LivePolicy::new(Compiler::new(Rules::new()).clock(clock), policy).unwrap(), manual_clock)
 }
 
 fn remaining(live: &LivePolicy) -> usize {
@@ -36,7 +36,7 @@ fn reload_carries_over_counters_as_configured() {
         (CarryOver::Reset, "10/h", 6),
     ];
     for (inherit, quota, expected) in cases {
-        let (live, _hand) = live_policy(&policy([rule("one", &["10/h"])]));
+        let (live, _manual_clock) = live_policy(&policy([rule("one", &["10/h"])]));
         for _ in 0..4 {
             assert!(refusal(&live.current(), &PolicyTestRequest::new("GET /")).is_none());
         }
@@ -48,7 +48,7 @@ fn reload_carries_over_counters_as_configured() {
 /// Several quotas of a rule are inherited one by one, and those of another algorithm start anew.
 #[test]
 fn reload_carries_over_each_quota() {
-    let (live, _hand) = live_policy(&policy([rule("one", &["10/h", "8/d"])]));
+    let (live, _manual_clock) = live_policy(&policy([rule("one", &["10/h", "8/d"])]));
     for _ in 0..4 {
         assert!(refusal(&live.current(), &PolicyTestRequest::new("GET /")).is_none());
     }
@@ -64,11 +64,11 @@ fn reload_carries_over_each_quota() {
 #[test]
 fn reload_that_replaces_a_limiter_keeps_counters() {
     let used = |quotas: &[&str]| {
-        let (live, hand) = live_policy(&policy([rule("one", quotas)]));
+        let (live, manual_clock) = live_policy(&policy([rule("one", quotas)]));
         for _ in 0..4 {
             assert!(refusal(&live.current(), &PolicyTestRequest::new("GET /")).is_none());
         }
-        (live, hand)
+        (live, manual_clock)
     };
     for (first, then, expected) in [
         (vec!["10/h"], vec!["10/h sliding-window", "12/d"], 8),
@@ -76,13 +76,13 @@ fn reload_that_replaces_a_limiter_keeps_counters() {
         (vec!["10/h"], vec!["10/h", "100/d"], 6),
         (vec!["10/h", "100/d fixed-window"], vec!["100/d fixed-window"], 96),
     ] {
-        let (live, _hand) = used(&first);
+        let (live, _manual_clock) = used(&first);
         live.replace(&policy([rule("one", &then)])).unwrap();
         assert_eq!(remaining(&live), expected, "{first:?} to {then:?}");
     }
     // There and back again.
     for between in [vec!["10/h sliding-log"], vec!["10/min fixed-window"], vec!["10/h", "20/d sliding-log"]] {
-        let (live, _hand) = used(&["10/h"]);
+        let (live, _manual_clock) = used(&["10/h"]);
         live.replace(&policy([rule("one", &between)])).unwrap();
         live.replace(&policy([rule("one", &["10/h"])])).unwrap();
         assert_eq!(remaining(&live), 6, "{between:?} and back");

@@ -39,14 +39,14 @@ pub(crate) fn policy(rules: impl IntoIterator<Item = RuleSpec>) -> Policy {
 }
 
 pub(crate) fn gate(policy: &Policy) -> PolicyGate {
-    let (clock, _hand) = tidegate_limiter::Clock::manual();
+    let (clock, _manual_clock) = tidegate_limiter::Clock::manual();
     Compiler::new(Rules::new()).clock(clock).compile(policy, None).unwrap()
 }
 
 pub(crate) fn expect_ready(evaluation: Evaluation<PolicyResult>) -> PolicyResult {
     match evaluation {
         Evaluation::Ready(passage) => passage,
-        Evaluation::Pending(_) => panic!("everything is at hand"),
+        Evaluation::Pending(_) => panic!("everything is at manual_clock"),
     }
 }
 

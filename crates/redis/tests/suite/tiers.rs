@@ -35,7 +35,7 @@ fn redis_tiers_match_memory() {
         let inputs = (proptest::collection::vec(samples, 2..4), proptest::collection::vec(caller, 1..25));
         let property = |(samples, steps): (Vec<Sample>, Vec<TierStep>)| -> TestCaseResult {
             let quotas: Vec<Quota> = samples.iter().map(|sample| sample.quota).collect();
-            let (clock, hand) = Clock::manual();
+            let (clock, manual_clock) = Clock::manual();
             let memory = Limiter::builder().clock(clock).build_tiers(&quotas).unwrap();
             let limit =
                 Arc::new(StoreLimit::new("tiers", quotas.clone(), QuotaSelection::Tier, CarryOver::Keep));
@@ -45,7 +45,7 @@ fn redis_tiers_match_memory() {
             for (pause, cost, tier, patience, op) in steps {
                 let tier = tier % quotas.len();
                 call_clock.advance(pause);
-                hand.set(call_clock.now);
+                manual_clock.set(call_clock.now);
                 let place = |tier| KeyRef { limit: limit.clone(), key: key.clone(), tier };
                 let perform = |request| {
                     runtime.block_on(store.execute_at(&[request], call_clock.now)).pop().unwrap().unwrap()

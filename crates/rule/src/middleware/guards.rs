@@ -148,7 +148,7 @@ mod tests {
 
     #[test]
     fn key_flood_does_not_evict_active_guard() {
-        let (clock, hand) = Clock::manual();
+        let (clock, manual_clock) = Clock::manual();
         let guards = Guards::builder().max_keys(3).clock(clock).build(|| ());
         let mine = guards.get("mine");
         let kept = Arc::as_ptr(&mine);
@@ -159,13 +159,13 @@ mod tests {
         assert_eq!(shared.len(), 3, "two of their own, and one for all the others");
         assert_eq!(Arc::as_ptr(&guards.get("mine")), kept);
 
-        hand.advance(Duration::from_secs(599));
+        manual_clock.advance(Duration::from_secs(599));
         let in_use = guards.get("mine");
-        hand.advance(Duration::from_secs(1));
+        manual_clock.advance(Duration::from_secs(1));
         let newcomer = guards.get("newcomer");
         assert_eq!(guards.count(), 2, "the idle made room");
         assert_eq!(Arc::as_ptr(&guards.get("mine")), kept);
-        hand.advance(Duration::from_secs(6_000));
+        manual_clock.advance(Duration::from_secs(6_000));
         for key in 0..10 {
             guards.get(&key);
         }

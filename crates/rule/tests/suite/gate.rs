@@ -384,7 +384,7 @@ async fn local_fallback_denial_is_a_limit() {
 /// A store has a clock of its own, but its word is waited for by that of the rules.
 #[tokio::test]
 async fn manual_clock_wakes_store_waiters() {
-    let (clock, hand) = Clock::manual();
+    let (clock, manual_clock) = Clock::manual();
     let world = gate_fixture(|settings| settings.clock(clock));
     let declaration = |name: &'static str, quota: &str| {
         let declaration = RuleConfig::new(name).quota(quota).unwrap().store("first");
@@ -399,7 +399,7 @@ async fn manual_clock_wakes_store_waiters() {
         tokio::task::yield_now().await;
     }
     assert!(!task.is_finished());
-    hand.advance(Duration::from_secs(1));
+    manual_clock.advance(Duration::from_secs(1));
     assert!(task.await.unwrap().is_admitted());
 
     // Slots beside a rate: neither is lost when the token does not come in time.
@@ -417,7 +417,7 @@ async fn manual_clock_wakes_store_waiters() {
     }
     drop(slots);
     let verdict = loop {
-        hand.advance(Duration::from_millis(1));
+        manual_clock.advance(Duration::from_millis(1));
         let polled = poll_fn(|context| Poll::Ready(asking.as_mut().poll(context))).await;
         match polled {
             Poll::Ready(verdict) => break verdict,

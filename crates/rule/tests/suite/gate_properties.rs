@@ -121,14 +121,14 @@ proptest! {
         ruled in vec((0..QUOTAS.len(), 0..4_u64, charge_kind()), 1..=NAMES.len()),
         steps in vec(step(), 1..60),
     ) {
-        let (clock, hand) = Clock::manual();
+        let (clock, manual_clock) = Clock::manual();
         let rules = Rules::new();
         rules.apply(Settings::new().clock(clock)).unwrap();
         let gate = Gate::new(ruled.iter().enumerate().map(|(place, ruled)| limit(&rules, place, *ruled)));
         let mut bodies: Vec<RequestPermits> = Vec::new();
         for step in steps {
             match step {
-                GateStep::Wait { millis } => hand.advance(Duration::from_millis(millis)),
+                GateStep::Wait { millis } => manual_clock.advance(Duration::from_millis(millis)),
                 GateStep::End if bodies.is_empty() => {}
                 GateStep::End => drop(bodies.remove(0)),
                 GateStep::Check { client, limit_mask, status } => {
@@ -159,13 +159,13 @@ proptest! {
         ruled in vec((0..QUOTAS.len(), 0..4_u64), 1..=NAMES.len()),
         waits in vec(0..900_u64, 1..40),
     ) {
-        let (clock, hand) = Clock::manual();
+        let (clock, manual_clock) = Clock::manual();
         let rules = Rules::new();
         rules.apply(Settings::new().clock(clock)).unwrap();
         let of = |(place, (quotas, cost)): (usize, &(usize, u64))| limit(&rules, place, (*quotas, *cost, ChargeKind::Upfront));
         let gate = Gate::new(ruled.iter().enumerate().map(of));
         for (turn, millis) in waits.into_iter().enumerate() {
-            hand.advance(Duration::from_millis(millis));
+            manual_clock.advance(Duration::from_millis(millis));
             let verdict = check_gate(&gate, 0, 15);
                         if verdict.is_admitted() {
                 continue;
@@ -175,11 +175,11 @@ proptest! {
             prop_assert_eq!(told, exact.map(|wait| wait.as_secs_f64().ceil().max(1.0) as u64));
             let (Some(told), Some(exact)) = (told, exact) else {
                 // More than is ever granted at once.
-                hand.advance(Duration::from_secs(3_600));
+                manual_clock.advance(Duration::from_secs(3_600));
                 prop_assert!(!check_gate(&gate, 0, 15).is_admitted());
                 return Ok(());
             };
-            hand.advance(if turn % 2 == 0 { exact } else { Duration::from_secs(told) });
+            manual_clock.advance(if turn % 2 == 0 { exact } else { Duration::from_secs(told) });
             prop_assert!(check_gate(&gate, 0, 15).is_admitted(), "{:?} after {:?}", verdict, exact);
         }
     }

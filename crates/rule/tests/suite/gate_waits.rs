@@ -25,10 +25,10 @@ struct WaitFixture {
 }
 
 fn wait_fixture() -> WaitFixture {
-    let (clock, hand) = Clock::manual();
+    let (clock, manual_clock) = Clock::manual();
     let rules = Rules::new();
     rules.apply(Settings::new().clock(clock)).unwrap();
-    WaitFixture { rules, clock: hand }
+    WaitFixture { rules, clock: manual_clock }
 }
 
 impl WaitFixture {

@@ -49,7 +49,7 @@ proptest! {
     #![proptest_config(ProptestConfig::with_cases(2_000))]
     #[test]
     fn admitted_cost_stays_within_largest_bound(algorithm in 0..4_usize, steps in vec(step(), 1..80)) {
-        let (clock, hand) = Clock::manual();
+        let (clock, manual_clock) = Clock::manual();
         let rules = Rules::new();
         let of = |limit| {
             let (text, most) = quota(algorithm, limit);
@@ -80,7 +80,7 @@ proptest! {
                     prop_assert_eq!(before, (rule.quotas(), rule.mode()));
                 }
                 SettingsStep::Wait { millis } => {
-                    hand.advance(Duration::from_millis(millis));
+                    manual_clock.advance(Duration::from_millis(millis));
                     now += millis;
                 }
                 SettingsStep::Call { cost } => {

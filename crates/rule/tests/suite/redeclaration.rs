@@ -26,7 +26,7 @@ fn admitted_count(rule: &Rule) -> usize {
 
 #[test]
 fn redeclare_keeps_counters_of_unchanged_rules() {
-    let (rules, (clock, _hand)) = (Rules::new(), Clock::manual());
+    let (rules, (clock, _manual_clock)) = (Rules::new(), Clock::manual());
     let redeclare = |declarations: Vec<RuleConfig>| rules.redeclare(declarations, settings(&clock));
     let first = redeclare(vec![
         rule_config("same", &["5/min"]),
@@ -59,7 +59,7 @@ fn redeclare_keeps_counters_of_unchanged_rules() {
 
 #[test]
 fn invalid_redeclaration_changes_nothing() {
-    let (rules, (clock, _hand)) = (Rules::new(), Clock::manual());
+    let (rules, (clock, _manual_clock)) = (Rules::new(), Clock::manual());
     let rule = rules.redeclare(vec![rule_config("login", &["3/min"])], settings(&clock)).unwrap().remove(0);
     assert_eq!(admitted_count(&rule), 3);
 
@@ -79,7 +79,7 @@ fn invalid_redeclaration_changes_nothing() {
 
 #[test]
 fn only_selected_limits_are_checked() {
-    let (clock, _hand) = Clock::manual();
+    let (clock, _manual_clock) = Clock::manual();
     let names = ["a", "b", "c"].map(|name| rule_config(name, &["1/min"]));
     let limits = Rules::new().redeclare(names.into(), settings(&clock)).unwrap();
     let gate = Gate::new(limits.into_iter().map(RequestLimit::new));
@@ -100,7 +100,7 @@ fn only_selected_limits_are_checked() {
 
 #[test]
 fn rollout_enforces_part_of_keys() {
-    let (clock, _hand) = Clock::manual();
+    let (clock, _manual_clock) = Clock::manual();
     let rule =
         Rules::new().redeclare(vec![rule_config("login", &["1/min"])], settings(&clock)).unwrap().remove(0);
     let half = RequestLimit::new(rule).key(key::peer()).rollout(Percent::new(50.0).unwrap());
@@ -110,7 +110,7 @@ fn rollout_enforces_part_of_keys() {
         let request = TestRequest::from_peer(&format!("192.0.2.{last}"));
         let is_admitted = || match gate.check(&request) {
             Evaluation::Ready(verdict) => verdict.is_admitted(),
-            Evaluation::Pending(_) => panic!("everything is at hand"),
+            Evaluation::Pending(_) => panic!("everything is at manual_clock"),
         };
         assert!(is_admitted());
         let is_refused = !is_admitted();

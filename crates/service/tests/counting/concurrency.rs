@@ -58,7 +58,8 @@ async fn count_admitted(service: Arc<DescriptorService>, request: &'static str) 
 #[tokio::test(flavor = "multi_thread", worker_threads = 4)]
 async fn concurrent_requests_get_exactly_the_limit_in_memory() {
     for ((name, way, limit), most) in all_limits() {
-        let (service, _hand) = memory_service(settings_with_counting(way), test_config(&[("user", limit)]));
+        let (service, _manual_clock) =
+            memory_service(settings_with_counting(way), test_config(&[("user", limit)]));
         assert_eq!(count_admitted(service.into(), "user=alice").await, most, "{name}");
     }
 }
@@ -77,7 +78,7 @@ async fn concurrent_requests_get_exactly_the_limit_in_redis() {
 #[tokio::test(flavor = "multi_thread", worker_threads = 4)]
 async fn concurrent_requests_get_exactly_their_override() {
     for way in [CountingMode::Reference, CountingMode::Atomic] {
-        let (service, _hand) = memory_service(
+        let (service, _manual_clock) = memory_service(
             settings_with_counting(way),
             test_config(&[("user", per_unit(1, CalendarUnit::Year))]),
         );

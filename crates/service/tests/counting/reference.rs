@@ -44,7 +44,7 @@ async fn quota_mode_matches_the_reference() {
         (ServiceSettings::default(), "new=a, old=a", "OK: OK 8/9, OK unlimited"),
     ];
     for (settings, request, expected) in table {
-        let (service, _hand) = memory_service(settings, test_config(&test_limits()));
+        let (service, _manual_clock) = memory_service(settings, test_config(&test_limits()));
         assert_eq!(decide(&service, request).await, expected, "{request}");
     }
 }

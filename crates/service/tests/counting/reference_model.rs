@@ -32,7 +32,7 @@ proptest! {
     ) {
         let way = if is_atomic { CountingMode::Atomic } else { CountingMode::Reference };
         let limits = UNITS.map(|(key, unit, requests)| (key, per_unit(requests, unit)));
-        let (service, hand) = memory_service(settings_with_counting(way), test_config(&limits));
+        let (service, manual_clock) = memory_service(settings_with_counting(way), test_config(&limits));
         let mut now = start * 1_000;
         let mut counts: HashMap<(usize, u8, u64), u64> = HashMap::new();
         let runtime = tokio::runtime::Builder::new_current_thread().build().unwrap();
@@ -41,7 +41,7 @@ proptest! {
             if now - start * 1_000 > 24 * 3_600 * 1_000 {
                 break;
             }
-            hand.set(Micros::from_millis(now));
+            manual_clock.set(Micros::from_millis(now));
             let (key, unit, requests) = UNITS[place];
             let asked = parse_request(&format!("{key}={client} x{hits}"));
             let verdict = runtime.block_on(service.decide(asked)).unwrap();

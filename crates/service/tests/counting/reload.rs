@@ -13,7 +13,7 @@ use tidegate_service::descriptors::{CountingMode, OverLimit};
 #[tokio::test]
 async fn reload_keeps_counters() {
     for way in [CountingMode::Reference, CountingMode::Atomic] {
-        let (service, _hand) = memory_service(
+        let (service, _manual_clock) = memory_service(
             settings_with_counting(way),
             test_config(&[("user", per_unit(5, CalendarUnit::Year))]),
         );
@@ -26,7 +26,7 @@ async fn reload_keeps_counters() {
         service.load(test_config(&[("user", per_unit(6, CalendarUnit::Year))]));
         assert_eq!(decide(&service, "user=alice").await, "OVER: OVER 0/6", "{way:?}");
     }
-    let (service, _hand) = memory_service(
+    let (service, _manual_clock) = memory_service(
         settings_with_counting(CountingMode::Reference),
         test_config(&[("user", with_quotas(&["5 per 52w"]))]),
     );
@@ -40,7 +40,7 @@ async fn reload_under_load_admits_exactly_the_limit() {
     let limits = [per_unit(1_000, CalendarUnit::Year), with_quotas(&["1000 per 52w"])];
     for (limit, way) in limits.into_iter().zip([CountingMode::Reference, CountingMode::Atomic]) {
         let same = || test_config(&[("user", limit.clone()), ("path", per_unit(7, CalendarUnit::Day))]);
-        let (service, _hand) = memory_service(settings_with_counting(way), same());
+        let (service, _manual_clock) = memory_service(settings_with_counting(way), same());
         let (service, is_done) = (Arc::new(service), Arc::new(AtomicBool::new(false)));
         let callers: Vec<_> = (0..4)
             .map(|_| {

@@ -79,7 +79,7 @@ async fn reserved_hits_are_committed_cancelled_or_kept() {
 async fn limiters_are_not_charged_where_counts_refuse_together() {
     let limits =
         [("all", quota_mode_limit(per_unit(1, CalendarUnit::Year))), ("quota", with_quotas(&["5 per 52w"]))];
-    let (service, _hand) = memory_service(ServiceSettings::default(), test_config(&limits));
+    let (service, _manual_clock) = memory_service(ServiceSettings::default(), test_config(&limits));
     assert_eq!(decide(&service, "all=a, quota=a").await, "OK: OK 0/1, OK 4/5");
     assert_eq!(decide(&service, "all=a, quota=a").await, "OVER: OVER 0/1, OK 4/5");
     assert_eq!(decide(&service, "quota=a").await, "OK: OK 3/5");
@@ -88,7 +88,7 @@ async fn limiters_are_not_charged_where_counts_refuse_together() {
         ("all", quota_mode_limit(per_unit(1, CalendarUnit::Year))),
         ("quota", quota_mode_limit(with_quotas(&["2 per 52w"]))),
     ];
-    let (service, _hand) = memory_service(ServiceSettings::default(), test_config(&limits));
+    let (service, _manual_clock) = memory_service(ServiceSettings::default(), test_config(&limits));
     for expected in ["OK: OK 0/1, OK 1/2", "OK: OVER 0/1, OK 0/2", "OVER: OVER 0/1, OVER 0/2"] {
         assert_eq!(decide(&service, "all=a, quota=a").await, expected);
     }

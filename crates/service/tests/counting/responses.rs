@@ -22,9 +22,9 @@ fn service_with_headers(mode: ResponseHeaderMode) -> (DescriptorService, tidegat
         ("model", quota_mode_limit(per_unit(1, CalendarUnit::Day))),
         ("both", with_quotas(&["2 per 10s", "9/h"])),
     ];
-    let (service, hand) = memory_service(settings, test_config(&limits));
-    hand.set(Micros::from_secs(3_600 * 300_000 + 10));
-    (service, hand)
+    let (service, manual_clock) = memory_service(settings, test_config(&limits));
+    manual_clock.set(Micros::from_secs(3_600 * 300_000 + 10));
+    (service, manual_clock)
 }
 
 async fn response_headers(service: &DescriptorService, request: &str) -> Vec<String> {
@@ -34,7 +34,8 @@ async fn response_headers(service: &DescriptorService, request: &str) -> Vec<Str
 
 #[tokio::test]
 async fn custom_headers_report_the_tightest_limit() {
-    let (service, _hand) = service_with_headers(ResponseHeaderMode::Custom(HeaderNames::rate_limit()));
+    let (service, _manual_clock) =
+        service_with_headers(ResponseHeaderMode::Custom(HeaderNames::rate_limit()));
     let table: [(&str, &[&str]); 5] = [
         ("user=a, path=/", &["RateLimit-Limit: 3", "RateLimit-Remaining: 2", "RateLimit-Reset: 3590"]),
         ("nobody=knows", &[]),
@@ -49,13 +50,14 @@ async fn custom_headers_report_the_tightest_limit() {
     for (request, expected) in table {
         assert_eq!(response_headers(&service, request).await, expected, "{request}");
     }
-    let (service, _hand) = service_with_headers(ResponseHeaderMode::Custom(HeaderNames::x_rate_limit()));
+    let (service, _manual_clock) =
+        service_with_headers(ResponseHeaderMode::Custom(HeaderNames::x_rate_limit()));
     assert_eq!(response_headers(&service, "user=a").await[0], "X-RateLimit-Limit: 5");
 }
 
 #[tokio::test]
 async fn ietf_headers_report_all_limits() {
-    let (service, _hand) = service_with_headers(ResponseHeaderMode::Ietf);
+    let (service, _manual_clock) = service_with_headers(ResponseHeaderMode::Ietf);
     let expected = [
         r#"RateLimit-Policy: "shop.user";q=5;w=60, "per path";q=3;w=3600, "override";q=7;w=1"#,
         r#"RateLimit: "shop.user";r=4;t=50, "per path";r=2;t=3590, "override";r=6;t=1"#,
@@ -82,7 +84,7 @@ async fn denial_has_problem_body_and_merged_metadata() {
         metadata: ResponseMetadataMode::Request,
         ..ServiceSettings::default()
     };
-    let (service, _hand) = memory_service(settings, test_config(&limits));
+    let (service, _manual_clock) = memory_service(settings, test_config(&limits));
     let first = service.decide(parse_request("user=a, path=/ x2 @3/DAY, path=/")).await.unwrap();
     assert_eq!(first.body, None);
     let expected = json!({
@@ -113,7 +115,7 @@ async fn metric_names_match_the_reference() {
         ("ip", with_flags(per_unit(9, CalendarUnit::Minute), |flags| flags.detailed_metric = true)),
         ("watched", shadow_limit(per_unit(1, CalendarUnit::Minute))),
     ];
-    let (service, _hand) = memory_service(settings, test_config(&limits));
+    let (service, _manual_clock) = memory_service(settings, test_config(&limits));
     for request in
         ["user=a x8", "user=a x5", "watched=it x3", "ip=10.0.0.1", "ip=a", "ip=b", "ip=c", "x=1 @5/DAY"]
     {
@@ -157,7 +159,7 @@ async fn metric_names_match_the_reference() {
 
 #[test]
 fn metric_families_have_help_and_type_and_are_documented() {
-    let (service, _hand) = memory_service(ServiceSettings::default(), test_config(&[]));
+    let (service, _manual_clock) = memory_service(ServiceSettings::default(), test_config(&[]));
     let text = service.prometheus();
     let lines: Vec<&str> = text.lines().collect();
     let mut exposed = BTreeSet::new();
@@ -179,7 +181,7 @@ fn metric_families_have_help_and_type_and_are_documented() {
 #[tokio::test]
 async fn metrics_size_is_bounded() {
     let limits = [("ip", with_flags(per_unit(9, CalendarUnit::Day), |flags| flags.detailed_metric = true))];
-    let (service, _hand) = memory_service(ServiceSettings::default(), test_config(&limits));
+    let (service, _manual_clock) = memory_service(ServiceSettings::default(), test_config(&limits));
     for number in 0..500_000 {
         let brought = parse_request(&format!("guest={number} @{number}/DAY"));
         service.decide(brought).await.unwrap();
@@ -191,7 +193,7 @@ async fn metrics_size_is_bounded() {
 
 #[tokio::test]
 async fn debug_pages_and_health_are_served() {
-    let (service, _hand) =
+    let (service, _manual_clock) =
         memory_service(ServiceSettings::default(), test_config(&[("user", per_unit(1, CalendarUnit::Day))]));
     let page = |path: &str| {
         let page = debug_page(&service, path);
@@ -226,17 +228,17 @@ async fn reset_times_follow_the_clock() {
         (CalendarUnit::Week, 339_200),
     ];
     for (unit, ends) in table {
-        let (service, hand) =
+        let (service, manual_clock) =
             memory_service(ServiceSettings::default(), test_config(&[("user", per_unit(1, unit))]));
         for request in ["user=a x0", "user=a", "user=a"] {
             let verdict = service.decide(parse_request(request)).await.unwrap();
             assert_eq!(verdict.statuses[0].reset, Some(Duration::from_secs(ends)), "{unit}: {request}");
         }
-        hand.advance(Duration::from_secs(ends) - Duration::from_micros(1));
+        manual_clock.advance(Duration::from_secs(ends) - Duration::from_micros(1));
         let verdict = service.decide(parse_request("user=a")).await.unwrap();
         assert_eq!(verdict.statuses[0].reset, Some(Duration::from_secs(1)), "{unit}");
         assert_eq!(decide(&service, "user=a").await, "OVER: OVER 0/1", "{unit}");
-        hand.advance(Duration::from_micros(1));
+        manual_clock.advance(Duration::from_micros(1));
         assert_eq!(decide(&service, "user=a").await, "OK: OK 0/1", "{unit}");
     }
 }

@@ -217,7 +217,7 @@ async fn check_scenario(service: &DescriptorService, scenario: &CountingScenario
 #[tokio::test]
 async fn scenarios_hold_in_memory() {
     for scenario in scenarios() {
-        let (service, _hand) = memory_service(scenario.1.clone(), test_limits());
+        let (service, _manual_clock) = memory_service(scenario.1.clone(), test_limits());
         check_scenario(&service, &scenario, "memory").await;
     }
 }
@@ -234,7 +234,7 @@ async fn scenarios_hold_in_redis() {
 
 #[tokio::test]
 async fn unknown_domain_is_not_limited() {
-    let (service, _hand) = memory_service(reference_settings(), test_limits());
+    let (service, _manual_clock) = memory_service(reference_settings(), test_limits());
     let asked = DomainRequest { domain: "other".to_owned(), ..parse_request("user=alice @0/YEAR, user=bob") };
     assert_eq!(verdict_text(&service.decide(asked).await.unwrap()), "OK: -, -");
     assert!(service.stats().contains("ratelimit.service.rate_limit.other.domain_not_found: 2\n"));
@@ -242,7 +242,7 @@ async fn unknown_domain_is_not_limited() {
 
 #[tokio::test]
 async fn request_hits_default_to_one() {
-    let (service, _hand) = memory_service(reference_settings(), test_limits());
+    let (service, _manual_clock) = memory_service(reference_settings(), test_limits());
     for (hits, expected) in [(0, "OK: OK 9/10"), (1, "OK: OK 8/10"), (5, "OK: OK 3/10")] {
         let asked = DomainRequest { hits, ..parse_request("path=/big") };
         assert_eq!(verdict_text(&service.decide(asked).await.unwrap()), expected);
@@ -253,7 +253,7 @@ async fn request_hits_default_to_one() {
 
 #[tokio::test]
 async fn invalid_requests_are_rejected() {
-    let (service, _hand) = memory_service(reference_settings(), test_limits());
+    let (service, _manual_clock) = memory_service(reference_settings(), test_limits());
     let many = vec!["user=alice"; 10_000].join(", ");
     let mut deep = parse_request("user=");
     deep.descriptors[0].entries = vec![deep.descriptors[0].entries[0].clone(); 65];

@@ -27,9 +27,9 @@ use tidegate_testkit::servers::{RedisServer, RespValue};
 const START_SECONDS: u64 = 1_606_925_765;
 
 fn manual_clock() -> (Clock, ManualClock) {
-    let (clock, hand) = Clock::manual();
-    hand.set(Micros::from_secs(START_SECONDS));
-    (clock, hand)
+    let (clock, manual_clock) = Clock::manual();
+    manual_clock.set(Micros::from_secs(START_SECONDS));
+    (clock, manual_clock)
 }
 
 async fn connect_store(server: &RedisServer) -> Arc<RedisStore> {
@@ -145,7 +145,7 @@ descriptors:
     );
     let set: Arc<dyn ConfigLookup> = Arc::new(set.unwrap());
     let store = Arc::new(RecordingCounterStore::default());
-    let (clock, _hand) = manual_clock();
+    let (clock, _manual_clock) = manual_clock();
     let plain = start_service(&clock, shared_keys(store.clone()), ServiceSettings::default(), set.clone());
     let table: [KeyCase<'_>; 11] = [
         (&[("foo", "jjdjdls")], "messaging_foo_jjdjdls_1606925760", 60),
@@ -194,7 +194,7 @@ descriptors:
 #[tokio::test]
 async fn counting_continues_from_another_fleet() {
     let server = RedisServer::start().unwrap();
-    let (clock, hand) = manual_clock();
+    let (clock, manual_clock) = manual_clock();
     let files = test_config(&[
         ("user", per_unit(5, CalendarUnit::Minute)),
         ("path", per_unit(2, CalendarUnit::Hour)),
@@ -231,7 +231,7 @@ async fn counting_continues_from_another_fleet() {
     assert_eq!(decide(&service, "own=x").await, "OK: OK 0/1");
     assert_eq!(decide(&service, "own=x").await, "OVER: OVER 0/1");
 
-    hand.advance(Duration::from_secs(60));
+    manual_clock.advance(Duration::from_secs(60));
     assert_eq!(decide(&service, "user=alice").await, "OK: OK 4/5");
     assert_eq!(get_value(&server, "shop_user_alice_1606925820").as_deref(), Some("1"));
 }
@@ -239,7 +239,7 @@ async fn counting_continues_from_another_fleet() {
 #[tokio::test]
 async fn within_limit_keys_are_not_counted_when_over_limit() {
     let server = RedisServer::start().unwrap();
-    let (clock, _hand) = manual_clock();
+    let (clock, _manual_clock) = manual_clock();
     let settings = ServiceSettings {
         over_limit_counting: OverLimitCounting::CountOverLimit,
         ..ServiceSettings::default()
@@ -263,7 +263,7 @@ async fn over_limit_key_is_cached_until_its_window_ends() {
     let server = RedisServer::start().unwrap();
     let store = connect_store(&server).await;
     for is_shared in [true, false] {
-        let (clock, hand) = manual_clock();
+        let (clock, manual_clock) = manual_clock();
         let base = ServiceSettings { local_cache: Some(1 << 20), ..ServiceSettings::default() };
         let files = test_config(&[("user", per_unit(2, CalendarUnit::Minute))]);
         let service = if is_shared {
@@ -311,7 +311,7 @@ async fn over_limit_key_is_cached_until_its_window_ends() {
         // A limit that came along, and has more room.
         assert!(decide(&service, "user=alice @9/MINUTE").await.starts_with("OK: "));
         if is_shared {
-            hand.advance(Duration::from_secs(55));
+            manual_clock.advance(Duration::from_secs(55));
             assert_eq!(decide(&service, "user=alice").await, "OK: OK 1/2");
             assert_eq!(get_value(&server, "shop_user_alice_1606925760").as_deref(), Some("4"));
         }
@@ -328,7 +328,7 @@ async fn per_second_limits_use_their_own_store() {
             ("q", with_quotas(&["2 per 52w"])),
         ])
     };
-    let (clock, _hand) = manual_clock();
+    let (clock, _manual_clock) = manual_clock();
     let (first, second) = (connect_store(&usual).await, connect_store(&seconds).await);
     let shared = SharedKeys { per_second: Some(second.clone()), ..shared_keys(first.clone()) };
     let shared = start_service(&clock, shared, ServiceSettings::default(), files());
@@ -358,7 +358,7 @@ async fn per_second_limits_use_their_own_store() {
 
 #[tokio::test]
 async fn unavailable_shared_store_is_handled_as_declared() {
-    let (clock, _hand) = manual_clock();
+    let (clock, _manual_clock) = manual_clock();
     for when_over in [OverLimitCounting::CountAll, OverLimitCounting::CountOverLimit] {
         let service = |outage| {
             let settings =
@@ -387,7 +387,7 @@ async fn unavailable_shared_store_is_handled_as_declared() {
 #[tokio::test]
 async fn reservations_settle_in_shared_counters() {
     let server = RedisServer::start().unwrap();
-    let (clock, _hand) = manual_clock();
+    let (clock, _manual_clock) = manual_clock();
     let files = test_config(&[
         ("user", per_unit(5, CalendarUnit::Minute)),
         ("path", per_unit(9, CalendarUnit::Minute)),

@@ -19,9 +19,9 @@ use tidegate_tower::{AccessLayer, RequestAccess};
 use tower::{Layer as _, Service};
 
 fn control(list: &str) -> (Arc<AccessControl>, ManualClock) {
-    let (clock, hand) = Clock::manual();
+    let (clock, manual_clock) = Clock::manual();
     let bans = Bans::builder().clock(clock).rule("3/min for 1h".parse().unwrap()).build().unwrap();
-    (Arc::new(AccessControl::new(list.parse().unwrap(), bans)), hand)
+    (Arc::new(AccessControl::new(list.parse().unwrap(), bans)), manual_clock)
 }
 
 fn request_from(peer: &str) -> Request<()> {
@@ -39,7 +39,7 @@ where
 
 #[tokio::test]
 async fn access_list_selects_clients() {
-    let (control, _hand) = control("deny 192.0.2.0/24\nallow 192.0.2.7\ndeny 2001:db8::/32");
+    let (control, _manual_clock) = control("deny 192.0.2.0/24\nallow 192.0.2.7\ndeny 2001:db8::/32");
     let player = TestService::new();
     let service = AccessLayer::new(control).layer(player.clone());
     let table = [
@@ -59,7 +59,7 @@ async fn access_list_selects_clients() {
 /// A client that writes the header itself changes nothing.
 #[tokio::test]
 async fn forged_forwarded_address_is_ignored() {
-    let (control, _hand) = control("deny 192.0.2.0/24");
+    let (control, _manual_clock) = control("deny 192.0.2.0/24");
     let proxies = TrustedProxies::new(["10.0.0.0/8"]).unwrap();
     let service =
         AccessLayer::new(RequestAccess::new(control).trusted_proxies(proxies)).layer(TestService::new());
@@ -83,7 +83,7 @@ async fn forged_forwarded_address_is_ignored() {
 
 #[tokio::test]
 async fn repeatedly_limited_client_is_banned() {
-    let (control, hand) = control("allow 192.0.2.7");
+    let (control, manual_clock) = control("allow 192.0.2.7");
     let player = TestService::new();
     let service = AccessLayer::new(RequestAccess::new(control.clone()).ban_on(|reply| reply.status() == 429))
         .layer(player.clone());
@@ -102,13 +102,13 @@ async fn repeatedly_limited_client_is_banned() {
         200,
         "whoever is on the list is never banned"
     );
-    hand.advance(Duration::from_secs(3_600));
+    manual_clock.advance(Duration::from_secs(3_600));
     assert_eq!(status(&service, request_from("198.51.100.1")).await, 200);
 }
 
 #[tokio::test]
 async fn ipv6_network_is_one_client() {
-    let (control, _hand) = control("");
+    let (control, _manual_clock) = control("");
     let player = TestService::new();
     player.set_status(429);
     let service = AccessLayer::new(RequestAccess::new(control.clone()).ban_on(|reply| reply.status() == 429))
@@ -129,7 +129,7 @@ async fn ipv6_network_is_one_client() {
 
 #[tokio::test]
 async fn unknown_client_is_rejected_by_default() {
-    let (control, _hand) = control("");
+    let (control, _manual_clock) = control("");
     let access = RequestAccess::new(control);
     assert_eq!(status(&AccessLayer::new(access.clone()).layer(TestService::new()), request()).await, 403);
     let open = AccessLayer::new(access.on_unknown(ListAction::Allow));
@@ -138,7 +138,7 @@ async fn unknown_client_is_rejected_by_default() {
 
 #[tokio::test]
 async fn keys_support_lists_and_bans() {
-    let (control, _hand) = control("deny key mallory");
+    let (control, _manual_clock) = control("deny key mallory");
     let player = TestService::new();
     let access = RequestAccess::new(control)
         .key(key::header("x-user").unwrap())
@@ -162,7 +162,7 @@ async fn keys_support_lists_and_bans() {
 
 #[tokio::test]
 async fn rejection_is_configurable_and_supports_grpc() {
-    let (control, _hand) = control("deny 192.0.2.0/24");
+    let (control, _manual_clock) = control("deny 192.0.2.0/24");
     let access = RequestAccess::new(control);
     let mut call = request_from("192.0.2.1");
     call.headers_mut().insert("content-type", "application/grpc+proto".parse().unwrap());

@@ -26,7 +26,7 @@ const SECOND: Duration = Duration::from_secs(1);
 
 /// Opens for five seconds at the second failure in a row; then one probe.
 fn breaker() -> (Arc<Breaker>, ManualClock) {
-    let (clock, hand) = Clock::manual();
+    let (clock, manual_clock) = Clock::manual();
     let settings = BreakerSettings::builder()
         .count_window(2)
         .min_calls(2)
@@ -34,7 +34,7 @@ fn breaker() -> (Arc<Breaker>, ManualClock) {
         .open_for(SECOND * 5)
         .build()
         .unwrap();
-    (Arc::new(Breaker::with_clock(settings, clock)), hand)
+    (Arc::new(Breaker::with_clock(settings, clock)), manual_clock)
 }
 
 fn limit(of: u32) -> Arc<AdaptiveLimit> {
@@ -43,7 +43,7 @@ fn limit(of: u32) -> Arc<AdaptiveLimit> {
 
 #[tokio::test]
 async fn open_breaker_rejects_until_probe_succeeds() {
-    let (breaker, hand) = breaker();
+    let (breaker, manual_clock) = breaker();
     let player = TestService::new();
     let service = GuardLayer::new(RequestGuard::new(breaker.clone()).name("orders")).layer(player.clone());
 
@@ -57,14 +57,14 @@ async fn open_breaker_rejects_until_probe_succeeds() {
     assert_eq!(player.calls(), 2, "a refused call is not made");
 
     player.set_status(404);
-    hand.advance(SECOND * 5);
+    manual_clock.advance(SECOND * 5);
     assert_eq!(status(&service).await, 404, "the client's own mistake shows that somebody is there");
     assert_eq!(breaker.state(), BreakerState::Closed);
 }
 
 #[tokio::test]
 async fn clones_share_guard() {
-    let (breaker, _hand) = breaker();
+    let (breaker, _manual_clock) = breaker();
     let layer = GuardLayer::new(breaker);
     let (one, other) = (TestService::new(), TestService::new());
     one.set_status(0);
@@ -77,7 +77,7 @@ async fn clones_share_guard() {
 
 #[tokio::test]
 async fn cancelled_call_is_not_recorded() {
-    let (breaker, _hand) = breaker();
+    let (breaker, _manual_clock) = breaker();
     let player = TestService::new();
     let service = GuardLayer::new(breaker.clone()).layer(player.clone());
     player.block();
@@ -134,7 +134,7 @@ fn responses_are_classified() {
 #[tokio::test]
 async fn client_guard_counts_429_as_failure() {
     for (is_client, after) in [(true, 503), (false, 429)] {
-        let (breaker, _hand) = breaker();
+        let (breaker, _manual_clock) = breaker();
         let player = TestService::new();
         player.set_status(429);
         let guard = RequestGuard::new(breaker);
@@ -168,7 +168,7 @@ async fn each_host_has_own_breaker() {
 
 #[tokio::test]
 async fn rejection_is_configurable() {
-    let (breaker, _hand) = breaker();
+    let (breaker, _manual_clock) = breaker();
     breaker.force_open();
     let guard = RequestGuard::new(breaker).name("orders").with_response(|limited| {
         RejectionResponse::new(200)
@@ -183,7 +183,7 @@ async fn rejection_is_configurable() {
 
 #[tokio::test]
 async fn forced_open_breaker_sends_retry_after_one_second() {
-    let (breaker, _hand) = breaker();
+    let (breaker, _manual_clock) = breaker();
     breaker.force_open();
     let refused = send_request(&GuardLayer::new(breaker).layer(TestService::new()), request()).await.unwrap();
     assert_eq!(header(&refused, "retry-after"), Some("1"));
@@ -191,7 +191,7 @@ async fn forced_open_breaker_sends_retry_after_one_second() {
 
 #[tokio::test]
 async fn error_throttle_works_as_guard() {
-    let (clock, _hand) = Clock::manual();
+    let (clock, _manual_clock) = Clock::manual();
     let settings = ErrorRateSettings::builder().request_threshold(2).build().unwrap();
     let throttle = Arc::new(ErrorThrottle::with_clock(settings, "1/min", clock).unwrap());
     let player = TestService::new();
@@ -206,7 +206,7 @@ async fn error_throttle_works_as_guard() {
 
 #[tokio::test]
 async fn grpc_rejection_uses_grpc_status() {
-    let (breaker, _hand) = breaker();
+    let (breaker, _manual_clock) = breaker();
     breaker.open_for(SECOND * 7);
     let mut call = request();
     call.headers_mut().insert("content-type", "application/grpc".parse().unwrap());
@@ -288,7 +288,7 @@ async fn body_result_is_recorded() {
         (trailers("14"), 1),
     ];
     for (last, failures) in endings {
-        let (breaker, _hand) = breaker();
+        let (breaker, _manual_clock) = breaker();
         let (pieces, body) = ChannelBody::new();
         let mut service = GuardLayer::new(
             RequestGuard::new(breaker.clone()).for_client_calls().in_flight_end(InFlightEnd::Body),

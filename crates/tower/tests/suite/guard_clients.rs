@@ -66,7 +66,7 @@ async fn closed_address() -> SocketAddr {
 
 /// Opens for five seconds at the second failure in a row; then one probe.
 fn breaker() -> (Arc<Breaker>, ManualClock) {
-    let (clock, hand) = Clock::manual();
+    let (clock, manual_clock) = Clock::manual();
     let settings = BreakerSettings::builder()
         .count_window(2)
         .min_calls(2)
@@ -74,13 +74,13 @@ fn breaker() -> (Arc<Breaker>, ManualClock) {
         .open_for(SECOND * 5)
         .build()
         .unwrap();
-    (Arc::new(Breaker::with_clock(settings, clock)), hand)
+    (Arc::new(Breaker::with_clock(settings, clock)), manual_clock)
 }
 
 #[tokio::test]
 async fn breaker_stops_reqwest_calls_to_failing_server() {
     let (address, server) = serve().await;
-    let (breaker, hand) = breaker();
+    let (breaker, manual_clock) = breaker();
     let http = reqwest::Client::new();
     let guarded = GuardLayer::new(RequestGuard::new(breaker.clone()).name("orders").for_client_calls())
         .layer(http.clone());
@@ -102,7 +102,7 @@ async fn breaker_stops_reqwest_calls_to_failing_server() {
     assert!(refused.text().await.unwrap().contains("temporary-reduced-capacity"));
 
     server.set_status(404);
-    hand.advance(SECOND * 5);
+    manual_clock.advance(SECOND * 5);
     assert_eq!(
         ask().await.unwrap().text().await.unwrap(),
         "said",
@@ -156,7 +156,7 @@ async fn reqwest_call_is_in_flight_until_body_ends() {
 #[tokio::test]
 async fn retry_after_layer_composes_with_breaker() {
     let (address, server) = serve().await;
-    let (breaker, _hand) = breaker();
+    let (breaker, _manual_clock) = breaker();
     let http = reqwest::Client::new();
     let layers = (RetryAfterLayer::new().clock(Clock::manual().0), GuardLayer::new(breaker));
     let client = layers.layer(http.clone());
@@ -174,7 +174,7 @@ async fn retry_after_layer_composes_with_breaker() {
 #[tokio::test]
 async fn breaker_works_with_hyper_client() {
     let (address, server) = serve().await;
-    let (breaker, _hand) = breaker();
+    let (breaker, _manual_clock) = breaker();
     let client: Client<_, Body> = Client::builder(TokioExecutor::new()).build_http();
     let guarded = GuardLayer::new(RequestGuard::new(breaker).for_client_calls()).layer(client);
     let ask = async |to: SocketAddr| {

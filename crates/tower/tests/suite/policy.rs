@@ -17,14 +17,14 @@ use tidegate_tower::{BandwidthBody, GateBody, LimitLayer, PolicyLayer, PolicySer
 use tower::{Layer as _, service_fn};
 
 fn live_policy(policy: &str) -> (Arc<LivePolicy>, ManualClock) {
-    let (clock, hand) = Clock::manual();
+    let (clock, manual_clock) = Clock::manual();
     let compiler = Compiler::new(Rules::new()).clock(clock);
-    (Arc::new(LivePolicy::new(compiler, &policy.parse().unwrap()).unwrap()), hand)
+    (Arc::new(LivePolicy::new(compiler, &policy.parse().unwrap()).unwrap()), manual_clock)
 }
 
 fn service(policy: &str) -> (PolicyService<TestService>, TestService, ManualClock) {
-    let ((live, hand), player) = (live_policy(policy), TestService::new());
-    (PolicyLayer::new(live).unwrap().layer(player.clone()), player, hand)
+    let ((live, manual_clock), player) = (live_policy(policy), TestService::new());
+    (PolicyLayer::new(live).unwrap().layer(player.clone()), player, manual_clock)
 }
 
 fn request(line: &str, peer: u8) -> Request<()> {
@@ -203,11 +203,11 @@ proptest! {
     fn policy_layer_matches_gate(steps in prop::collection::vec(steps(), 1..60)) {
         let runtime = tokio::runtime::Builder::new_current_thread().enable_time().build().unwrap();
         runtime.block_on(async {
-            let (service, player, hand) = service(POLICY);
+            let (service, player, manual_clock) = service(POLICY);
             let (gate, gate_hand) = live_policy(POLICY);
             let (mut kept, mut bodies) = (Vec::new(), Vec::new());
             for step in steps {
-                hand.advance(Duration::from_millis(step.delay));
+                manual_clock.advance(Duration::from_millis(step.delay));
                 gate_hand.advance(Duration::from_millis(step.delay));
                 player.set_status(step.status.into());
                 let expected = expected_response(&gate, &request(REQUEST_LINES[step.line], step.peer), step, &mut kept);
@@ -240,7 +240,7 @@ fn policy_layer_rejects_upstream_fallback() {
         give the fallback a `body`, or use `status` or `redirect`";
     assert_eq!(PolicyLayer::new(live_policy(upstream).0).unwrap_err().to_string(), error);
 
-    let (good, _hand) = live_policy("rules: [{ name: a, quota: 1/s }]");
+    let (good, _manual_clock) = live_policy("rules: [{ name: a, quota: 1/s }]");
     let _layer = PolicyLayer::new(good.clone()).unwrap();
     let next: Policy = upstream.parse().unwrap();
     assert_eq!(good.replace(&next).unwrap_err().to_string(), error);
@@ -311,9 +311,9 @@ async fn requests_wait_in_bounded_queue() {
 /// Nobody calls `follow_time`: requests do.
 #[tokio::test]
 async fn schedules_follow_clock() {
-    let (clock, hand) = Clock::manual();
+    let (clock, manual_clock) = Clock::manual();
     let day = 86_400;
-    hand.advance(Duration::from_secs(day - Duration::from(clock.now()).as_secs() % day));
+    manual_clock.advance(Duration::from_secs(day - Duration::from(clock.now()).as_secs() % day));
     let policy = "rules: [{ name: a, quota: 1/h, schedule: '09:00-18:00 x3' }]";
     let compiler = Compiler::new(Rules::new()).clock(clock);
     let live = Arc::new(LivePolicy::new(compiler, &policy.parse().unwrap()).unwrap());
@@ -326,9 +326,9 @@ async fn schedules_follow_clock() {
         admitted
     };
     assert_eq!(admitted().await, 1);
-    hand.advance(Duration::from_secs(10 * 3_600));
+    manual_clock.advance(Duration::from_secs(10 * 3_600));
     assert_eq!(admitted().await, 3);
-    hand.advance(Duration::from_secs(10 * 3_600));
+    manual_clock.advance(Duration::from_secs(10 * 3_600));
     assert_eq!(admitted().await, 1);
 }
 

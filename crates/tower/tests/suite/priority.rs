@@ -18,7 +18,7 @@ const BATCH_CLASS: usize = 1;
 
 #[tokio::test]
 async fn full_limit_sheds_batch_before_user() {
-    let (clock, _hand) = Clock::manual();
+    let (clock, _manual_clock) = Clock::manual();
     let classes = [
         PriorityClass::new("user", "80%".parse().unwrap()),
         PriorityClass::new("batch", "10%".parse().unwrap()),

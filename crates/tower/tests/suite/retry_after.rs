@@ -63,8 +63,8 @@ fn request_to(uri: &str) -> Request<()> {
 }
 
 fn layer() -> (RetryAfterLayer, ManualClock) {
-    let (clock, hand) = Clock::manual();
-    (RetryAfterLayer::new().clock(clock), hand)
+    let (clock, manual_clock) = Clock::manual();
+    (RetryAfterLayer::new().clock(clock), manual_clock)
 }
 
 /// How long the call would have to wait; `None` if it was made.
@@ -79,7 +79,7 @@ async fn call_backoff(client: &RetryAfterService<HeaderServer>, uri: &str) -> Op
 #[tokio::test]
 async fn retry_after_blocks_calls_until_due() {
     let server = HeaderServer::responding(429, "retry-after", "30");
-    let (layer, hand) = layer();
+    let (layer, manual_clock) = layer();
     let client = layer.layer(server.clone());
 
     assert_eq!(call_backoff(&client, "http://a.test/").await, None);
@@ -88,39 +88,39 @@ async fn retry_after_blocks_calls_until_due() {
     assert_eq!(call_backoff(&client, "http://A.TEST:80/other").await, Some(SECOND * 30), "the same server");
     assert_eq!(call_backoff(&client, "http://a.test:81/").await, None, "another port is another server");
 
-    hand.advance(SECOND * 30 - Duration::from_micros(1));
+    manual_clock.advance(SECOND * 30 - Duration::from_micros(1));
     assert!(call_backoff(&client, "http://a.test/").await.is_some());
-    hand.advance(Duration::from_micros(1));
+    manual_clock.advance(Duration::from_micros(1));
     assert_eq!(call_backoff(&client, "http://a.test/").await, None);
     assert_eq!(server.calls(), 4);
 }
 
 #[tokio::test]
 async fn exhausted_ratelimit_header_blocks_for_any_status() {
-    let (layer, hand) = layer();
+    let (layer, manual_clock) = layer();
     let client = layer.layer(HeaderServer::responding(200, "ratelimit", r#""api";r=0;t=4"#));
     assert_eq!(call_backoff(&client, "http://a.test/").await, None);
     assert_eq!(call_backoff(&client, "http://a.test/").await, Some(SECOND * 4));
-    hand.advance(SECOND * 4);
+    manual_clock.advance(SECOND * 4);
     assert_eq!(call_backoff(&client, "http://a.test/").await, None);
 }
 
 #[tokio::test]
 async fn backoff_is_capped() {
     for words in ["18446744073709551616", "Fri, 31 Dec 9999 23:59:59 GMT"] {
-        let (layer, hand) = layer();
+        let (layer, manual_clock) = layer();
         let client =
             layer.max_backoff(SECOND * 60).layer(HeaderServer::responding(503, "retry-after", words));
         assert_eq!(call_backoff(&client, "http://a.test/").await, None);
         assert_eq!(call_backoff(&client, "http://a.test/").await, Some(SECOND * 60));
-        hand.advance(SECOND * 60);
+        manual_clock.advance(SECOND * 60);
         assert_eq!(call_backoff(&client, "http://a.test/").await, None);
     }
 }
 
 #[tokio::test]
 async fn malformed_headers_are_ignored() {
-    let (layer, _hand) = layer();
+    let (layer, _manual_clock) = layer();
     let client = layer.clone().layer(HeaderServer::responding(429, "retry-after", "in a while"));
     for _ in 0..3 {
         assert_eq!(call_backoff(&client, "http://a.test/").await, None);
@@ -130,7 +130,7 @@ async fn malformed_headers_are_ignored() {
 
 #[tokio::test]
 async fn remembered_servers_are_bounded() {
-    let (layer, _hand) = layer();
+    let (layer, _manual_clock) = layer();
     let layer = layer.max_servers(10);
     let client = layer.layer(HeaderServer::responding(429, "retry-after", "30"));
     for host in 0..1_000 {
@@ -142,7 +142,7 @@ async fn remembered_servers_are_bounded() {
 #[tokio::test]
 async fn clones_share_backoff() {
     let server = HeaderServer::responding(429, "retry-after", "30");
-    let (layer, _hand) = layer();
+    let (layer, _manual_clock) = layer();
     let (client, sibling) = (layer.layer(server.clone()), layer.clone().layer(server));
     assert_eq!(call_backoff(&client, "http://a.test/").await, None);
     assert!(call_backoff(&client.clone(), "http://a.test/").await.is_some());
@@ -174,14 +174,14 @@ async fn calls_wait_until_retry_after() {
 #[tokio::test]
 async fn cancelled_call_is_not_sent() {
     let server = HeaderServer::responding(429, "retry-after", "8");
-    let (layer, hand) = layer();
+    let (layer, manual_clock) = layer();
     let client = layer.max_wait(SECOND * 10).layer(server.clone());
     assert_eq!(call_backoff(&client, "http://a.test/").await, None);
 
     let mut waiting = Box::pin(client.send(request_to("http://a.test/")));
     assert!(is_pending(&mut waiting).await);
     drop(waiting);
-    hand.advance(SECOND * 10);
+    manual_clock.advance(SECOND * 10);
     tokio::task::yield_now().await;
     assert_eq!(server.calls(), 1);
 }
@@ -189,16 +189,16 @@ async fn cancelled_call_is_not_sent() {
 #[tokio::test]
 async fn waiting_call_follows_clock() {
     let server = HeaderServer::responding(429, "retry-after", "8");
-    let (layer, hand) = layer();
+    let (layer, manual_clock) = layer();
     let client = layer.max_wait(SECOND * 10).layer(server.clone());
     assert_eq!(call_backoff(&client, "http://a.test/").await, None);
 
     let mut waiting = Box::pin(client.send(request_to("http://a.test/")));
-    hand.advance(SECOND * 8 - Duration::from_micros(1));
+    manual_clock.advance(SECOND * 8 - Duration::from_micros(1));
     assert!(is_pending(&mut waiting).await);
     let waiting = tokio::spawn(send_and_wait(client.clone()));
     tokio::task::yield_now().await;
-    hand.advance(Duration::from_micros(1));
+    manual_clock.advance(Duration::from_micros(1));
     waiting.await.unwrap();
     assert_eq!(server.calls(), 2);
 }
@@ -209,7 +209,7 @@ async fn send_and_wait(client: RetryAfterService<HeaderServer>) {
 
 #[tokio::test]
 async fn rule_counts_each_server_separately() {
-    let (clock, hand) = Clock::manual();
+    let (clock, manual_clock) = Clock::manual();
     let rules = Rules::new();
     rules.apply(Settings::new().clock(clock.clone())).unwrap();
     let rule = rules.declare(RuleConfig::new("outbound").quota("2/s").unwrap()).unwrap();
@@ -222,14 +222,14 @@ async fn rule_counts_each_server_separately() {
     let error = client.send(request_to("http://a.test/")).await.unwrap_err();
     assert!(matches!(&error, RetryAfterError::Limited(limited) if limited.rule() == "outbound"), "{error}");
     assert_eq!(error.retry_after(), Some(SECOND / 2));
-    hand.advance(SECOND / 2);
+    manual_clock.advance(SECOND / 2);
     assert!(client.send(request_to("http://a.test/")).await.is_ok());
     assert_eq!(server.calls(), 4);
 }
 
 #[tokio::test]
 async fn custom_key_is_counted() {
-    let (layer, _hand) = layer();
+    let (layer, _manual_clock) = layer();
     let by_account = layer.key(|request| {
         request.headers().get("account").and_then(|account| account.to_str().ok()).map(str::to_owned)
     });
@@ -265,7 +265,7 @@ proptest! {
             answer.headers_mut().extend(headers.iter().map(|(name, value)| (http::HeaderName::from_static(name), value.clone())));
             ready(Ok::<_, Infallible>(answer))
         };
-        let (layer, _hand) = layer();
+        let (layer, _manual_clock) = layer();
         let client = layer.max_backoff(SECOND * 9).layer(tower::service_fn(answer));
         let runtime = tokio::runtime::Builder::new_current_thread().build().unwrap();
         runtime.block_on(async {

@@ -37,7 +37,7 @@ async fn serve_overloaded() -> (SocketAddr, Arc<AtomicUsize>) {
 #[tokio::test]
 async fn retry_after_of_real_server_is_respected() {
     let (address, calls) = serve_overloaded().await;
-    let (clock, hand) = Clock::manual();
+    let (clock, manual_clock) = Clock::manual();
     let http = reqwest::Client::new();
     let polite = RetryAfterLayer::new().clock(clock).layer(http.clone());
     let ask = || http.get(format!("http://{address}/")).build().unwrap();
@@ -46,7 +46,7 @@ async fn retry_after_of_real_server_is_respected() {
     let error = polite.send(ask()).await.unwrap_err();
     assert_eq!(error.retry_after(), Some(Duration::from_secs(20)), "{error}");
     assert_eq!(calls.load(Ordering::SeqCst), 1);
-    hand.advance(Duration::from_secs(20));
+    manual_clock.advance(Duration::from_secs(20));
     assert_eq!(polite.send(ask()).await.unwrap().text().await.unwrap(), "enough");
     assert_eq!(calls.load(Ordering::SeqCst), 2);
 }
@@ -59,7 +59,7 @@ async fn redirect_backoff_applies_to_final_server() {
         .route("/moved", get(move || async move { Redirect::temporary(&elsewhere) }))
         .route("/", get(|| async { "here" }));
     let front = serve(door).await;
-    let (clock, _hand) = Clock::manual();
+    let (clock, _manual_clock) = Clock::manual();
     let http = reqwest::Client::new();
     let polite = RetryAfterLayer::new().clock(clock).layer(http.clone());
     let ask = |uri: String| http.get(uri).build().unwrap();

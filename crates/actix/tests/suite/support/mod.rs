@@ -18,20 +18,20 @@ pub(crate) struct RuleFixture {
 
 impl RuleFixture {
     pub(crate) fn new() -> Self {
-        let (clock, hand) = Clock::manual();
+        let (clock, manual_clock) = Clock::manual();
         let rules = Rules::new();
         rules.apply(Settings::new().clock(clock)).unwrap();
-        Self { rules, clock: hand }
+        Self { rules, clock: manual_clock }
     }
 
     /// The same where the store is away, and rules are closed without it.
     pub(crate) fn without_store() -> Self {
-        let (clock, hand) = Clock::manual();
+        let (clock, manual_clock) = Clock::manual();
         let rules = Rules::new();
         let settings =
             Settings::new().clock(clock).store(Arc::new(OfflineStore)).on_outage(FailureMode::Closed);
         rules.apply(settings).unwrap();
-        Self { rules, clock: hand }
+        Self { rules, clock: manual_clock }
     }
 
     /// A rule with this name and quota, for all requests.

@@ -24,7 +24,7 @@ pub(crate) enum LimiterTarget {
 pub(crate) struct MemorySubject {
     target: LimiterTarget,
     quota: Quota,
-    hand: ManualClock,
+    manual_clock: ManualClock,
     clock: Clock,
     limiter: Option<BuiltLimiter>,
     charges: HashMap<u64, SubjectCharge>,
@@ -46,13 +46,13 @@ enum SubjectCharge {
 
 impl MemorySubject {
     pub(crate) fn new(target: LimiterTarget, quota: Quota) -> Self {
-        let (clock, hand) = Clock::manual();
-        Self { target, quota, hand, clock, limiter: None, charges: HashMap::new(), last_charge_id: 0 }
+        let (clock, manual_clock) = Clock::manual();
+        Self { target, quota, manual_clock, clock, limiter: None, charges: HashMap::new(), last_charge_id: 0 }
     }
 
     /// The bucket at a moment.
     pub(crate) fn bucket_at(&mut self, now: Micros) -> BlockingBucket<'static> {
-        self.hand.set(now);
+        self.manual_clock.set(now);
         let built = *self.limiter.get_or_insert_with(|| match self.target {
             LimiterTarget::Key => BuiltLimiter::Limiter(leak(
                 Limiter::builder().clock(self.clock.clone()).capacity(Capacity::Keys(4)).build(self.quota),

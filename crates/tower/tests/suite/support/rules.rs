@@ -26,18 +26,18 @@ impl Store for NoReplyStore {
 
 /// A program whose store is away, and whose rules are closed without it.
 pub fn test_rules_without_store() -> TestRules {
-    let (clock, hand) = Clock::manual();
+    let (clock, manual_clock) = Clock::manual();
     let rules = Rules::new();
     let settings = Settings::new().clock(clock).store(Arc::new(NoReplyStore)).on_outage(FailureMode::Closed);
     rules.apply(settings).unwrap();
-    TestRules { rules, clock: hand }
+    TestRules { rules, clock: manual_clock }
 }
 
 pub fn test_rules() -> TestRules {
-    let (clock, hand) = Clock::manual();
+    let (clock, manual_clock) = Clock::manual();
     let rules = Rules::new();
     rules.apply(Settings::new().clock(clock)).unwrap();
-    TestRules { rules, clock: hand }
+    TestRules { rules, clock: manual_clock }
 }
 
 impl TestRules {
