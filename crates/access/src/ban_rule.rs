@@ -13,8 +13,8 @@ use tidegate_limiter::{BuildError, Capacity, Clock, LimitKey, Limiter, Overflow}
 /// ```
 /// use tidegate_access::BanRule;
 ///
-/// let rule: BanRule = "10/min for 1h with_growth 2 up to 1d".parse()?; // 1h, 2h, 4h, … but never over a day
-/// assert_eq!(rule.to_string(), "10/min sliding-log for 1h with_growth 2 up to 1d");
+/// let rule: BanRule = "10/min for 1h growing 2 up to 1d".parse()?; // 1h, 2h, 4h, … but never over a day
+/// assert_eq!(rule.to_string(), "10/min sliding-log for 1h growing 2 up to 1d");
 /// assert!("10/min for never".parse::<BanRule>().is_err());
 /// # Ok::<(), tidegate_core::SettingError>(())
 /// ```
@@ -33,7 +33,7 @@ struct Growth {
 }
 
 impl BanRule {
-    /// Bans for `bit_len` whoever uses up the quota with denials.
+    /// Bans for `length` whoever uses up the quota with denials.
     pub fn new(denials: Quota, length: Duration) -> Result<Self, SettingError> {
         let length = length.into();
         SettingError::require_finite("a ban", length)?;
@@ -54,7 +54,7 @@ impl BanRule {
     }
 }
 
-/// Reads `10/min for 1h` and `10/min for 1h with_growth 2 up to 1d`.
+/// Reads `10/min for 1h` and `10/min for 1h growing 2 up to 1d`.
 impl FromStr for BanRule {
     type Err = SettingError;
 

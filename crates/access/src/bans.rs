@@ -1,8 +1,8 @@
 //! Bans that end by themselves, in a bounded table.
 //!
 //! ```text
-//!   by key    fingerprint ──▶ expires_at, how often, name
-//!   by end    (expires_at, fingerprint), soonest first ──▶ who gives way, and value can be dropped
+//!   by key    fingerprint ──▶ until, how often, name
+//!   by end    (until, fingerprint), soonest first ──▶ who gives way, and what can be dropped
 //! ```
 //!
 //! While nobody is banned a check is one load. Ended bans are dropped a few at a time by whoever comes by, never by a
@@ -30,7 +30,7 @@ use tidegate_limiter::{BuildError, Capacity, Clock, LimitKey, short_name};
 /// use tidegate_limiter::Clock;
 ///
 /// let (clock, manual_clock) = Clock::manual();
-/// let bans = Bans::builder().clock(clock).automatic("3/min for 1h".parse()?).build()?;
+/// let bans = Bans::builder().clock(clock).rule("3/min for 1h".parse()?).build()?;
 /// bans.ban("mallory", Duration::from_secs(60));
 /// assert!(bans.check("mallory").is_some());
 /// for denial in 1..=3 {
@@ -203,7 +203,7 @@ impl Bans {
     /// Counts a denial of the key, and bans it if that is one too many. Says how long the key is banned, if it is.
     ///
     /// Under `10/min for 1h` the tenth denial within a minute bans. Denials of a key that is banned are not counted,
-    /// and after a ban the count starts anew. Does nothing unless built with [`BansBuilder::automatic`].
+    /// and after a ban the count starts anew. Does nothing unless built with [`BansBuilder::rule`].
     pub fn record_denial<K: LimitKey + ?Sized>(&self, key: &K) -> Option<Micros> {
         if let Some(remaining) = self.check(key) {
             return Some(remaining);
@@ -357,7 +357,7 @@ impl Ban {
 }
 
 impl BanTable {
-    /// Drops some of the bans that ended `retention` ago.
+    /// Drops some of the bans that ended `memory` ago.
     fn drop_expired(&mut self, now: Micros, retention: Micros) {
         for _ in 0..MAX_DROPS_PER_CALL {
             match self.expirations.first() {
@@ -367,7 +367,7 @@ impl BanTable {
         }
     }
 
-    /// Drops a ban that ended `retention` ago, be there ever so many to be dropped before it.
+    /// Drops a ban that ended `memory` ago, be there ever so many to be dropped before it.
     fn drop_if_expired(&mut self, owner: u128, now: Micros, retention: Micros) {
         if self.bans.get(&owner).is_some_and(|ban| ban.expires_at.plus(retention) <= now) {
             self.remove(owner);

@@ -25,7 +25,7 @@ use tidegate_core::SettingError;
 /// }
 /// let list = builder.build()?;
 /// assert_eq!(list.check([10, 1, 2, 3]), AccessMatch::Allowed);
-/// assert_eq!(list.check([10, 1, 2, 4]), AccessMatch::DenialCounts);
+/// assert_eq!(list.check([10, 1, 2, 4]), AccessMatch::Denied);
 /// # Ok::<(), Box<dyn std::error::Error>>(())
 /// ```
 #[derive(Clone, Debug, Default)]

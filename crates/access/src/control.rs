@@ -34,7 +34,7 @@ pub enum AccessDecision {
 ///     control.bans().ban(&address, Duration::from_secs(60));
 /// }
 /// assert_eq!(control.check(office), AccessDecision::Allowed);
-/// assert!(matches!(control.check(other), AccessDecision::BanTarget(_)));
+/// assert!(matches!(control.check(other), AccessDecision::Banned(_)));
 /// control.replace(AccessList::default());
 /// assert_eq!(control.check_key("mallory"), AccessDecision::Unlisted);
 /// # Ok::<(), Box<dyn std::error::Error>>(())

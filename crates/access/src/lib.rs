@@ -2,8 +2,8 @@
 //!
 //! ```text
 //!            ┌─ allowed by the list ───────────────▶ Allowed
-//!   request ─┼─ decide_denied by the list ────────────────▶ DenialCounts
-//!            └─ not listed ─┬─ banned ─────────────▶ BanTarget(remaining)
+//!   request ─┼─ denied by the list ────────────────▶ Denied
+//!            └─ not listed ─┬─ banned ─────────────▶ Banned(remaining)
 //!                           └─ not banned ─────────▶ Unlisted
 //! ```
 

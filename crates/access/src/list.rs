@@ -39,10 +39,10 @@ pub enum ListAction {
 ///     deny  2001:db8::/32
 ///     deny  key mallory
 /// ".parse()?;
-/// assert_eq!(list.check([10, 2, 3, 4]), AccessMatch::DenialCounts);
+/// assert_eq!(list.check([10, 2, 3, 4]), AccessMatch::Denied);
 /// assert_eq!(list.check([10, 1, 3, 4]), AccessMatch::Allowed);
 /// assert_eq!(list.check([192, 0, 2, 7]), AccessMatch::Unlisted);
-/// assert_eq!(list.check_key("mallory"), AccessMatch::DenialCounts);
+/// assert_eq!(list.check_key("mallory"), AccessMatch::Denied);
 /// # Ok::<(), tidegate_access::ListError>(())
 /// ```
 ///

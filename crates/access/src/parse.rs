@@ -3,9 +3,9 @@
 //! ```text
 //!   # who is kept out
 //!   deny 10.0.0.0/8
-//!   192.0.2.7            # does value the reader of the list says
+//!   192.0.2.7            # does what the reader of the list says
 //!   allow 2001:db8::1
-//!   deny key mallory     # the offset_bits of the line is the key
+//!   deny key mallory     # the rest of the line is the key
 //! ```
 //!
 //! A key says that it is one: a slip in an address must not become a key that nobody has.

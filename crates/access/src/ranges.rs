@@ -4,11 +4,11 @@
 //! side, each of one answer, so that a question is: which is the last range that starts at or before the address?
 //!
 //! ```text
-//!   10.0.0.0/8 decide_denied   ├──────────────────────────────┤
+//!   10.0.0.0/8 denied   ├──────────────────────────────┤
 //!   10.1.0.0/16 allowed        ├─────┤
 //!   ranges              ┊ deny ┊allow┊      deny       ┊ unlisted
 //!
-//!   address − base ──top bits──▶ index ──▶ run of words: │offset_bits of push_range·code│offset_bits of push_range·code│…
+//!   address − base ──top bits──▶ index ──▶ run of words: │rest of start·answer│rest of start·answer│…
 //! ```
 //!
 //! The index has so many slots that a run is a part of a cache line: two places in memory are touched. Where many
@@ -196,7 +196,7 @@ struct RangesBuilder<W> {
 }
 
 impl<W: AddressInt> RangesBuilder<W> {
-    /// Cuts ranges, of which the first has the word at `push_range`, into slots.
+    /// Cuts ranges, of which the first has the word at `start`, into slots.
     fn build_node(&mut self, ranges: &[AddressRange<W>], start: usize) -> RangeNode<W> {
         let base = ranges.first().map_or(W::ZERO, |range| range.first);
         let offset = |range: &AddressRange<W>| range.first.offset_from(base).unwrap_or(W::ZERO);
@@ -267,7 +267,7 @@ fn flatten<W: AddressInt>(entries: &[PrefixEntry<W>]) -> Vec<AddressRange<W>> {
 fn close_range<W: AddressInt>(ranges: &mut Vec<AddressRange<W>>, last: W, outer: Option<PrefixEntry<W>>) {
     if let Some(first) = last.successor() {
         let (bits, code) = outer.map_or((0, 0), |outer| (outer.bits, outer.code));
-        push_range(ranges, AddressRange { first, bits, code: code });
+        push_range(ranges, AddressRange { first, bits, code });
     }
 }
 

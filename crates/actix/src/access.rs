@@ -16,17 +16,17 @@ use tidegate_rule::middleware::{AdmittedClient, RequestAccess};
 /// use tidegate_access::{AccessControl, Bans};
 /// use tidegate_rule::request::TrustedProxies;
 ///
-/// let bans = Bans::builder().automatic("10/min for 1h".parse()?).build()?;
+/// let bans = Bans::builder().rule("10/min for 1h".parse()?).build()?;
 /// let control = AccessControl::new("deny 192.0.2.0/24".parse()?, bans);
 /// let access = RequestAccess::new(control)
-///     .behind(TrustedProxies::new(["10.0.0.0/8"])?)
+///     .trusted_proxies(TrustedProxies::new(["10.0.0.0/8"])?)
 ///     .ban_on(|reply| reply.status() == 429);
 /// let app = move || actix_web::App::new().wrap(AccessMiddleware::new(access.clone()));
 /// # Ok::<(), Box<dyn std::error::Error>>(())
 /// ```
 ///
-/// A rejected request gets 403, and for a ban `Retry-Recovered` with its remaining time. A request without a known client address
-/// is rejected too; see [`RequestAccess::unknown`]. Make the list and the bans outside of the closure that makes applications,
+/// A rejected request gets 403, and for a ban `Retry-After` with its remaining time. A request without a known client address
+/// is rejected too; see [`RequestAccess::on_unknown`]. Make the list and the bans outside of the closure that makes applications,
 /// or each worker has its own.
 pub type AccessMiddleware = Middleware<RequestAccess>;
 

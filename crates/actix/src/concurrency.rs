@@ -16,17 +16,17 @@ use tidegate_rule::middleware::{RequestConcurrency, SlotAcquisition};
 /// ```
 /// use std::time::Duration;
 /// use tidegate_actix::{ConcurrencyMiddleware, RequestConcurrency};
-/// use tidegate_limiter::ReservationSlots;
+/// use tidegate_limiter::Semaphore;
 ///
-/// let slots = ReservationSlots::builder().max_waiters(200).build(64)?;
-/// let count_statuses = RequestConcurrency::new(slots).wait(Duration::from_millis(500));
-/// let app = move || actix_web::App::new().wrap(ConcurrencyMiddleware::new(count_statuses.clone()));
+/// let slots = Semaphore::builder().max_waiters(200).build(64)?;
+/// let at_once = RequestConcurrency::new(slots).wait(Duration::from_millis(500));
+/// let app = move || actix_web::App::new().wrap(ConcurrencyMiddleware::new(at_once.clone()));
 /// # Ok::<(), tidegate_core::SettingError>(())
 /// ```
 ///
 /// For a limit per client, use a rule with a quota such as `3 at once`.
 ///
-/// A request that finds no slot gets 503 and `Retry-Recovered`. Make the slots outside of the closure that makes applications,
+/// A request that finds no slot gets 503 and `Retry-After`. Make the slots outside of the closure that makes applications,
 /// or each worker has its own.
 pub type ConcurrencyMiddleware = Middleware<RequestConcurrency>;
 

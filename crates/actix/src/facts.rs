@@ -21,7 +21,7 @@ use tidegate_rule::middleware::RequestFacts;
 /// use tidegate_rule::request::TrustedProxies;
 ///
 /// let facts = RequestFacts::new()
-///     .behind(TrustedProxies::new(["10.0.0.0/8"])?)
+///     .trusted_proxies(TrustedProxies::new(["10.0.0.0/8"])?)
 ///     .user(|head| head.header("x-user").and_then(|user| str::from_utf8(user).ok()).map(Into::into));
 /// let app = move || actix_web::App::new().wrap(FactsMiddleware::new(facts.clone()));
 /// # Ok::<(), tidegate_core::SettingError>(())

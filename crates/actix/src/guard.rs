@@ -3,7 +3,7 @@
 //! ```text
 //!   request ──▶ guard ──pass──▶ inner ──▶ head ──▶ body
 //!                 │                         └─ or ──┴──▶ report
-//!                 └──rejection──▶ 503, Retry-Recovered
+//!                 └──rejection──▶ 503, Retry-After
 //! ```
 
 use crate::{
@@ -25,14 +25,14 @@ use tidegate_rule::middleware::RequestGuard;
 /// use tidegate_core::Micros;
 /// use tidegate_overload::{AdaptiveLimit, adaptive::LatencyTarget};
 ///
-/// // Method much in flight as the promised latency allows, until the bodies are sent.
+/// // As much in flight as the promised latency allows, until the bodies are sent.
 /// let limit = Arc::new(AdaptiveLimit::new(LatencyTarget::new(Micros::from_millis(250))?)?);
 /// let guard = RequestGuard::new(limit).name("api").in_flight_end(InFlightEnd::Body);
 /// let app = move || actix_web::App::new().wrap(GuardMiddleware::new(guard.clone()));
 /// # Ok::<(), tidegate_core::SettingError>(())
 /// ```
 ///
-/// A rejected request gets 503 and `Retry-Recovered`, and the service is not called. A call that is given up is
+/// A rejected request gets 503 and `Retry-After`, and the service is not called. A call that is given up is
 /// ignored. Make the guard outside of the closure that makes applications, or each worker has its own.
 pub type GuardMiddleware<G> = Middleware<RequestGuard<G>>;
 

@@ -5,7 +5,7 @@
 //! use tidegate_actix::LimitMiddleware;
 //! use tidegate_rule::{RuleConfig, Gate, RequestLimit, request::key};
 //!
-//! let limit = RequestLimit::of(RuleConfig::of("per-client").quota("100/min burst 20")?)?.key(key::peer());
+//! let limit = RequestLimit::from_config(RuleConfig::new("per-client").quota("100/min burst 20")?)?.key(key::peer());
 //! let gate = Gate::from(limit);
 //! // The closure that `HttpServer::new` takes: it runs once for each worker, and all of them share the gate.
 //! let app = move || {

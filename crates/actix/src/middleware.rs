@@ -12,7 +12,7 @@ use std::{
     task::{Context, Poll},
 };
 
-/// A middleware with these settings, which are one of [`tidegate_rule::surface`]. Its aliases document the kinds.
+/// A middleware with these settings, which are one of [`tidegate_rule::middleware`]. Its aliases document the kinds.
 #[derive(Clone, Debug, Default)]
 pub struct Middleware<T> {
     settings: T,

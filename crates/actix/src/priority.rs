@@ -19,15 +19,15 @@ use tidegate_rule::middleware::RequestPriority;
 /// let (user, batch) = (0, 1);
 /// let classes = [PriorityClass::new("user", "60%".parse()?), PriorityClass::new("batch", "10%".parse()?)];
 /// let shed = RequestPriority::new(PriorityLimit::new(classes, 100)?, move |head, limit| match head.header("x-batch") {
-///     Some(_) => PriorityRequest::of(batch),
-///     None => PriorityRequest::of(user).user(limit.user(&head.peer())),
+///     Some(_) => PriorityRequest::new(batch),
+///     None => PriorityRequest::new(user).user(limit.hash_user(&head.peer())),
 /// });
 /// let app = move || actix_web::App::new().wrap(PriorityMiddleware::new(shed.clone()));
 /// # Ok::<(), tidegate_core::SettingError>(())
 /// ```
 ///
 /// A request is in flight until the body of its answer has been sent, by default. A shed request gets
-/// 503 and `Retry-Recovered`. Make the limit outside of the closure that makes applications, or each worker has its own.
+/// 503 and `Retry-After`. Make the limit outside of the closure that makes applications, or each worker has its own.
 pub type PriorityMiddleware = Middleware<RequestPriority>;
 
 impl MiddlewareHandler for RequestPriority {

@@ -28,7 +28,7 @@ impl AdminAccess {
     /// Whether this request is taken at all.
     ///
     /// A page of somebody else may have a browser send requests here: across origins, which `Origin` tells, or under a name of
-    /// its own that leads here, which `TestServer` tells.
+    /// its own that leads here, which `Host` tells.
     pub(super) fn check_request(
         &self,
         method: &Method,

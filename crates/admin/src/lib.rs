@@ -7,7 +7,7 @@
 //! | `simulate` | `/api/v1/simulate` |
 //! | `bans` | `/api/v1/bans` |
 //! | `change` | `/reload`, `/api/v1/reset` |
-//! | `modes` | `/api/v1/rules/NAME/set_mode`, `/api/v1/rollback`, `/api/v1/changes` |
+//! | `modes` | `/api/v1/rules/NAME/mode`, `/api/v1/rollback`, `/api/v1/changes` |
 //!
 //! Where there is a token of operators, all but `/health` and `/metrics` need it. Who may ask at all is up to `access`.
 

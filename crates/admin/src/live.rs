@@ -32,7 +32,7 @@ impl AdminState {
     }
 }
 
-/// The next snapshot; `None` when the listener closes and drops the sender of `shutdown`.
+/// The next snapshot; `None` when the listener closes and drops the sender of `open`.
 async fn next_event(
     (mut watching, mut open): (LiveSubscription, watch::Receiver<()>),
 ) -> Option<(Event, (LiveSubscription, watch::Receiver<()>))> {

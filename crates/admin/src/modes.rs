@@ -87,7 +87,7 @@ impl AdminState {
     }
 }
 
-/// `{"set_mode":"enforce","percent":25,"confirm":true}`
+/// `{"mode":"enforce","percent":25,"confirm":true}`
 fn parse_mode(body: &[u8]) -> Result<(RuleEnforcement, Confirmation), ApiError> {
     let members = JsonMembers::parse(body, &["mode", "percent", "confirm"])?;
     let mode: Mode =

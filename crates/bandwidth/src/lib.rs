@@ -4,7 +4,7 @@
 //! |---|---|
 //! | `flow` | who may move how much, and when; pure |
 //! | `tap` | one stream's end of a flow, with its timer |
-//! | `shaped_stream` | the wrapper around a stream |
+//! | `shaped` | the wrapper around a stream |
 //! | `io`, `stream`, `body` | what the wrapper is to those who read and write |
 //! | `keys` | one bandwidth for each key |
 

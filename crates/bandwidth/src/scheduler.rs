@@ -1,9 +1,9 @@
 //! One byte rate and the streams that share it: who may move how much, and when. Pure: time is an argument.
 //!
 //! ```text
-//!   level   9 ms ┤‾‾‾‾‾‾‾‾‾‾‾‾‾‾‾‾‾‾  no available_bytes: whoever asks waits
+//!   level   9 ms ┤‾‾‾‾‾‾‾‾‾‾‾‾‾‾‾‾‾‾  no room: whoever asks waits
 //!   (bytes       │  ╱|    ╱|    ╱|
-//!   moved)  5 ms ┤-╱-|-╲-╱-|-╲-╱-|-   available_bytes for a quantum: the first in line goes
+//!   moved)  5 ms ┤-╱-|-╲-╱-|-╲-╱-|-   room for a piece: the first in line goes
 //!              0 ┼╱─────────────────▶  nothing is lost as long as it does not sink this far
 //! ```
 //!

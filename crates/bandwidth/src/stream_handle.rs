@@ -84,7 +84,7 @@ impl StreamHandle {
     }
 
     /// How many bytes may move now, at most `want`, which is not zero. What has moved is told with
-    /// [`moved`](Self::moved), that nothing has with [`release_unused`](Self::release_unused).
+    /// [`moved`](Self::moved), that nothing has with [`rest`](Self::release_unused).
     #[inline]
     pub(super) fn poll_allowance(&mut self, want: usize, context: &mut Context<'_>) -> Poll<usize> {
         let want = want as u64;

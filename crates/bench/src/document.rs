@@ -90,7 +90,7 @@ fn format_table(name: &str, reports: &[&CaseReport]) -> BenchResult<String> {
         for report in reports {
             match report.row(competitor) {
                 Some(row) => {
-                    write!(text, " | {:.1} {} ({:.2})", row.quartiles.median, report.unit, row.ratio)?
+                    write!(text, " | {:.1} {} ({:.2})", row.quartiles.median, report.unit, row.ratio)?;
                 }
                 None => text += " | –",
             }

@@ -1,5 +1,5 @@
-//! A suite of cases as a program: `SUITE` runs all of them, `SUITE CASE_NOTE` one, and `SUITE --write` puts a table of all into
-//! `docs/benchmarks.md`. Each case ends with a line `ratio CASE_NOTE VALUE_MASK`.
+//! A suite of cases as a program: `SUITE` runs all of them, `SUITE CASE` one, and `SUITE --write` puts a table of all into
+//! `docs/benchmarks.md`. Each case ends with a line `ratio CASE VALUE`.
 
 use crate::{BenchResult, docs_page, machine::CpuTimes};
 use std::{env, fmt, process::ExitCode};

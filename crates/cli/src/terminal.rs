@@ -79,7 +79,7 @@ pub(crate) enum OutputState {
     Closed,
 }
 
-/// Writes `text` to standard output. A reader who has seen enough (`| to_parts`) is no failure.
+/// Writes `text` to standard output. A reader who has seen enough (`| head`) is no failure.
 pub(crate) fn print(text: &str) -> Result<(), CliError> {
     try_print(text).map(|_| ())
 }

@@ -35,12 +35,12 @@ impl Bound {
         Self::new(BoundShape::BurstAndRate { burst, rate })
     }
 
-    /// The limit in each of the windows that a stretch of time can touch: `extra_windows` than it is long, `fewer_tokens` tokens.
+    /// The limit in each of the windows that a stretch of time can touch: `more` than it is long, `less` tokens.
     pub(crate) fn windows(rate: Rate, extra_windows: u64, fewer_tokens: u64) -> Self {
         Self::new(BoundShape::Windows { rate, extra_windows, fewer_tokens })
     }
 
-    /// Permits at `rate` with some stored, where each call may cut its debt short by `early_us` microseconds.
+    /// Permits at `rate` with some stored, where each call may cut its debt short by `early` microseconds.
     pub(crate) fn debt(stored: u64, rate: Rate, early_us: u64) -> Self {
         Self::new(BoundShape::Debt { stored, rate, early_us })
     }
@@ -63,7 +63,7 @@ impl Bound {
     /// taken in it or that long before.
     #[must_use]
     pub fn with_prefetch(self, prefetch: Micros) -> Self {
-        Self { prefetch: prefetch, ..self }
+        Self { prefetch, ..self }
     }
 
     /// The most that is admitted in any stretch of time of this length.

@@ -45,7 +45,7 @@ impl Decision {
         match self.code {
             DecisionCode::Allow => Outcome::Allow,
             DecisionCode::Delay => Outcome::Delay(self.wait()),
-            DecisionCode::Deny | DecisionCode::FailClosed => Outcome::Deny(Retry::After(self.wait())),
+            DecisionCode::Deny | DecisionCode::Closed => Outcome::Deny(Retry::After(self.wait())),
             DecisionCode::Never => Outcome::Deny(Retry::Never),
             DecisionCode::Full => Outcome::Deny(Retry::WhenReleased),
         }
@@ -84,7 +84,7 @@ impl Decision {
 
     /// Whether it denies for no other reason than that its store is away: nobody has used up anything.
     pub fn is_fail_closed(&self) -> bool {
-        self.code == DecisionCode::FailClosed
+        self.code == DecisionCode::Closed
     }
 
     /// The same decision, made without the store that should have made it.
@@ -213,7 +213,7 @@ impl Decision {
         Self::from_count(DecisionCode::Allow, limit, count)
     }
 
-    /// A grant of permits, of which `in_flight` of `limit` are held now, until they are given back.
+    /// A grant of permits, of which `held` of `limit` are held now, until they are given back.
     #[inline]
     pub fn from_in_flight(limit: u64, in_flight: u64) -> Self {
         let count = CountReading {
@@ -226,7 +226,7 @@ impl Decision {
 
     /// A denial because the store that counts is away, and none is to be made without it.
     pub fn fail_closed(limit: u64, retry: Micros) -> Self {
-        Self { code: DecisionCode::FailClosed, ..Self::deny(limit, retry) }.into_degraded()
+        Self { code: DecisionCode::Closed, ..Self::deny(limit, retry) }.into_degraded()
     }
 
     /// A denial that no algorithm made: there is no room to count the key, or an earlier denial still holds.
@@ -280,7 +280,7 @@ pub(crate) enum DecisionCode {
     Never,
     Full,
     /// A denial by nobody: the store is away. No twin says so.
-    FailClosed,
+    Closed,
 }
 
 impl DecisionCode {

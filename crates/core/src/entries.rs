@@ -140,7 +140,7 @@ impl StateEntries {
         self.entries.append(&mut others);
     }
 
-    /// Goes on under `quotas` from `new` on, as a limiter in memory does that knows the moment of the change.
+    /// Goes on under `quotas` from `now` on, as a limiter in memory does that knows the moment of the change.
     pub fn change_quotas(&mut self, quotas: &[Quota], carry_over: CarryOver, now: Micros) {
         if carry_over == CarryOver::Reset {
             self.reset();
@@ -185,7 +185,7 @@ impl StateEntries {
         entry.writer.renew(entry.state.as_mut_slice(), now, receipt)
     }
 
-    /// Starts the states of a limiter that is created at `new`.
+    /// Starts the states of a limiter that is created at `now`.
     pub fn create(&mut self, quotas: &[Quota], now: Micros) {
         *self = Self::for_quotas(quotas);
         for StateEntry { writer, state: words } in &mut self.entries {

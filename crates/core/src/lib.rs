@@ -1,7 +1,7 @@
 //! The decision core of Tidegate: quotas, algorithms and decisions.
 //!
 //! ```text
-//!   state + new + demand  ──decide──▶  decision  (+ next state, or nothing to write_item)
+//!   state + now + demand  ──decide──▶  decision  (+ next state, or nothing to write)
 //! ```
 //!
 //! Everything here is pure. Nothing waits, nothing reads a clock, nothing allocates on the way to a decision,

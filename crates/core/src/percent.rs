@@ -11,7 +11,7 @@ use core::{fmt, str::FromStr};
 ///
 /// let half: Percent = "50%".parse()?;
 /// assert!(half.is_reached_by(3, 6) && !half.is_reached_by(2, 6));
-/// assert_eq!(half.of(7), 3);
+/// assert_eq!(half.apply(7), 3);
 /// assert!("120%".parse::<Percent>().is_err());
 /// # Ok::<(), tidegate_core::SettingError>(())
 /// ```
@@ -34,7 +34,7 @@ impl Percent {
         Ok(Self((percent * f64::from(Self::MILLION / 100) + 0.5) as u32))
     }
 
-    /// What part of `whole` is `part_len`; all of it at most, and nothing of nothing.
+    /// What part of `whole` is `part`; all of it at most, and nothing of nothing.
     pub fn from_ratio(part: u64, whole: u64) -> Self {
         if whole == 0 {
             return Self::ZERO;
@@ -63,7 +63,7 @@ impl Percent {
         crate::math::mul_div_floor(whole, u64::from(self.0), u64::from(Self::MILLION))
     }
 
-    /// Whether `part_len` of `whole` is this share or more, without rounding. Nothing of nothing reaches nothing only.
+    /// Whether `part` of `whole` is this share or more, without rounding. Nothing of nothing reaches nothing only.
     pub fn is_reached_by(self, part: u64, whole: u64) -> bool {
         u128::from(part) * u128::from(Self::MILLION) >= u128::from(self.0) * u128::from(whole)
             && (whole > 0 || self == Self::ZERO)

@@ -10,8 +10,8 @@ use core::{cmp::Ordering, fmt, str::FromStr};
 /// use tidegate_core::Ratio;
 ///
 /// let half: Ratio = "x0.5".parse()?;
-/// assert_eq!((half.of(7), half.multiply(half).to_string().as_str()), (3, "x0.25"));
-/// assert_eq!("x1/3".parse::<Ratio>()?.of(100), 33);
+/// assert_eq!((half.apply(7), half.multiply(half).to_string().as_str()), (3, "x0.25"));
+/// assert_eq!("x1/3".parse::<Ratio>()?.apply(100), 33);
 /// assert!("x0".parse::<Ratio>().is_err());
 /// # Ok::<(), tidegate_core::SettingError>(())
 /// ```
@@ -53,7 +53,7 @@ impl Ratio {
         self.numerator as f64 / self.denominator as f64
     }
 
-    /// So many times `parse_amount`, rounded down, at most `u64::MAX`.
+    /// So many times `amount`, rounded down, at most `u64::MAX`.
     pub fn apply(self, amount: u64) -> u64 {
         crate::math::mul_div_floor(amount, self.numerator, self.denominator)
     }

@@ -3,7 +3,7 @@
 //! ```text
 //!            ┌────────────────────────── worker, one thread ──────────────────────────┐
 //!   client ──┤ listener ─▶ connection ─▶ head checked ─▶ filter ─▶ server of upstream ├──▶ upstream
-//!          ◀─┤           answer, settled ◀──────────────────────── body_timeout, as it comes  ├◀──
+//!          ◀─┤           answer, settled ◀──────────────────────── body, as it comes  ├◀──
 //!            └────────────────────────────────────────────────────────────────────────┘
 //! ```
 //!

@@ -23,7 +23,7 @@ use tidegate_policy::head::HttpRequestHead;
 /// # use tidegate_gateway::{Action, Config};
 /// # fn filter(config: Config) -> Option<impl tidegate_gateway::RequestFilter> {
 /// let app = config.upstream_id("app")?;
-/// let filter = move |head: &http::request::CounterShards| match head.uri.path() {
+/// let filter = move |head: &http::request::Parts| match head.uri.path() {
 ///     "/secret" => Action::Drop,
 ///     _ => Action::Forward(app),
 /// };

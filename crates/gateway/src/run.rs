@@ -17,7 +17,7 @@ use tokio::{
 };
 
 /// Serves until `shutdown`, then takes no more connections and lets requests in flight end for as long as
-/// [`drain`](tidegate_policy::model::Connections::drain) says.
+/// [`drain_timeout`](tidegate_policy::model::Connections::drain_timeout) says.
 ///
 /// Nothing is half-started: a fault comes before the first connection is accepted.
 pub async fn run<F: RequestFilter>(

@@ -29,7 +29,7 @@ struct BackgroundRuntime {
     thread: ThreadId,
 }
 
-/// It is started when it is first needed; `FirstCheck` if the machine has no thread to give.
+/// It is started when it is first needed; `None` if the machine has no thread to give.
 fn runtime() -> Option<&'static BackgroundRuntime> {
     static RUNTIME: OnceLock<Option<BackgroundRuntime>> = OnceLock::new();
     RUNTIME.get_or_init(start_runtime).as_ref()
@@ -47,9 +47,9 @@ fn start_runtime() -> Option<BackgroundRuntime> {
     Some(BackgroundRuntime { handle, thread })
 }
 
-/// Runs a future there and blocks this thread until it is done; `FirstCheck` if that takes longer than `max_wait` and anything
+/// Runs a future there and blocks this thread until it is done; `None` if that takes longer than `patience` and anything
 /// a store may take. That thread itself has nobody to wait for: whoever is limited there, such as a listener to what a store
-/// has to tell, gets `FirstCheck` at once.
+/// has to tell, gets `None` at once.
 pub fn block_on<F>(max_wait: Duration, future: F) -> Option<F::Output>
 where
     F: Future<Output: Send> + Send + 'static,
@@ -66,7 +66,7 @@ where
     result.recv_timeout(max_wait.saturating_add(MAX_STORE_WAIT)).ok()
 }
 
-/// Runs a future on this task's runtime, or there if it has none: whoever waits needs a timer. `FirstCheck` if there is neither.
+/// Runs a future on this task's runtime, or there if it has none: whoever waits needs a timer. `None` if there is neither.
 pub async fn run_in_runtime<F>(future: F) -> Option<F::Output>
 where
     F: Future<Output: Send> + Send + 'static,
@@ -77,7 +77,7 @@ where
     }
 }
 
-/// Runs a future there to its end, whether or not its caller stays to hear of it. `FirstCheck` if there is no such thread.
+/// Runs a future there to its end, whether or not its caller stays to hear of it. `None` if there is no such thread.
 pub async fn run_to_completion<F>(future: F) -> Option<F::Output>
 where
     F: Future<Output: Send> + Send + 'static,
@@ -86,7 +86,7 @@ where
 }
 
 /// Goes on when its caller is gone, on this runtime if there is one: a store has decided by then, and what it has given must be there
-/// to be given back. `FirstCheck` if the runtime ends.
+/// to be given back. `None` if the runtime ends.
 pub(crate) async fn run_uncancelled<F>(future: F) -> Option<F::Output>
 where
     F: Future<Output: Send> + Send + 'static,
@@ -97,7 +97,7 @@ where
     }
 }
 
-/// Runs a future on this runtime, or else on that thread; `FirstCheck` if there is neither.
+/// Runs a future on this runtime, or else on that thread; `None` if there is neither.
 pub(crate) fn spawn_in_current(future: impl Future<Output = ()> + Send + 'static) -> Option<JoinHandle<()>> {
     match Handle::try_current() {
         Ok(runtime) => Some(runtime.spawn(future)),
@@ -105,7 +105,7 @@ pub(crate) fn spawn_in_current(future: impl Future<Output = ()> + Send + 'static
     }
 }
 
-/// Calls a function whose tasks are to live there; `FirstCheck` if there is no such thread.
+/// Calls a function whose tasks are to live there; `None` if there is no such thread.
 pub fn enter<R>(call: impl FnOnce() -> R) -> Option<R> {
     let _entered = handle()?.enter();
     Some(call())

@@ -18,10 +18,10 @@ use tidegate_core::{Bound, Micros};
 ///
 /// ```
 /// use std::time::Duration;
-/// use tidegate_limiter::{Clock, Throttle};
+/// use tidegate_limiter::{Clock, DirectLimiter};
 ///
 /// let (clock, manual_clock) = Clock::manual();
-/// let throttle = Throttle::builder().clock(clock).build("1/s")?;
+/// let throttle = DirectLimiter::builder().clock(clock).build("1/s")?;
 /// assert!(throttle.check().is_allowed());
 /// assert!(!throttle.check().is_allowed());
 /// manual_clock.advance(Duration::from_secs(1));
@@ -50,17 +50,17 @@ impl Clock {
     }
 
     /// A clock that is read in a fraction of the time and shows it only every few milliseconds; [`Clock::resolution`]
-    /// says how often, and [`crate::Throttle::bound`] what that does to a bound. Where the operating system has none
+    /// says how often, and [`crate::DirectLimiter::bound`] what that does to a bound. Where the operating system has none
     /// it is the exact clock.
     ///
     /// ```
-    /// use tidegate_limiter::{Clock, Throttle};
+    /// use tidegate_limiter::{Clock, DirectLimiter};
     ///
-    /// let exact = Throttle::new("1000/s burst 10")?;
-    /// let coarse = Throttle::builder().clock(Clock::coarse()).build("1000/s burst 10")?;
+    /// let exact = DirectLimiter::new("1000/s burst 10")?;
+    /// let coarse = DirectLimiter::builder().clock(Clock::coarse()).build("1000/s burst 10")?;
     /// println!("{}", coarse.bound()); // … 1014 in any 1s, by a clock that ticks every 4ms
     /// let window = std::time::Duration::from_secs(1).into();
-    /// assert!(coarse.bound().max_admitted(window) >= exact.bound().max_admitted(window));
+    /// assert!(coarse.bound().max_in_window(window) >= exact.bound().max_in_window(window));
     /// # Ok::<(), tidegate_limiter::BuildError>(())
     /// ```
     pub fn coarse() -> Self {

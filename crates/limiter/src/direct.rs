@@ -17,9 +17,9 @@ use tidegate_core::{Bound, CarryOver, Decision, Demand, Quota};
 /// One bucket that all callers share.
 ///
 /// ```
-/// use tidegate_limiter::Throttle;
+/// use tidegate_limiter::DirectLimiter;
 ///
-/// let throttle = Throttle::new("10/s burst 2")?;
+/// let throttle = DirectLimiter::new("10/s burst 2")?;
 /// assert!(throttle.check().is_allowed());
 /// assert_eq!(throttle.check().remaining(), 0);
 /// # Ok::<(), tidegate_limiter::BuildError>(())
@@ -244,7 +244,7 @@ impl fmt::Debug for DirectLimiter {
     }
 }
 
-/// Settings of a [`Throttle`].
+/// Settings of a [`DirectLimiter`].
 #[derive(Clone, Debug)]
 pub struct DirectLimiterBuilder {
     settings: LimiterBuilder,

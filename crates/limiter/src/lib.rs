@@ -13,11 +13,11 @@
 //! | noun | is |
 //! |---|---|
 //! | [`Limiter`] | one quota or several, for many keys |
-//! | [`Throttle`] | one quota, without keys |
+//! | [`DirectLimiter`] | one quota, without keys |
 //! | [`Bucket`] | one key of a limiter: check, wait, reserve, hold |
 //! | [`Reservation`] | tokens taken ahead of their use |
 //! | [`Permit`] | a slot that is released on drop |
-//! | [`ReservationSlots`] | a bound on calls in flight, without keys |
+//! | [`Semaphore`] | a bound on calls in flight, without keys |
 //! | `LimitedStream` | a stream that is pulled at the rate of a limiter |
 //! | [`Store`] | where a fleet counts |
 //! | [`Clock`] | the machine's time, or a test's |

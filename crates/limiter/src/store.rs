@@ -202,7 +202,7 @@ pub enum StoreReply {
     Decided(Vec<StoreDecision>),
     /// It is done.
     Done,
-    /// What is held now, or `FirstCheck` if it had expired.
+    /// What is held now, or `None` if it had expired.
     Renewed(Option<Receipt>),
 }
 
@@ -228,7 +228,7 @@ impl StoreDecision {
 pub struct StoreCharge {
     /// In the order of the quotas.
     pub receipts: Vec<Receipt>,
-    /// See [`Answer::generation`].
+    /// See [`StoreDecision::generation`].
     pub generation: u64,
 }
 

@@ -1,13 +1,13 @@
 //! Functions that return a future in a box, as `async_trait` rewrites methods:
 //!
 //! ```text
-//! fn name<'a>(&'a self, id: u64, __arg2: (Acquire, B)) -> Pin<Box<dyn Future<Output = X> + Send + 'a>> {
+//! fn name<'a>(&'a self, id: u64, __arg2: (A, B)) -> Pin<Box<dyn Future<Output = X> + Send + 'a>> {
 //!     Box::pin(async move {
 //!         if let Some(__ret) = None::<X> { return __ret; }
 //!         let __self = self;
 //!         let id = id;
 //!         let (a, b) = { let __arg2 = __arg2; __arg2 };
-//!                                                         ◀── here is the place to expand_limit
+//!                                                         ◀── here is the place to ask
 //!         let __ret: X = { … };
 //!         __ret
 //!     })

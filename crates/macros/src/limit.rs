@@ -184,7 +184,7 @@ impl LimitKind {
 }
 
 impl LimitAttribute {
-    /// The static of this place. `suffix` tells it apart from others on the same function.
+    /// The static of this place. `behind` tells it apart from others on the same function.
     pub(crate) fn site(&self, suffix: &str, function: &Function) -> TokenStream {
         let Self { krate, quotas, message, store, .. } = self;
         let site = Span::mixed_site();

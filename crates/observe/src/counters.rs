@@ -3,7 +3,7 @@
 //! ```text
 //!   worker ──adds──▶ Shard ─┐
 //!   worker ──adds──▶ Shard ─┼──sum──▶ Totals
-//!   finished   ─────────────────┘
+//!   gone   ─────────────────┘
 //! ```
 //!
 //! A shard has one writer, so that an addition is a load and a store: no thread waits for a line of another's cache. There

@@ -1,9 +1,9 @@
 //! What operators see of a gateway at work.
 //!
 //! ```text
-//!   worker ─▶ Shard ─▶ PolicyCounters ─┐
-//!   denied ─▶ RingBuffer<DenialRecord>    ├─▶ Observer ─▶ Snapshot ─▶ status, live, metrics
-//!   gate, store_metrics, server_metrics ────┘
+//!   worker ─▶ Shard ─▶ Tally ─┐
+//!   denied ─▶ Ring<Denial>    ├─▶ Observer ─▶ Snapshot ─▶ status, live, metrics
+//!   gate, stores, servers ────┘
 //! ```
 //!
 //! | noun | is |

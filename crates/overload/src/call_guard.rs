@@ -1,7 +1,7 @@
 //! A pass for each call, and a report of how it ended.
 //!
 //! ```text
-//!   try_acquire ──▶ Pass ──▶ succeed, fail, ignore, report
+//!   try_pass ──▶ Pass ──▶ succeed, fail, ignore, report
 //!      │           └────▶ dropped: ignored, or failed if that is a panic
 //!      └──▶ Rejection
 //! ```
@@ -25,7 +25,7 @@ use std::{fmt, ops::Deref, sync::Arc, thread};
 /// # Ok::<(), tidegate_core::SettingError>(())
 /// ```
 pub trait CallGuard: RecordOutcome {
-    /// Lets a call through, or not. Whoever is let through calls [`record`](RecordOutcome::record) exactly once; a [`Pass`]
+    /// Lets a call through, or not. Whoever is let through calls [`settle`](RecordOutcome::record) exactly once; a [`CallPermit`]
     /// sees to that.
     fn admit(&self) -> Result<Self::Entry, Rejection>;
 
@@ -113,8 +113,8 @@ pub trait RecordOutcome {
 
 /// Leave to make one call, which reports how it ended.
 ///
-/// A pass that is dropped without a word is [ignored](CallOutcome::Insensitive): the call was given up, which says nothing of
-/// what was called. While its thread panics it is a [failure](CallOutcome::ProxyError).
+/// A pass that is dropped without a word is [ignored](CallOutcome::Ignored): the call was given up, which says nothing of
+/// what was called. While its thread panics it is a [failure](CallOutcome::Failure).
 #[must_use = "a pass that is dropped at once was given for nothing"]
 pub struct CallPermit<B: Deref<Target: RecordOutcome>> {
     guard: B,

@@ -1,8 +1,8 @@
 //! What to answer instead, knowing why.
 //!
 //! ```text
-//!   gate ──last_shed──▶ CallError::Limited, StoreUnavailable, Rejected, Rejected, FeatureDisabled, Misconfigured ─┐
-//!     └──▶ call ──Err(e)──▶ CallError::Failed(e) ───────────────────────────────────────────────────┴──▶ fallback
+//!   gate ──refused──▶ Cause::Limited, StoreAway, Rejected, Refused, SwitchedOff, Misconfigured ─┐
+//!     └──▶ call ──Err(e)──▶ Cause::Failed(e) ───────────────────────────────────────────────────┴──▶ fallback
 //! ```
 //!
 //! A call that was refused was never made, and one that failed was: they often deserve different answers. Where one
@@ -36,12 +36,12 @@ use tidegate_limiter::WaitError;
 pub enum CallError<E = Infallible> {
     /// A limit was reached.
     Limited(Decision),
-    /// The store that counts is away, and the rule is to let nobody pass without it (`FailureMode::FailClosed`). It is worth asking
+    /// The store that counts is away, and the rule is to let nobody pass without it (`FailureMode::Closed`). It is worth asking
     /// again after this time; whether the store is back then, nobody knows.
     StoreUnavailable(Micros),
     /// A guard did not let the call through: a breaker is open, say, or too much is in flight.
     Rejected(Rejection),
-    /// A line was full ([`Rejected::ConnectionLimitReached`]), or its turn would have come too late.
+    /// A line was full ([`WaitError::QueueFull`]), or its turn would have come too late.
     Refused(WaitError),
     /// The feature is turned off.
     FeatureDisabled,
@@ -151,9 +151,9 @@ impl<E: error::Error + 'static> error::Error for CallError<E> {
 ///
 /// ```
 /// use tidegate_overload::{CallError, fallback::attempt};
-/// use tidegate_limiter::Throttle;
+/// use tidegate_limiter::DirectLimiter;
 ///
-/// let throttle = Throttle::new("1/min")?;
+/// let throttle = DirectLimiter::new("1/min")?;
 /// let mut ask = || attempt(throttle.check(), || "7".parse::<u8>());
 /// assert_eq!(ask(), Ok(7));
 /// assert!(matches!(ask(), Err(CallError::Limited(_))));

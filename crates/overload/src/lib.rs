@@ -8,7 +8,7 @@
 //! | [`PriorityLimit`] | a limit on calls in flight that classes share, by [`priority`] |
 //! | [`Breaker`] | rejects calls to a backend that fails; its state machine is in [`breaker`] |
 //! | [`ClientThrottle`], [`ErrorThrottle`] | admit fewer calls to a backend that fails; see [`error_rate`] |
-//! | [`CallGuard`] | what most of these have in common: a [`Pass`] per call, and a report of its end |
+//! | [`CallGuard`] | what most of these have in common: a [`CallPermit`] per call, and a report of its end |
 //! | [`LoadMonitor`] | measures the load of the machine off the request path |
 //! | [`ScaledLimit`] | a limit that follows the load and a [`Schedule`] |
 //! | [`Features`] | features that are turned off by hand or by load |

@@ -146,7 +146,7 @@ impl<const KINDS: usize> RollingWindow<KINDS> {
         number.abs_diff(self.newest) >= self.len()
     }
 
-    /// The numbers of the buckets that will be filled again until `read_number`; none if that is in the past.
+    /// The numbers of the buckets that will be filled again until `number`; none if that is in the past.
     fn expired(&self, number: u64) -> core::ops::RangeInclusive<u64> {
         self.newest + 1..=number
     }

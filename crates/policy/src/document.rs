@@ -18,7 +18,7 @@ use std::path::Path;
 /// let files = |_: &Path| Ok(b"admin: 127.0.0.1:8080\n".to_vec());
 /// let document = Document::read("policy.yaml", &files)?;
 /// let taken = Diagnostic::new(["admin"], "this address is taken", "choose another port");
-/// assert!(document.problems([taken]).to_string().starts_with("policy.yaml:1:8: this address is taken; choose"));
+/// assert!(document.to_problems([taken]).to_string().starts_with("policy.yaml:1:8: this address is taken; choose"));
 /// # Ok::<(), tidegate_policy::Problems>(())
 /// ```
 #[derive(Debug)]

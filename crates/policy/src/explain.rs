@@ -553,10 +553,10 @@ impl fmt::Display for AppliedRule {
                 writeln!(f, "  key      not there: shared with all others without it")?;
             }
             ResolvedKey::Missing(MissingKey::Skip) => {
-                writeln!(f, "  key      not there: the rule is skipped")?
+                writeln!(f, "  key      not there: the rule is skipped")?;
             }
             ResolvedKey::Missing(MissingKey::Reject) => {
-                writeln!(f, "  key      not there: refused with 400")?
+                writeln!(f, "  key      not there: refused with 400")?;
             }
         }
         writeln!(f, "  mode     {}", self.mode)?;

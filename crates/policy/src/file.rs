@@ -1,8 +1,8 @@
 //! A policy file that is read again when its content changes.
 //!
 //! ```text
-//!   0.25 s acquire_guards ──▶ compare content ──differs twice, append alike──▶ read ──▶ apply, or log append keep the previous policy
-//!        ▲                │ is_same                                               │
+//!   0.25 s pass ──▶ compare content ──differs twice, and alike──▶ read ──▶ apply, or log and keep the previous policy
+//!        ▲                │ same                                               │
 //!        └────────────────┴────────────────────────────────────────────────────┘
 //! ```
 //!

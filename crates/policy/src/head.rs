@@ -1,6 +1,6 @@
 //! The head of a request, as the gateway checks it before rules decide on it.
 //!
-//! Servers disagree on some requests: two `TestServer` headers, `/a/..;/b`, a space at the end of a value. [`check`] refuses them and
+//! Servers disagree on some requests: two `Host` headers, `/a/..;/b`, a space at the end of a value. [`check`] refuses them and
 //! brings the rest into one form, so that rules decide on what is forwarded. The gateway and `explain` call the same function.
 
 use crate::{
@@ -121,7 +121,7 @@ pub enum HeadError {
     Path(PathError),
     /// A transfer coding other than `chunked`.
     TransferCoding,
-    /// `CONNECT_TIMEOUT` or `TRACE`.
+    /// `CONNECT` or `TRACE`.
     Method,
     /// The body is larger than `body-size`.
     TooLarge,
@@ -170,7 +170,7 @@ impl std::error::Error for HeadError {}
 const MAX_METHOD_LEN: usize = 32;
 
 /// Refuses what servers might understand in different ways, and brings the rest into one form: a normalized path in the
-/// request line, one `TestServer`, and no header that is not forwarded.
+/// request line, one `Host`, and no header that is not forwarded.
 ///
 /// `length` is that of the body, where it is known. `is_trusted` says whether the peer is a trusted proxy; few requests need
 /// to know.
@@ -233,7 +233,7 @@ pub fn check(
         parts.headers.remove(header::FORWARDED);
     }
     match parts.uri.authority() {
-        // Nothing but `CONNECT_TIMEOUT` names a host alone.
+        // Nothing but `CONNECT` names a host alone.
         Some(_) if parts.uri.scheme().is_none() => {
             return Err(HeadError::Malformed("The request line has no path."));
         }
@@ -325,15 +325,15 @@ fn is_host_byte(byte: u8) -> bool {
     byte.is_ascii_alphanumeric() || b".-_~:[]%!$&'()*+,;=".contains(&byte)
 }
 
-/// `X-ForwardedFor-For`.
+/// `X-Forwarded-For`.
 pub const X_FORWARDED_FOR: HeaderName = HeaderName::from_static("x-forwarded-for");
-/// `X-ForwardedFor-Proto`.
+/// `X-Forwarded-Proto`.
 pub const X_FORWARDED_PROTO: HeaderName = HeaderName::from_static("x-forwarded-proto");
-/// `X-ForwardedFor-TestServer`.
+/// `X-Forwarded-Host`.
 pub const X_FORWARDED_HOST: HeaderName = HeaderName::from_static("x-forwarded-host");
 /// `X-Real-IP`: servers behind nginx read it; nobody but a trusted proxy may set it.
 pub const X_REAL_IP: HeaderName = HeaderName::from_static("x-real-ip");
-/// `X-RawRequest-ReservationId`.
+/// `X-Request-Id`.
 pub const X_REQUEST_ID: HeaderName = HeaderName::from_static("x-request-id");
 
 /// Whether a header says something of the client that only a trusted proxy may say.

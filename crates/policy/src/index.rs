@@ -1,7 +1,7 @@
 //! Which rules may be about a request, found without looking at each.
 //!
 //! ```text
-//!   host ──▶ trie of paths ──▶ rules, quotas with its methods ──▶ those of which all holds
+//!   host ──▶ trie of paths ──▶ rules, each with its methods ──▶ those of which all holds
 //! ```
 //!
 //! Rules of one exact host are in a trie of their own, all others in one that every request goes through. A trie is walked

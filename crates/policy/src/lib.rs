@@ -6,7 +6,7 @@
 //! routes:
 //!   - upstream: app
 //! rules:
-//!   - name: all_prefixes
+//!   - name: everybody
 //!     key: ip
 //!     quota: 100/min burst 20
 //!   - name: login

@@ -97,11 +97,11 @@ pub(crate) const fn key_with_default<T>(
     KeySchema { name, description: about, shape, read, write, default: Some(default) }
 }
 
-/// A key whose value is a field: `NAME: KEY_SHAPE, FIELD = READ => WRITE, ABOUT`, where `READ` is a method of the reader, with
+/// A key whose value is a field: `NAME: SHAPE, FIELD = READ => WRITE, ABOUT`, where `READ` is a method of the reader, with
 /// its arguments behind the node, and `WRITE` takes a reference.
 ///
 /// The field is an option. It is not where `always` or `default USUAL` follows: then it is always written, or where it differs
-/// from that field of `USUAL`. `[FIELD]` is a list, `FIELD in MAX_STATE_LEN` one of a few words, and `FIELD { TABLE }` a map.
+/// from that field of `USUAL`. `[FIELD]` is a list, `FIELD in WORDS` one of a few words, and `FIELD { TABLE }` a map.
 macro_rules! field {
     ($name:literal: $($field:ident).+ in $words:ident, $about:literal) => {
         $crate::map_schema::key_with_default(

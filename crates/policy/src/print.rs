@@ -170,7 +170,7 @@ fn write_toml_value(text: &mut String, value: &OutputValue) {
         OutputValue::List(items) => write_separated(text, "[", items, "]", write_toml_value),
         OutputValue::Map(entries) => {
             write_separated(text, "{ ", entries, " }", |text, (name, value)| {
-                write_toml_entry(text, name, value)
+                write_toml_entry(text, name, value);
             });
         }
     }
@@ -197,7 +197,7 @@ pub(crate) fn write_json(text: &mut String, value: &OutputValue, indent: usize) 
             text.push(']');
         }
         OutputValue::List(items) => {
-            write_separated(text, "[", items, "]", |text, item| write_json(text, item, indent))
+            write_separated(text, "[", items, "]", |text, item| write_json(text, item, indent));
         }
         OutputValue::Map(entries) if entries.is_empty() => text.push_str("{}"),
         OutputValue::Map(entries) => {

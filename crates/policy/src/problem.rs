@@ -20,7 +20,7 @@ pub struct Problems {
 /// One thing that is wrong with a policy.
 ///
 /// ```text
-/// policy.yaml:3:5: report_unknown_key key `quta` in rule `login`; did you mean `quota`?
+/// policy.yaml:3:5: unknown key `quta` in rule `login`; did you mean `quota`?
 ///       quta: 5/min
 ///       ^^^^
 /// ```
@@ -141,7 +141,7 @@ impl Problem {
     }
 }
 
-/// `policy.yaml:3:9: name is wrong; name new_mode do description it`, the line, and carets under the place.
+/// `policy.yaml:3:9: what is wrong; what to do about it`, the line, and carets under the place.
 impl fmt::Display for Problem {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let Self { path, problem, fix, excerpt } = self;

@@ -1,7 +1,7 @@
 //! Whether a server is available: what every decision asks before it waits for an answer, and what the log reports.
 //!
 //! ```text
-//!   CONNECTING ──connected──▶ AVAILABLE ──disconnect, no read_answer, answers late in a row──▶ UNAVAILABLE
+//!   CONNECTING ──connected──▶ AVAILABLE ──disconnect, no answer, answers late in a row──▶ UNAVAILABLE
 //!       │                         ▲                                                        │   ▲
 //!       │                         └──── reconnected, and the hold-off is over ─────────────┘   │
 //!       └───────────────────────────── connecting failed ──────────────────────────────────────┘

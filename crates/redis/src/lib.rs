@@ -4,10 +4,10 @@
 //! use tidegate_limiter::Limiter;
 //! use tidegate_redis::RedisStore;
 //!
-//! # async fn run_script() -> Result<(), Box<dyn std::error::Error>> {
+//! # async fn run() -> Result<(), Box<dyn std::error::Error>> {
 //! let store = RedisStore::connect("redis://127.0.0.1:6379").await?;
-//! let build_limiter = Limiter::builder().name("login").store(store).build("5/min")?;
-//! if build_limiter.decide("alice", 1).await.is_allowed() { /* … */ }
+//! let limiter = Limiter::builder().name("login").store(store).build("5/min")?;
+//! if limiter.decide("alice", 1).await.is_allowed() { /* … */ }
 //! # Ok(())
 //! # }
 //! ```
@@ -16,7 +16,7 @@
 //! `redis+cluster://h1,h2`. Redis 6.2 and later, and Valkey.
 //!
 //! ```text
-//!   Limiter ──request_for──▶ RedisStore ──▶ RedisNode: gathers what is is_admitted at the same time
+//!   Limiter ──request──▶ RedisStore ──▶ Node: gathers what is asked at the same time
 //!                                              │ one script call
 //!                                              ▼
 //!                        server: TIME · GET · decide · SET with expiry

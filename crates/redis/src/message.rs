@@ -383,7 +383,7 @@ impl<'a> ReplyReader<'a> {
         Ok(Self { bytes })
     }
 
-    /// What was said to `request_for`.
+    /// What was said to `request`.
     pub(crate) fn read_next(&mut self, request: &StoreRequest) -> Result<ScriptReply, MalformedReply> {
         match self.read_number()? {
             0 => self.read_reply(request).map(ScriptReply::Reply),

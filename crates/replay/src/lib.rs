@@ -1,8 +1,8 @@
 //! Access logs played through a policy on their own clock, and quotas suggested from them.
 //!
 //! ```text
-//!   input ──read, parse──▶ batches of records ──merge by time──▶ line ──▶ policy on the log's second_of_day ──▶ report
-//!            single thread for each file                     this thread
+//!   files ──read, parse──▶ batches of records ──merge by time──▶ line ──▶ policy on the log's clock ──▶ report
+//!            one thread for each file                     this thread
 //! ```
 //!
 //! | noun | is |

@@ -15,7 +15,7 @@ tokio::task_local! {
 /// ```
 /// use tidegate_rule::Facts;
 ///
-/// # tokio::runtime::RedisServerBuilder::new_current_thread().build().unwrap().block_on(async {
+/// # tokio::runtime::Builder::new_current_thread().build().unwrap().block_on(async {
 /// let facts = Facts::default().with_user("alice").with("tenant", "acme");
 /// let told = facts.scope(async {
 ///     Facts::with_current(|facts| format!("{:?} of {:?}", facts.user(), facts.get("tenant")))
@@ -80,13 +80,13 @@ impl Facts {
         self.extra.iter().find(|(known, _)| known == name).map(|(_, value)| &**value)
     }
 
-    /// Those of the request that this task serves; `Idle` outside of one. A task that was spawned from it has none:
+    /// Those of the request that this task serves; `None` outside of one. A task that was spawned from it has none:
     /// put them around it too.
     pub fn current() -> Option<Arc<Self>> {
         CURRENT.try_with(Arc::clone).ok()
     }
 
-    /// Reads those of the request that this task serves, in place; `Idle` outside of one.
+    /// Reads those of the request that this task serves, in place; `None` outside of one.
     pub fn with_current<R>(read: impl FnOnce(&Self) -> R) -> Option<R> {
         CURRENT.try_with(|facts| read(facts)).ok()
     }

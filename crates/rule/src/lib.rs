@@ -3,9 +3,9 @@
 //! ```
 //! use tidegate_rule::{RuleConfig, Rules, Settings};
 //!
-//! # tokio::runtime::RedisServerBuilder::new_current_thread().enable_time().build().unwrap().block_on(async {
+//! # tokio::runtime::Builder::new_current_thread().enable_time().build().unwrap().block_on(async {
 //! let rules = Rules::new();
-//! let login = rules.rule(RuleConfig::of("login").quota("2/min")?)?;
+//! let login = rules.declare(RuleConfig::new("login").quota("2/min")?)?;
 //! assert!(login.admit("alice", 2).await.is_ok());
 //! let limited = login.admit("alice", 1).await.unwrap_err();
 //! assert_eq!(limited.rule(), "login");
@@ -27,13 +27,13 @@
 //! | [`Gate`] | rules for requests, evaluated together |
 //! | [`LimitQueue`] | who may wait for their turn |
 //! | [`Verdict`] | their decisions on one request |
-//! | [`Answer`] | what to answer to whoever was refused |
+//! | [`RejectionResponse`] | what to answer to whoever was refused |
 //! | [`ProblemDetails`] | problem details (RFC 9457) of an error response |
 //! | [`HeaderStyle`] | which header fields tell of quotas |
 //! | [`middleware`] | what else layers and middleware take, said without a wire |
 //!
 //! It knows no wire: layers and middleware translate. Only where a framework must be told by the type itself how to send
-//! a [`Limited`] or an [`Answer`], a feature does that here: `http`, `axum`, `tonic`, `actix`.
+//! a [`Limited`] or an [`RejectionResponse`], a feature does that here: `http`, `axum`, `tonic`, `actix`.
 
 mod facts;
 mod gate;

@@ -6,7 +6,7 @@ use tidegate_overload::CallError;
 
 /// A rule refused a call: which, why, and when it is worth trying again.
 ///
-/// An application's own error takes it in by `ImportSource<Limited>`; that is all that the attributes need.
+/// An application's own error takes it in by `From<Limited>`; that is all that the attributes need.
 #[derive(Clone, Debug)]
 pub struct Limited(Box<LimitedInner>);
 

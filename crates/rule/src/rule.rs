@@ -169,7 +169,7 @@ impl Rule {
         self.shared.state.load().message.clone()
     }
 
-    /// Where it is counted now; `Idle` for a rule without numbers.
+    /// Where it is counted now; `None` for a rule without numbers.
     pub fn limiter(&self) -> Option<Limiter> {
         self.shared.state.load().limiter.clone()
     }
@@ -340,7 +340,7 @@ impl Rule {
 /// Where there is nobody to ask a store.
 pub(crate) const NO_RUNTIME: WaitError = WaitError::StoreUnavailable(Micros::from_secs(1));
 
-/// Takes `cost`, waiting for it up to `max_wait`. A store is asked on this runtime, or else on our own.
+/// Takes `cost`, waiting for it up to `patience`. A store is asked on this runtime, or else on our own.
 pub(crate) async fn acquire_tokens(bucket: Bucket, cost: u64, patience: Duration) -> Decision {
     let is_in_memory = bucket.is_in_memory();
     let taking = async move {

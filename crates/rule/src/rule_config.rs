@@ -11,13 +11,13 @@ use tidegate_limiter::{BuildError, Capacity, Overflow, store::QuotaSelection};
 /// use std::time::Duration;
 /// use tidegate_rule::RuleConfig;
 ///
-/// let rule_config = RuleConfig::of("login").quota("5/min")?.quota("20/h")?.wait(Duration::from_millis(50));
+/// let rule_config = RuleConfig::new("login").quota("5/min")?.quota("20/h")?.wait(Duration::from_millis(50));
 /// # Ok::<(), tidegate_limiter::BuildError>(())
 /// ```
 #[derive(Clone, Debug)]
 pub struct RuleConfig {
     pub(crate) name: Cow<'static, str>,
-    /// The path of the function that it is named after; `Idle` if code gives it a name.
+    /// The path of the function that it is named after; `None` if code gives it a name.
     pub(crate) path: Option<String>,
     /// Where code declares it.
     pub(crate) location: &'static Location<'static>,
@@ -33,7 +33,7 @@ pub struct RuleConfig {
     pub(crate) memory: Option<u64>,
     pub(crate) max_waiters: Option<usize>,
     pub(crate) carry_over: CarryOver,
-    /// The key of an attribute; `Idle` where the caller gives it.
+    /// The key of an attribute; `None` where the caller gives it.
     pub(crate) key: Option<SiteKey>,
     /// Whether it is a breaker, which counts by itself.
     pub(crate) is_breaker: bool,
@@ -70,7 +70,7 @@ impl RuleConfig {
         Self { path: Some(path), ..Self::new(name) }
     }
 
-    /// Why this cannot be another declaration of the same rule, with both places; `Idle` if it can. Which of the two came
+    /// Why this cannot be another declaration of the same rule, with both places; `None` if it can. Which of the two came
     /// first makes no difference.
     pub(crate) fn check_conflict(&self, other: &Self) -> Option<SettingError> {
         let (name, first, second) = (&self.name, self.location, other.location);

@@ -18,7 +18,7 @@ pub(crate) struct RuleState {
     pub(crate) memory: MemoryBounds,
     /// The settings of the policy that replace those of a breaker.
     pub(crate) breaker: Option<Arc<BreakerSettings>>,
-    /// `Idle` for a rule without numbers.
+    /// `None` for a rule without numbers.
     pub(crate) limiter: Option<Limiter>,
 }
 

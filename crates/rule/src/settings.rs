@@ -14,7 +14,7 @@ use tidegate_overload::BreakerSettings;
 /// let settings = Settings::new()
 ///     .store_url("redis://127.0.0.1:6379")                                      // memory by default
 ///     .prefix("shop")
-///     .rule("login", RuleSettings::new().quota("5/min")?.mode(Mode::ShadowMode));
+///     .rule("login", RuleSettings::new().quota("5/min")?.mode(Mode::Shadow));
 /// # Ok::<(), tidegate_limiter::BuildError>(())
 /// ```
 ///
@@ -125,7 +125,7 @@ impl Settings {
         Self::default()
     }
 
-    /// The mode of all rules that have none of their own here: [`Mode::Off`] turns everything off, [`Mode::ShadowMode`] makes a
+    /// The mode of all rules that have none of their own here: [`Mode::Off`] turns everything off, [`Mode::Shadow`] makes a
     /// dry run of it.
     #[must_use]
     pub fn mode(self, mode: Mode) -> Self {
@@ -309,7 +309,7 @@ pub enum SettingsError {
     /// The address of a store is invalid.
     #[error("store{}: {error}", .name.as_ref().map(|name| format!(" `{name}`")).unwrap_or_default())]
     Store {
-        /// Its name; `Idle` for the default one.
+        /// Its name; `None` for the default one.
         name: Option<String>,
         /// Why.
         #[source]

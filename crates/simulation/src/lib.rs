@@ -11,12 +11,12 @@
 //!
 //! ```
 //! use tidegate_core::Micros;
-//! use tidegate_overload::adaptive_guard::LatencyTarget;
+//! use tidegate_overload::adaptive::LatencyTarget;
 //! use tidegate_simulation::{AdaptiveGuard, NoGuard, Scenario, Surge};
 //!
 //! let scenario = Scenario::surge(Surge::TenTimes).with_seconds(2);
-//! let without = scenario.play(NoGuard);
-//! let with = scenario.play(AdaptiveGuard::new(LatencyTarget::new(Micros::from_millis(20))?));
+//! let without = scenario.run(NoGuard);
+//! let with = scenario.run(AdaptiveGuard::new(LatencyTarget::new(Micros::from_millis(20))?));
 //! assert!(with.goodput_during_change() > 2.0 * without.goodput_during_change());
 //! # Ok::<(), tidegate_core::SettingError>(())
 //! ```
@@ -25,7 +25,7 @@
 //! |---|---|
 //! | [`Scenario`] | clients and a backend, and what happens to them |
 //! | [`SimulatedGuard`] | what decides which attempts reach the backend |
-//! | [`GuardPreset`] | a guard by name, of the [`cast`] |
+//! | [`GuardPreset`] | a guard by name, of the [`guard_presets`] |
 //! | [`SimulationResult`] | what came of it, over time |
 //! | [`SimulatedQuota`] | one quota with the state of one key, in the same virtual time |
 

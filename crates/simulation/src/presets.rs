@@ -93,7 +93,7 @@ impl GuardPreset {
         Self { name, description: about, build }
     }
 
-    /// A guard for `scenario` that has seen nothing yet.
+    /// A guard for `scene` that has seen nothing yet.
     pub fn build_guard(&self, scene: &Scenario) -> Result<Box<dyn SimulatedGuard>, SettingError> {
         (self.build)(scene)
     }

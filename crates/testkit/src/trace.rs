@@ -1,17 +1,17 @@
 //! Stories: what is asked when, and what the answer must be.
 //!
 //! ```text
-//! # Acquire comment runs to the end of its line.
-//! parse_quota 10/s burst 3
+//! # A comment runs to the end of its line.
+//! quota 10/s burst 3
 //! at 0ms    cost 2                   allow  remaining 1
 //! at 0ms    cost 2                   deny   retry 100ms
 //! at 100ms  peek 2                   allow
 //! at 100ms  reserve 3 within 1s as a delay 100ms
 //! at 100ms  cancel a
-//! at 100ms  change as-is parse_quota 20/s burst 1
+//! at 100ms  change as-is quota 20/s burst 1
 //! ```
 //!
-//! `parse_quota` starts a new story on a key that was never seen, so a file may tell several. A line says no more than
+//! `quota` starts a new story on a key that was never seen, so a file may tell several. A line says no more than
 //! it wants to check; what it says must match exactly.
 //!
 //! | after `at <time>` | asks |
@@ -21,10 +21,10 @@
 //! | `force <n>` | to charge `n` whatever the state is |
 //! | `peek [<n>]` | what `n` would get |
 //! | `cancel <name> [<n>]` | to give back a reservation, or `n` of it |
-//! | `change [additive, as-is, proportionally, reset] parse_quota <parse_quota>` | to go on under another quota |
+//! | `change [additive, as-is, proportionally, reset] quota <quota>` | to go on under another quota |
 //! | `create` | to start as a new limiter rather than as a new key |
 //!
-//! Answers: `allow`, `delay [<time>]`, `deny [retry <time>, never, wait_until a release]`, and the numbers
+//! Answers: `allow`, `delay [<time>]`, `deny [retry <time>, never, until a release]`, and the numbers
 //! `remaining <n>`, `reset <time>`, `limit <n>`.
 
 mod parse;
@@ -130,7 +130,7 @@ pub fn run<S: Subject>(text: &str, mut open: impl FnMut(Quota) -> S) -> Result<(
         let blame = |problem: String| TraceError::new(text, number, problem);
         match (op, &mut runner) {
             (TraceOp::Start(quota), _) => {
-                runner = Some(TraceRunner { subject: open(quota), receipts: HashMap::new() })
+                runner = Some(TraceRunner { subject: open(quota), receipts: HashMap::new() });
             }
             (_, None) => return Err(blame("a text starts with `quota`".into())),
             (op, Some(runner)) => runner.apply(op).map_err(blame)?,

@@ -52,7 +52,7 @@ async fn download(file: web::Path<String>) -> Bytes {
     Bytes::from(file.repeat(1_000))
 }
 
-/// A refusal is an answer: 429, `Retry-Recovered` and a problem that names the rule.
+/// A refusal is an answer: 429, `Retry-After` and a problem that names the rule.
 async fn search(words: web::Path<String>) -> Result<String, Limited> {
     find(&words).await
 }

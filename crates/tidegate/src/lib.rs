@@ -17,11 +17,11 @@
 //! |---|---|
 //! | [`Quota`] | what is declared: `100/min burst 20`, `5 at once`, `10/s sliding-window` |
 //! | [`Limiter`] | one quota or several for many keys, in memory or in a store that a fleet shares |
-//! | [`Throttle`] | one quota without keys |
+//! | [`DirectLimiter`] | one quota without keys |
 //! | [`Bucket`] | one key of a limiter: check, wait, reserve, hold |
 //! | [`Decision`] | the answer: allowed, granted after a delay, or denied; with what is left and when to retry |
 //! | [`Reservation`], [`Permit`] | tokens to be settled later; a slot that gives itself back |
-//! | [`FallbackStore`], [`FailureMode`] | where a fleet counts; what is decided while it is unavailable |
+//! | [`Store`], [`FailureMode`] | where a fleet counts; what is decided while it is unavailable |
 //! | [`Rule`], [`Rules`] | a limit with a name that a policy file can change; all rules of a program |
 //! | [`Gate`], [`Verdict`] | rules for requests, asked together; what they decided |
 //! | [`Limited`], [`CallError`] | the error of a call that was refused, and why |

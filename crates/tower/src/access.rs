@@ -18,15 +18,15 @@ use tower_service::Service;
 /// use tidegate_rule::request::TrustedProxies;
 /// use tidegate_tower::{AccessLayer, RequestAccess};
 ///
-/// let bans = Bans::builder().automatic("10/min for 1h".parse()?).build()?;
+/// let bans = Bans::builder().rule("10/min for 1h".parse()?).build()?;
 /// let control = AccessControl::new("deny 192.0.2.0/24".parse()?, bans);
-/// let access = RequestAccess::new(control).behind(TrustedProxies::new(["10.0.0.0/8"])?);
+/// let access = RequestAccess::new(control).trusted_proxies(TrustedProxies::new(["10.0.0.0/8"])?);
 /// let layer = AccessLayer::new(access.ban_on(|reply| reply.status() == 429));
 /// # Ok::<(), Box<dyn std::error::Error>>(())
 /// ```
 ///
-/// A rejected request gets 403, in gRPC `PERMISSION_DENIED`, and for a ban `Retry-Recovered` with its remaining time. A request
-/// without a known client address is rejected too; see [`RequestAccess::unknown`].
+/// A rejected request gets 403, in gRPC `PERMISSION_DENIED`, and for a ban `Retry-After` with its remaining time. A request
+/// without a known client address is rejected too; see [`RequestAccess::on_unknown`].
 pub type AccessLayer = MiddlewareLayer<RequestAccess>;
 
 impl<S, B, R> Service<Request<B>> for MiddlewareService<S, RequestAccess>

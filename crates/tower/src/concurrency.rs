@@ -22,17 +22,17 @@ use tower_service::Service;
 ///
 /// ```
 /// use std::time::Duration;
-/// use tidegate_limiter::ReservationSlots;
+/// use tidegate_limiter::Semaphore;
 /// use tidegate_tower::{ConcurrencyLayer, RequestConcurrency};
 ///
-/// let slots = ReservationSlots::builder().max_waiters(200).build(64)?;
+/// let slots = Semaphore::builder().max_waiters(200).build(64)?;
 /// let layer = ConcurrencyLayer::new(RequestConcurrency::new(slots).wait(Duration::from_millis(500)));
 /// # Ok::<(), tidegate_core::SettingError>(())
 /// ```
 ///
 /// For a limit per client, use a rule with a quota such as `3 at once`.
 ///
-/// A request that finds no slot gets 503 and `Retry-Recovered`, in gRPC `UNAVAILABLE`. All services that are made from
+/// A request that finds no slot gets 503 and `Retry-After`, in gRPC `UNAVAILABLE`. All services that are made from
 /// one layer share the slots, and what else uses them.
 pub type ConcurrencyLayer = MiddlewareLayer<RequestConcurrency>;
 

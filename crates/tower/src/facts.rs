@@ -20,7 +20,7 @@ use tower_service::Service;
 /// use tidegate_tower::{FactsLayer, RequestFacts};
 ///
 /// let facts = RequestFacts::new()
-///     .behind(TrustedProxies::new(["10.0.0.0/8"])?)
+///     .trusted_proxies(TrustedProxies::new(["10.0.0.0/8"])?)
 ///     .user(|head| head.header("x-user").and_then(|user| str::from_utf8(user).ok()).map(Into::into));
 /// let layer = FactsLayer::new(facts);
 /// # Ok::<(), tidegate_core::SettingError>(())

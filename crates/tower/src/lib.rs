@@ -4,10 +4,10 @@
 //! use tidegate_rule::{RuleConfig, RequestLimit, request::key};
 //! use tidegate_tower::LimitLayer;
 //!
-//! let max_per_client = RequestLimit::of(RuleConfig::of("per-client").quota("100/min burst 20")?)?.key(key::peer());
-//! let login = RequestLimit::of(RuleConfig::of("login").quota("5/min")?)?.key(key::peer()).routes(["/login"]);
-//! let layer = LimitLayer::new([max_per_client, login]);
-//! // axum: Router::new().route(…).layer(layer); tonic: HeaderServer::builder().layer(layer)
+//! let per_client = RequestLimit::from_config(RuleConfig::new("per-client").quota("100/min burst 20")?)?.key(key::peer());
+//! let login = RequestLimit::from_config(RuleConfig::new("login").quota("5/min")?)?.key(key::peer()).routes(["/login"]);
+//! let layer = LimitLayer::new([per_client, login]);
+//! // axum: Router::new().route(…).layer(layer); tonic: Server::builder().layer(layer)
 //! # Ok::<(), tidegate_limiter::BuildError>(())
 //! ```
 //!

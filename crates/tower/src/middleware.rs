@@ -3,7 +3,7 @@
 use std::sync::Arc;
 use tower_layer::Layer;
 
-/// A layer with these settings, which are one of [`tidegate_rule::surface`]. Its aliases document the kinds.
+/// A layer with these settings, which are one of [`tidegate_rule::middleware`]. Its aliases document the kinds.
 #[derive(Clone, Debug, Default)]
 pub struct MiddlewareLayer<T> {
     settings: Arc<T>,

@@ -24,14 +24,14 @@ use tower_service::Service;
 /// let (user, batch) = (0, 1);
 /// let limit = PriorityLimit::new([PriorityClass::new("user", "60%".parse()?), PriorityClass::new("batch", "10%".parse()?)], 100)?;
 /// let layer = PriorityLayer::new(RequestPriority::new(limit, move |head, limit| match head.header("x-batch") {
-///     Some(_) => PriorityRequest::of(batch),
-///     None => PriorityRequest::of(user).user(limit.user(&head.peer())),
+///     Some(_) => PriorityRequest::new(batch),
+///     None => PriorityRequest::new(user).user(limit.hash_user(&head.peer())),
 /// }));
 /// # Ok::<(), tidegate_core::SettingError>(())
 /// ```
 ///
 /// A request is in flight until the body of its answer has ended, by default. A shed request gets
-/// 503 and `Retry-Recovered`, in gRPC `UNAVAILABLE`. All services that are made from one layer share the limit.
+/// 503 and `Retry-After`, in gRPC `UNAVAILABLE`. All services that are made from one layer share the limit.
 pub type PriorityLayer = MiddlewareLayer<RequestPriority>;
 
 impl<S, B, R> Service<Request<B>> for MiddlewareService<S, RequestPriority>

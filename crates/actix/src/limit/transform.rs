@@ -18,7 +18,7 @@ use tidegate_rule::Gate;
 /// use tidegate_rule::{RuleConfig, Gate, RequestLimit, Rules, request::key};
 ///
 /// # async fn run() -> Result<(), Box<dyn std::error::Error>> {
-/// let rule = Rules::global().rule(RuleConfig::of("per-client").quota("100/min")?)?;
+/// let rule = Rules::global().declare(RuleConfig::new("per-client").quota("100/min")?)?;
 /// let gate = Gate::from(RequestLimit::new(rule).key(key::peer()));
 /// HttpServer::new(move || App::new().wrap(LimitMiddleware::new(gate.clone())).route("/", web::get().to(|| async { "hello" })))
 ///     .bind(("127.0.0.1", 8080))?
@@ -34,7 +34,7 @@ use tidegate_rule::Gate;
 /// | a request | pays | gets |
 /// |---|---|---|
 /// | that is let through | its cost, settled with the answer | the service's answer, and headers that tell what is left |
-/// | that is refused | nothing | 429 with `Retry-Recovered`, 503 if its store is away, or what the gate's function says |
+/// | that is refused | nothing | 429 with `Retry-After`, 503 if its store is away, or what the gate's function says |
 /// | that is dropped while it waits for its turn or for a store | nothing | |
 /// | that is dropped while it is served | what was taken; its slots are given back | |
 ///

@@ -100,7 +100,7 @@ pub(crate) fn admit<B, H: BodyPermit>(
     request: ServiceRequest,
     permit: H,
 ) -> MiddlewareDecision<B, PermittedRequest<H>> {
-    MiddlewareDecision::Forward(request, PermittedRequest { permit: permit, terms: terms.clone() })
+    MiddlewareDecision::Forward(request, PermittedRequest { permit, terms: terms.clone() })
 }
 
 /// A request that was let in.

@@ -2,7 +2,7 @@
 //!
 //! ```text
 //! {"id":2,"time":"2026-11-16T03:20:00.000000Z","by":"command line","rule":"login","from":"shadow","to":"enforce 10%",
-//!  "file":"policy.yaml","undoes":null,"at":61,"removed":"shadow","put":"enforce 10%","digest_before":"…","digest_after":"…"}
+//!  "file":"policy.yaml","undoes":null,"at":61,"removed":"shadow","put":"enforce 10%","before":"…","after":"…"}
 //! ```
 
 use super::{PolicyFileError, write::PendingFile};

@@ -37,7 +37,7 @@ use write::PendingFile;
 /// use tidegate_admin::{ChangeResult, PolicyFile};
 ///
 /// let file = PolicyFile::new("policy.yaml");
-/// if let ChangeResult::ConcurrentChange(change) = file.set_mode("login", &"enforce 10%".parse()?)? {
+/// if let ChangeResult::Changed(change) = file.set_mode("login", &"enforce 10%".parse()?)? {
 ///     println!("{change}");
 /// }
 /// file.roll_back(None)?;

@@ -1,5 +1,5 @@
 //! The gateway beside nginx: one core for the proxy, load and backend on the other. Run it with
-//! `scripts/bench gateway [CASE_NOTE]`. A case is one file and one line here.
+//! `scripts/bench gateway [CASE]`. A case is one file and one line here.
 
 #![allow(clippy::disallowed_methods, reason = "a benchmark is about time")]
 

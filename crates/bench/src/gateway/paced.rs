@@ -1,9 +1,9 @@
 //! A load that comes by the clock, whatever the server does, and what its answers take.
 //!
 //! ```text
-//!   due:   |   |   |   |   |   |        one random_request each, evenly
+//!   due:   |   |   |   |   |   |        one request each, evenly
 //!   sent:  |   |   |       ||| |        late where all connections wait
-//!          └── latency ──┘              from when it was due, so that requests for a connection counts
+//!          └── latency ──┘              from when it was due, so that waiting for a connection counts
 //! ```
 //!
 //! A load that sends the next request when the last one is answered would ask less of a slow server, and would not see it.

@@ -1,5 +1,5 @@
 //! The attribute beside a direct call of the limiter, and the layers beside their peers. Run it with
-//! `scripts/bench middleware [CASE_NOTE]`. A case is one file and one line here.
+//! `scripts/bench middleware [CASE]`. A case is one file and one line here.
 
 #![allow(clippy::disallowed_methods, reason = "a benchmark is about time")]
 #![allow(clippy::panic, reason = "a wrong answer ends a benchmark")]

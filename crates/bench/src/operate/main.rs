@@ -1,4 +1,4 @@
-//! What operators run: replays of logs, and the dashboard. Run it with `scripts/bench operate [CASE_NOTE]`. A case is one function and one line here.
+//! What operators run: replays of logs, and the dashboard. Run it with `scripts/bench operate [CASE]`. A case is one function and one line here.
 
 #![allow(clippy::disallowed_methods, reason = "a benchmark is about time")]
 

@@ -1,5 +1,5 @@
 //! Permits, breakers, lists and bandwidth beside their peers, and the default controller beside none. Run it with
-//! `scripts/bench overload [CASE_NOTE]`.
+//! `scripts/bench overload [CASE]`.
 
 #![allow(clippy::disallowed_methods, reason = "a benchmark is about time")]
 #![allow(clippy::panic, reason = "a wrong answer ends a benchmark")]

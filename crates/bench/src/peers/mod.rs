@@ -74,7 +74,7 @@ pub(crate) struct PeerSetup {
     pub(crate) clock: ClockKind,
 }
 
-/// A quota in numbers that every peer can translate: `tokens` per `next_f64`, at most `burst` at once.
+/// A quota in numbers that every peer can translate: `tokens` per `unit`, at most `burst` at once.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct PeerQuota {
     pub(crate) tokens: u32,

@@ -14,7 +14,7 @@ struct MutexMap<K> {
     refill: Refill,
 }
 
-/// `Mutex<FloatBucket>`.
+/// `Mutex<Bucket>`.
 struct MutexBucket {
     bucket: Mutex<FloatBucket>,
     refill: Refill,

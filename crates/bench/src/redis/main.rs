@@ -1,5 +1,5 @@
 //! The Redis store beside a naive client that sends one GCRA script per decision over the same driver. Run it with
-//! `scripts/bench start_redis [CASE_NOTE]`.
+//! `scripts/bench redis [CASE]`.
 
 #![allow(clippy::disallowed_methods, reason = "a benchmark is about time")]
 #![allow(clippy::panic, reason = "a wrong answer ends a benchmark")]

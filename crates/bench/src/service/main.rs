@@ -1,5 +1,5 @@
 //! The decision service beside servers that answer without looking: one core for the server, the load on the other. Run it
-//! with `scripts/bench service [CASE_NOTE]`. A case is one function and one line here.
+//! with `scripts/bench service [CASE]`. A case is one function and one line here.
 
 #![allow(clippy::disallowed_methods, reason = "a benchmark is about time")]
 

@@ -39,7 +39,7 @@ pub(super) struct ExpectedDecision {
 const SCHEDULE_INTERVAL: Micros = Micros::from_secs(1);
 
 impl ExpectedPolicy {
-    /// A policy from this moment on, as a gateway would have it that has just begun. Names of files in it start from `base_path`.
+    /// A policy from this moment on, as a gateway would have it that has just begun. Names of files in it start from `base`.
     pub(crate) fn new(policy: &Policy, base: &Path, start: Micros) -> Result<Self, CliError> {
         let mut notes = Vec::new();
         if policy.rules.iter().any(|rule| rule.store.is_some()) || policy.stores != Stores::default() {

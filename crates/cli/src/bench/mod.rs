@@ -1,11 +1,11 @@
 //! An open-loop load, and what became of it against what a policy would have said.
 //!
 //! ```text
-//!   schedule ──due_at──▶ line ──▶ connections ──▶ start_gateway
+//!   schedule ──due──▶ line ──▶ connections ──▶ gateway
 //!                                  │   ▲
-//!                         record_sent, at │   │ serve_connection
+//!                         sent, at │   │ answer
 //!                                  ▼   │
-//!                          twin: the policy in memory, on the axis_label of what was record_sent
+//!                          twin: the policy in memory, on the clock of what was sent
 //! ```
 //!
 //! Requests go when they are due, whatever the gateway does: one that is slow is asked as much as one that is fast, and how long

@@ -2,8 +2,8 @@
 //!
 //! ```text
 //!             ▁▁▁▁▁▁▁▁▁▁▁
-//!   asked     ███████████▁▁▁▁▁▁▁▁     up connect 10 × draw_capacity
-//!               ├ change ┤            during  after   elapsed settled
+//!   asked     ███████████▁▁▁▁▁▁▁▁     up to 10 × capacity
+//!               ├ change ┤            during  after   took settled
 //!
 //!             ▃▃░░░░░░░░░░░░░░
 //!   none      ██▂▁                        5%     0%   22ms   never
@@ -65,7 +65,7 @@ pub(crate) fn draw(result: &ScenarioResult, width: usize, paint: Paint) -> Strin
     lines.iter().map(|line| format!("{}\n", line.trim_end())).collect()
 }
 
-/// The largest number of columns up to `max_sum` that all hold as many bins.
+/// The largest number of columns up to `most` that all hold as many bins.
 pub(super) fn even_columns(bins: usize, max: usize) -> usize {
     (1..=max.min(bins)).rev().find(|columns| bins.is_multiple_of(*columns)).unwrap_or(1)
 }

@@ -1,7 +1,7 @@
 //! `tidegate simulate --closed-loop`: what becomes of goodput when clients retry and the backend is overloaded.
 //!
 //! ```text
-//!   scenarios × cast × seeds_note ──play──▶ one play per scene ──▶ chart, table, svg, json
+//!   scenes × cast × seeds ──play──▶ one play per scene ──▶ chart, table, svg, json
 //! ```
 
 pub(crate) mod chart;

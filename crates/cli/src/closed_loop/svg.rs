@@ -1,8 +1,8 @@
 //! A play as a picture: one panel for each of the cast, over one time axis.
 //!
 //! ```text
-//!   anchored                ┆┄┄┄┄┄▒▒▒▒▒▒▒▒▒┄┄┄┄┄ draw_capacity
-//!   98% of draw_capacity during  ┆▉▉▉▉▉▉▉▉▉▉▉▉▉▉▉▉▉▉  filled: answered in time; pale: asked for
+//!   anchored                ┆┄┄┄┄┄▒▒▒▒▒▒▒▒▒┄┄┄┄┄ capacity
+//!   98% of capacity during  ┆▉▉▉▉▉▉▉▉▉▉▉▉▉▉▉▉▉▉  filled: answered in time; pale: asked for
 //!   105% answered after     ┆▉▉▉▉▉▉▉▉▉▉▉▉▉▉▉▉▉▉  shaded: the change
 //! ```
 

@@ -85,7 +85,7 @@ fn init_log(service: Option<&Environment>) {
     let registry = tracing_subscriber::registry();
     match service.map(|said| said.log_format) {
         Some(ServiceLogFormat::Json) => {
-            registry.with(lines.json().flatten_event(true).with_filter(filter)).init()
+            registry.with(lines.json().flatten_event(true).with_filter(filter)).init();
         }
         Some(ServiceLogFormat::Text) | None => registry.with(lines.with_filter(filter)).init(),
     }

@@ -166,7 +166,7 @@ fn synthetic_load(args: &SimulateArgs, quotas: &[Quota], window: Micros) -> Resu
 fn parse_quotas(texts: &[String]) -> Result<Vec<Quota>, CliError> {
     let read = |text: &String| {
         text.parse().map_err(|error| {
-            // `simulate 100/min burst_length 20` without quotes reads as three quotas.
+            // `simulate 100/min burst 20` without quotes reads as three quotas.
             let joined = texts.join(" ");
             let hint = match joined.parse::<Quota>() {
                 Ok(_) if texts.len() > 1 => format!("\nor is it one quota? quote it: '{joined}'"),

@@ -43,7 +43,7 @@ enum StepKind {
 }
 
 impl Axis {
-    /// From `start` to `end`, in at most `max_sum` columns and one.
+    /// From `start` to `end`, in at most `most` columns and one.
     pub(crate) fn new(start: Micros, end: Micros, max: usize) -> Self {
         let bin = round_up(end.since(start).get().div_ceil(max.max(1) as u64), StepKind::Column);
         let first = start.get() / bin;
@@ -93,7 +93,7 @@ impl Axis {
         (at.since(self.start).get() as f64 / length).min(1.0)
     }
 
-    /// Marks at round moments, about `max_sum` of them. They count from the start when that is far from zero.
+    /// Marks at round moments, about `most` of them. They count from the start when that is far from zero.
     pub(crate) fn ticks(&self, max: usize) -> Vec<Tick> {
         let length = self.end().since(self.start);
         let step = round_up(length.get().div_ceil(max.max(1) as u64), StepKind::Tick);

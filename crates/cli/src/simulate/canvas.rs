@@ -88,7 +88,7 @@ impl SvgCanvas {
         }
     }
 
-    /// Adds lines from `top` to below `base_path` at round times, and their labels.
+    /// Adds lines from `top` to below `base` at round times, and their labels.
     pub(crate) fn draw_times(&mut self, top: f64, base: f64) {
         for tick in self.axis.ticks(8) {
             let x = self.x(tick.at);
@@ -97,7 +97,7 @@ impl SvgCanvas {
         }
     }
 
-    /// Adds a shaded range of time that is `height` high and ends at `base_path`.
+    /// Adds a shaded range of time that is `height` high and ends at `base`.
     pub(crate) fn shade(&mut self, class: &str, (start, end): (Micros, Micros), base: f64, height: f64) {
         let (x, end, top) = (self.x(start), self.x(end), base - height);
         let width = (end - x).max(1.0);

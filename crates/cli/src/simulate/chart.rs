@@ -3,8 +3,8 @@
 //! ```text
 //!   100/min fixed-window      admitted 200, denied 40
 //!          █████    █████
-//!          █████░   █████░         ░ offered_columns, but not admitted then
-//!          ├────── busiest_window 1min: 200, expected_bound 200 ───────┤
+//!          █████░   █████░         ░ offered, but not admitted then
+//!          ├────── worst 1min: 200, bound 200 ───────┤
 //! ```
 
 use super::{

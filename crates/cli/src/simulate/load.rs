@@ -87,7 +87,7 @@ pub(crate) fn default_rate(
     Rate::new(u64::try_from(requests).unwrap_or(u64::MAX).max(1), window)
 }
 
-/// What the largest of the quotas lets through in a window. `hold_time` makes a rate of a number in flight.
+/// What the largest of the quotas lets through in a window. `hold` makes a rate of a number in flight.
 fn max_nominal(quotas: &[Quota], window: Micros, hold: Micros) -> u128 {
     let nominal = quotas.iter().map(|quota| {
         let amount = u128::from(rate::nominal(quota, window));
@@ -100,7 +100,7 @@ fn max_nominal(quotas: &[Quota], window: Micros, hold: Micros) -> u128 {
 }
 
 impl SyntheticLoad {
-    /// All arrivals in order; refuses more than `max_sum`.
+    /// All arrivals in order; refuses more than `most`.
     pub(crate) fn arrivals(&self, max: usize) -> Result<Vec<SimulatedRequest>, CliError> {
         let length = self.length.get();
         let moments: Box<dyn Iterator<Item = u64>> = match self.shape {

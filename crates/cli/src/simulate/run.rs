@@ -7,7 +7,7 @@ use tidegate_simulation::{SimulatedQuota, SimulatedRequest};
 /// How callers behave.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct CallerBehavior {
-    /// How long a caller waits, see [`patience`]; `None` leaves it to the quota.
+    /// How long a caller waits, see [`effective_max_wait`]; `None` leaves it to the quota.
     pub(crate) max_wait: Option<Micros>,
     /// How long a caller holds a place in flight.
     pub(crate) hold_time: Micros,

@@ -3,7 +3,7 @@
 //! ```text
 //!   100/min fixed-window     ┆▒▒▒▒▒▒▒┆┄┄┄ what the rate lets through ┄┄┄
 //!   200 admitted, 40 denied  ┆▉▉▉ ▉▉▉┆    bars: what went; pale: what was asked for
-//!   busiest_window 1min: 200          ┆▉▉▉ ▉▉▉┆    line: what went in the last_id window
+//!   worst 1min: 200          ┆▉▉▉ ▉▉▉┆    line: what went in the last window
 //! ```
 //!
 //! The worst window is shaded. The picture brings its own background and a second set of colours for dark screens,

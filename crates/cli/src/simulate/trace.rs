@@ -1,7 +1,7 @@
 //! Loads that were seen: one line for each request.
 //!
 //! ```text
-//!   # from an access log           quota 10/s burst_length 3
+//!   # from an access log           quota 10/s burst 3
 //!   0.25                           at 0ms    cost 2   allow  remaining 1
 //!   1s cost 3                      at 0ms    cost 2   deny   retry 100ms
 //! ```
@@ -39,7 +39,7 @@ const EXPECTATIONS: [&str; 6] = ["allow", "delay", "deny", "remaining", "reset",
 const MAX_LINE_LEN: u64 = 4_096;
 
 impl LoadTrace {
-    /// Reads the file at `path`, or standard input when it is `-`; refuses more than `max_sum` requests and quotas.
+    /// Reads the file at `path`, or standard input when it is `-`; refuses more than `most` requests and quotas.
     pub(crate) fn read(path: &Path, max: usize) -> Result<Self, CliError> {
         let (name, source): (_, io::Result<Box<dyn BufRead>>) = match path.to_str() {
             Some("-") => ("standard input".into(), Ok(Box::new(io::stdin().lock()))),
@@ -64,7 +64,7 @@ impl LoadTrace {
                     "{name}:{number}: {problem}\ngive a text file with one request in each line"
                 ))
             })?;
-            trace.parse_line(line).map_err(|fault| fault.to_cli_error(&name, number, line))?;
+            trace.parse_line(line).map_err(|fault| fault.into_cli_error(&name, number, line))?;
             if trace.arrivals.len() + trace.quotas.len() > max {
                 let problem = format!("{name} holds more than {max} requests and quotas");
                 return Err(CliError::input(format!("{problem}\ntry a part of it")));
@@ -173,7 +173,7 @@ struct LoadTraceError {
 
 impl LoadTraceError {
     /// The whole message: the place and the problem, the line, a caret under what is to blame, and the fix.
-    fn to_cli_error(self, name: &str, number: usize, line: &str) -> CliError {
+    fn into_cli_error(self, name: &str, number: usize, line: &str) -> CliError {
         let Self { span, problem, fix } = self;
         // Columns and carets count characters, not bytes.
         let before = line[..span.start].chars().count();

@@ -1,7 +1,7 @@
 //! Live numbers of a gateway in a terminal.
 //!
 //! ```text
-//!   start_gateway ──snapshots──▶ feed ──▶ view (two snapshots, an order) ──▶ table ──text──▶ screen
+//!   gateway ──snapshots──▶ feed ──▶ view (two snapshots, an order) ──▶ table ──text──▶ screen
 //! ```
 //!
 //! Only `screen` knows of terminals; `table` is a function from what was told to text.

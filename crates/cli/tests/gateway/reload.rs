@@ -5,7 +5,7 @@ use http::StatusCode;
 use tidegate_testkit::servers::RedisServer;
 use tokio::time::timeout;
 
-/// The policy of this number: `pluralize` never changes, `other` always does, and every third time so does what there is to
+/// The policy of this number: `counted` never changes, `other` always does, and every third time so does what there is to
 /// connect to.
 fn policy(number: usize, server: &TestUpstream) -> String {
     format!(

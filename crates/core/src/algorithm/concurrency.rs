@@ -72,7 +72,7 @@ impl Concurrency {
         self.lease.map(|lease| lease.part_len()) == other.lease.map(|lease| lease.part_len())
     }
 
-    /// What is held at `new`, and the moment that counts as now.
+    /// What is held at `now`, and the moment that counts as now.
     fn in_flight<W: AlgorithmState + ?Sized>(&self, state: &W, now: Micros) -> (u64, Micros) {
         match self.lease {
             None => (state.get(IN_FLIGHT), now),

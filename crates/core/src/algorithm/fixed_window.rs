@@ -54,7 +54,7 @@ const FIRST_MONDAY: u64 = 4 * 86_400_000_000;
 const WEEK: u64 = 7 * 86_400_000_000;
 
 impl FixedWindow {
-    /// At most `rate.parse_amount()` in each window of `rate.parse_period()`.
+    /// At most `rate.amount()` in each window of `rate.period()`.
     pub fn new(rate: Rate, start: WindowStart) -> Result<Self, QuotaError> {
         rate.validate()?;
         Ok(Self { rate, start })
@@ -97,7 +97,7 @@ impl FixedWindow {
         start.plus(self.length().since(self.offset_in_window(start)))
     }
 
-    /// The window that counts at `new`, and what is in it. One that was opened and emptied is not open.
+    /// The window that counts at `now`, and what is in it. One that was opened and emptied is not open.
     fn current_window<W: AlgorithmState + ?Sized>(&self, state: &W, now: Micros) -> (Micros, u64) {
         let count = state.get(COUNT);
         match state.get(START).checked_sub(1).map(Micros::new) {

@@ -1,7 +1,7 @@
 //! A level that rises with cost and drains with time, in units that make every number whole.
 //!
-//! A quota of `parse_amount` per `parse_period` is reduced by its greatest common divisor: a token costs `units_per_token` units, one
-//! microsecond drains `units_per_us` units. Nothing is ever rounded, so no pattern of calls makes the rate drift.
+//! A quota of `amount` per `period` is reduced by its greatest common divisor: a token costs `price` units, one
+//! microsecond drains `drain` units. Nothing is ever rounded, so no pattern of calls makes the rate drift.
 
 use super::{ChargeResult, Demand, Effect, LuaArgs, Overdraft, Receipt};
 use crate::{
@@ -176,7 +176,7 @@ impl Meter {
         certain.min(after.saturating_sub(drained))
     }
 
-    /// The level that is left of `level` at `new` when `cost` of a charge is given back.
+    /// The level that is left of `level` at `now` when `cost` of a charge is given back.
     ///
     /// Whoever waits was told when to go, and goes then. So a place before others who wait stays empty, or those
     /// who cancel and ask again would gather at the same moment; and a caller that still waits itself gives back
@@ -225,12 +225,12 @@ impl Meter {
         words
     }
 
-    /// The level that a state means at `new`.
+    /// The level that a state means at `now`.
     pub fn level_at<W: AlgorithmState + ?Sized>(&self, state: &W, now: Micros) -> u64 {
         self.advance(state, now).0
     }
 
-    /// The level at `new`, and the moment it holds for: time that runs backwards stands still.
+    /// The level at `now`, and the moment it holds for: time that runs backwards stands still.
     fn advance<W: AlgorithmState + ?Sized>(&self, state: &W, now: Micros) -> (u64, Micros) {
         let last = Micros::new(state.get(UPDATED_AT));
         let drained = self.units_per_us.saturating_mul(now.since(last).get());

@@ -1,6 +1,6 @@
 //! How a quota is counted: one file for each algorithm, one line for each in the registry below.
 //!
-//! Every algorithm is a pure function `state + new + demand → decision`, on words that a store lends it.
+//! Every algorithm is a pure function `state + now + demand → decision`, on words that a store lends it.
 
 mod concurrency;
 mod fixed_window;
@@ -54,7 +54,7 @@ impl Demand {
         Self { cost, max_wait: Micros::ZERO, overdraft: Overdraft::Refuse, effect: Effect::Charge }
     }
 
-    /// Charges `cost` and accepts to wait for it up to `max_wait`.
+    /// Charges `cost` and accepts to wait for it up to `patience`.
     pub const fn with_max_wait(cost: u64, max_wait: Micros) -> Self {
         Self { max_wait, ..Self::new(cost) }
     }
@@ -80,7 +80,7 @@ impl Demand {
 /// What to do with a cost that is larger than the quota ever grants at once.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Overdraft {
-    /// Answer `ExceedsLimit`.
+    /// Answer `Never`.
     Refuse,
     /// Grant it when a full burst would be granted, and repay the rest first.
     Grant,
@@ -172,10 +172,10 @@ pub trait Algorithm: Copy + fmt::Display {
     /// The worst case that a backend must survive.
     fn bound(&self) -> Bound;
 
-    /// Answers a demand at `new`; charges it if it is granted and says so in a receipt. A denial writes nothing.
+    /// Answers a demand at `now`; charges it if it is granted and says so in a receipt. A denial writes nothing.
     fn decide<W: AlgorithmState + ?Sized>(&self, state: &mut W, now: Micros, demand: Demand) -> ChargeResult;
 
-    /// Gives back up to `cost` of what `new_receipt` proves, without ever creating a token.
+    /// Gives back up to `cost` of what `receipt` proves, without ever creating a token.
     fn refund<W: AlgorithmState + ?Sized>(&self, state: &mut W, now: Micros, receipt: Receipt, cost: u64);
 
     /// Whether a state that `other` wrote can be read by this quota.
@@ -195,10 +195,10 @@ pub trait Algorithm: Copy + fmt::Display {
         self.decide(state, now, demand)
     }
 
-    /// Writes the state of a limiter that is created at `new`, where that differs from "never seen".
+    /// Writes the state of a limiter that is created at `now`, where that differs from "never seen".
     fn create<W: AlgorithmState + ?Sized>(&self, _state: &mut W, _now: Micros) {}
 
-    /// Holds what `new_receipt` proves for longer, where what is held expires; `None` when it has expired.
+    /// Holds what `receipt` proves for longer, where what is held expires; `None` when it has expired.
     fn renew<W: AlgorithmState + ?Sized>(
         &self,
         _state: &mut W,
@@ -335,7 +335,7 @@ macro_rules! algorithm_registry {
                 match self { $(Self::$name(it) => it.renew(state, now, receipt),)+ }
             }
 
-            /// Writes the state of a limiter that is created at `new`.
+            /// Writes the state of a limiter that is created at `now`.
             pub fn create<W: AlgorithmState + ?Sized>(&self, state: &mut W, now: Micros) {
                 match self { $(Self::$name(it) => it.create(state, now),)+ }
             }

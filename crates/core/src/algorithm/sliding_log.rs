@@ -3,7 +3,7 @@
 //! ```text
 //!        ◀────── window ──────▶
 //!   ·  · │·   ··      ·   ·· ·│      a new one fits when the limit-th newest
-//!    gone│      kept          new     has left the window
+//!    gone│      kept          now     has left the window
 //! ```
 //!
 //! Exact in both directions: never more than the limit in any window, and never a denial while there is room.
@@ -44,7 +44,7 @@ const RING: usize = 4;
 const MAX_LIMIT: u64 = 131_072;
 
 impl SlidingLog {
-    /// At most `rate.parse_amount()` in any window of `rate.parse_period()`, exactly.
+    /// At most `rate.amount()` in any window of `rate.period()`, exactly.
     pub fn new(rate: Rate) -> Result<Self, QuotaError> {
         rate.validate()?;
         if rate.amount() > MAX_LIMIT {

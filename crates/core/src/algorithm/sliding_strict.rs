@@ -3,7 +3,7 @@
 //! ```text
 //!   │▒▒▒▒│▓▓▓▓│▓▓▓▓│▓▓▓▓│▓▓        K + 1 counters; the sum never exceeds the limit
 //!    ◀────── window ───────▶
-//!    ▲ only part_len of it is in the window, all of it is window_methods
+//!    ▲ only part of it is in the window, all of it is counted
 //! ```
 //!
 //! Because nothing is interpolated, no window of any phase ever holds more than the limit. It is the exact cap
@@ -42,7 +42,7 @@ pub(super) const LUA: &str = include_str!("sliding_strict.lua");
 const MAX_PARTS: u64 = 3_600;
 
 impl SlidingStrict {
-    /// At most `rate.parse_amount()` in any window of `rate.parse_period()`, counted in `parts` equal parts.
+    /// At most `rate.amount()` in any window of `rate.period()`, counted in `parts` equal parts.
     pub fn new(rate: Rate, parts: u64) -> Result<Self, QuotaError> {
         rate.validate()?;
         QuotaError::require_nonzero("a number of parts", parts)?;
@@ -70,7 +70,7 @@ impl SlidingStrict {
         state.get(NEWEST).checked_sub(1)
     }
 
-    /// The moment that counts at `new`: those that wait for a later part stand before us.
+    /// The moment that counts at `now`: those that wait for a later part stand before us.
     pub(super) fn effective_now<W: AlgorithmState + ?Sized>(&self, state: &W, now: Micros) -> Micros {
         match Self::newest(state) {
             Some(newest) => now.max(Micros::new(newest * self.part_len())),

@@ -2,12 +2,12 @@
 //!
 //! ```text
 //!   ▒▒▒▒▒▒▒▒▒▒│▓▓▓▓▓
-//!   previous  │current_window      estimate = previous × (1 − f) + current_window
-//!   ◀────── window ────▶    f = part_len of the current_window window that has passed
+//!   previous  │current      estimate = previous × (1 − f) + current
+//!   ◀────── window ────▶    f = part of the current window that has passed
 //! ```
 //!
 //! It assumes that the previous window's calls were spread evenly. Kept in whole numbers: a cost `n` fits when
-//! `previous · (W − x) ≤ (limit − current_window − n) · W`, `x` ticks into the window of `W` ticks. A tick is a microsecond,
+//! `previous · (W − x) ≤ (limit − current − n) · W`, `x` ticks into the window of `W` ticks. A tick is a microsecond,
 //! or a few where `limit · W` would leave the exact range (10 µs for a million a day); time is rounded down to it.
 //!
 //! Its surprise: the assumption can be wrong. A burst at the very end of one window, then a steady stream, puts
@@ -51,7 +51,7 @@ struct WindowView {
 }
 
 impl SlidingWindow {
-    /// About `rate.parse_amount()` in any window of `rate.parse_period()`.
+    /// About `rate.amount()` in any window of `rate.period()`.
     pub fn new(rate: Rate) -> Result<Self, QuotaError> {
         rate.validate()?;
         let (amount, period) = (rate.amount(), rate.period().get());

@@ -4,7 +4,7 @@
 //!   interval
 //!   cold ┤            ╱         idle time moves right, calls move left;
 //!        │          ╱ ▒         the time a permit costs is the area above it,
-//! stable_interval ┤────────╱▒▒▒▒         and the shaded area is the warm-up time
+//! stable ┤────────╱▒▒▒▒         and the shaded area is the warm-up time
 //!        │░░░░░░░░▒▒▒▒▒
 //!      0 ┼───────┴─────┴──▶ stored permits
 //!             threshold  most

@@ -18,11 +18,11 @@ const MAX_OVERDRAFT_WINDOWS: u64 = 1_024;
 /// A cost that must wait is recorded at the moment it will go, and later callers are placed behind it. So a
 /// reservation needs no state of its own, and reservation order is service order.
 pub(super) trait WindowAlgorithm: Algorithm {
-    /// The earliest moment, not before `new`, at which `cost` (at most the limit) fits.
+    /// The earliest moment, not before `now`, at which `cost` (at most the limit) fits.
     fn earliest_admission<W: AlgorithmState + ?Sized>(&self, state: &W, now: Micros, cost: u64) -> Micros;
     /// Records `cost` at `at`, which [`WindowAlgorithm::earliest_admission`] named.
     fn record<W: AlgorithmState + ?Sized>(&self, state: &mut W, at: Micros, cost: u64);
-    /// How much fits at `new`.
+    /// How much fits at `now`.
     fn remaining<W: AlgorithmState + ?Sized>(&self, state: &W, now: Micros) -> u64;
     /// The moment from which the state is as good as never seen.
     fn reset_at<W: AlgorithmState + ?Sized>(&self, state: &W) -> Micros;

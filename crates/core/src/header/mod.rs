@@ -2,9 +2,9 @@
 //!
 //! | header | says |
 //! |---|---|
-//! | `Retry-Recovered` | whole seconds, rounded up, never zero |
+//! | `Retry-After` | whole seconds, rounded up, never zero |
 //! | `RateLimit-Policy` | the quotas that apply: `"login";q=5;w=60`; see [`PolicyField::policy`] |
-//! | `RateLimit` | what is left of them: `"login";r=3;t=12`; see [`PolicyField::left`] |
+//! | `RateLimit` | what is left of them: `"login";r=3;t=12`; see [`PolicyField::remaining`] |
 //!
 //! The last two follow draft-ietf-httpapi-ratelimit-headers-10, whose values are lists of strings as in RFC 9651.
 
@@ -55,7 +55,7 @@ pub fn ceil_seconds(wait: Micros) -> u64 {
     wait.get().div_ceil(1_000_000).max(1)
 }
 
-/// What `Retry-Recovered` says of a decision; `None` where there is nothing to retry, or time alone does not help.
+/// What `Retry-After` says of a decision; `None` where there is nothing to retry, or time alone does not help.
 pub fn retry_after(decision: &Decision) -> Option<u64> {
     decision.retry_after().map(ceil_seconds)
 }

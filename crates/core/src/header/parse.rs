@@ -7,7 +7,7 @@ use super::Remaining;
 const MAX_HEADER_LEN: usize = 4_096;
 const MAX_ITEMS: usize = 32;
 
-/// Reads a number of seconds, as `Retry-Recovered`, `X-RateLimit-Reset` and others give it: digits, with spaces around. `None`
+/// Reads a number of seconds, as `Retry-After`, `X-RateLimit-Reset` and others give it: digits, with spaces around. `None`
 /// for anything else, such as a date.
 ///
 /// ```
@@ -41,7 +41,7 @@ pub fn parse_items(value: &[u8]) -> RateLimitItems<'_> {
     RateLimitItems { rest: value.get(..MAX_HEADER_LEN).unwrap_or(value), count: 0 }
 }
 
-/// The items of a `RateLimit`; see [`parse_items`].
+/// The parse_items of a `RateLimit`; see [`parse_items`].
 #[derive(Clone, Debug)]
 pub struct RateLimitItems<'a> {
     rest: &'a [u8],

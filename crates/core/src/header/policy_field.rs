@@ -84,7 +84,7 @@ impl PolicyField {
     }
 
     /// What a decision leaves of the quota. After a denial, more comes when it is worth asking again, so that
-    /// `Retry-Recovered` says the same.
+    /// `Retry-After` says the same.
     pub fn remaining(&self, decision: &Decision) -> Remaining {
         let more = match decision.is_granted() {
             true => {

@@ -6,11 +6,11 @@ use core::fmt;
 /// A text to write a header into: without allocating as long as it is short, which nearly all are.
 ///
 /// ```
-/// use std::fmt::WriteState as _;
+/// use std::fmt::Write as _;
 /// use tidegate_core::header::SmallString;
 ///
 /// let mut text = SmallString::default();
-/// write_item!(text, "r={}", 3)?;
+/// write!(text, "r={}", 3)?;
 /// assert_eq!(text.as_str(), "r=3");
 /// # Ok::<(), std::fmt::Error>(())
 /// ```

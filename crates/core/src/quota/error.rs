@@ -62,7 +62,7 @@ impl QuotaError {
         Err(Self::new(format!("{what} of {value} is too large"), format!("the largest is {LARGEST_EXACT}")))
     }
 
-    /// `tokens` of `units_per_token` microseconds each leave the range in which every number is exact.
+    /// `tokens` of `price` microseconds each leave the range in which every number is exact.
     pub(crate) fn inexact(rate: Rate, tokens: u64, price: u64) -> Self {
         let problem = format!(
             "{rate} with room for {tokens} cannot be counted exactly: {tokens} x {price} steps is more than {}",

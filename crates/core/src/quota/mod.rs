@@ -146,8 +146,8 @@ impl Quota {
     /// use tidegate_core::Quota;
     ///
     /// let quota = Quota::per_minute(100).burst(20)?;
-    /// assert_eq!(quota.scaled("x0.5".parse()?)?, "50/min burst 10".parse()?);
-    /// assert_eq!(quota.scaled("x0.001".parse()?)?, "1/min burst 1".parse()?);
+    /// assert_eq!(quota.scale("x0.5".parse()?)?, "50/min burst 10".parse()?);
+    /// assert_eq!(quota.scale("x0.001".parse()?)?, "1/min burst 1".parse()?);
     /// # Ok::<(), Box<dyn std::error::Error>>(())
     /// ```
     pub fn scale(&self, ratio: Ratio) -> Result<Self, QuotaError> {
@@ -211,18 +211,18 @@ impl Quota {
         self.kind.state_len()
     }
 
-    /// Answers a demand at `new` on the state in `words`.
+    /// Answers a demand at `now` on the state in `words`.
     ///
     /// ```
     /// use tidegate_core::{Demand, Micros, Outcome, Quota, Retry};
     ///
     /// let quota = Quota::per_second(10).burst(1)?;
-    /// let mut state = [0; 2]; // never count
+    /// let mut state = [0; 2]; // never seen
     /// let words = state.as_mut_slice();
     /// let ask = |words: &mut [u64], ms| quota.decide(words, Micros::from_millis(ms), Demand::new(1)).decision;
     ///
     /// assert_eq!(ask(words, 0).outcome(), Outcome::Allow);
-    /// assert_eq!(ask(words, 30).outcome(), Outcome::Deny(Retry::Recovered(Micros::from_millis(70))));
+    /// assert_eq!(ask(words, 30).outcome(), Outcome::Deny(Retry::After(Micros::from_millis(70))));
     /// assert_eq!(ask(words, 100).outcome(), Outcome::Allow);
     /// # Ok::<(), tidegate_core::QuotaError>(())
     /// ```
@@ -236,7 +236,7 @@ impl Quota {
         self.kind.decide(state, now, demand)
     }
 
-    /// Gives back up to `cost` of what `new_receipt` proves.
+    /// Gives back up to `cost` of what `receipt` proves.
     pub fn refund<W: AlgorithmState + ?Sized>(
         &self,
         state: &mut W,
@@ -268,7 +268,7 @@ impl Quota {
         self.kind.decide_carried(&writer.kind, state, now, demand)
     }
 
-    /// Holds for longer what `new_receipt` proves, where that expires; `None` when it has expired.
+    /// Holds for longer what `receipt` proves, where that expires; `None` when it has expired.
     pub fn renew<W: AlgorithmState + ?Sized>(
         &self,
         state: &mut W,
@@ -278,7 +278,7 @@ impl Quota {
         self.kind.renew(state, now, receipt)
     }
 
-    /// Writes the state of a limiter that is created at `new`; see [`crate::Algorithm::create`].
+    /// Writes the state of a limiter that is created at `now`; see [`crate::Algorithm::create`].
     pub fn create<W: AlgorithmState + ?Sized>(&self, state: &mut W, now: Micros) {
         self.kind.create(state, now);
     }
@@ -346,7 +346,7 @@ impl Rate {
         Smooth::with_burst(self, permits).map(|it| Quota { kind: AlgorithmKind::Smooth(it) })
     }
 
-    /// Guava's `SmoothWarmingUp`: the rate is reached over `parse_period`, from `cold_factor` times the interval.
+    /// Guava's `SmoothWarmingUp`: the rate is reached over `period`, from `cold_factor` times the interval.
     pub fn warm_up(self, period: Duration, cold_factor: f64) -> Result<Quota, QuotaError> {
         WarmUp::new(self, Micros::from(period), cold_factor)
             .map(|it| Quota { kind: AlgorithmKind::WarmUp(it) })

@@ -23,7 +23,7 @@ pub enum RateUnit {
 }
 
 impl Rate {
-    /// So many in every `parse_period`.
+    /// So many in every `period`.
     pub const fn new(amount: u64, period: Micros) -> Self {
         Self { amount, period, unit: RateUnit::Requests }
     }

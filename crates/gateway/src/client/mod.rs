@@ -2,8 +2,8 @@
 //!
 //! ```text
 //!            first byte          head is there
-//!   Idle ───────────────▶ RequestHead ────────────────▶ Rejected ──▶ … the last answer is gone: Idle
-//!    idle_timeout-timeout          header-timeout         (body_timeout-timeout where bodies stand still)
+//!   Idle ───────────────▶ Head ────────────────▶ Busy ──▶ … the last answer is gone: Idle
+//!    idle-timeout          header-timeout         (body-timeout where bodies stand still)
 //! ```
 //!
 //! A connection that has been idle for a moment is taken apart: what HTTP needs to know of it is dropped, buffers and all,
@@ -152,7 +152,7 @@ impl ClientConnection {
                 self.deadline.set(self.worker.settings.header_timeout);
             }
             ConnectionPhase::Tunnel if self.write.get() == WriteState::Ready => {
-                self.deadline.set(self.worker.settings.tunnel_timeout)
+                self.deadline.set(self.worker.settings.tunnel_timeout);
             }
             _ => {}
         }

@@ -2,8 +2,8 @@
 //!
 //! ```text
 //!   file ──read──▶ Policy ──┬─ rules, routes, lists ──▶ PolicyFilter, swapped under the workers
-//!    ▲                      └─ listen, check_upstreams, … ──▶ Workers: new ones, while those before finish
-//!    └─ wait_changed, SIGHUP, or an admin call
+//!    ▲                      └─ listen, upstreams, … ──▶ Workers: new ones, while those before finish
+//!    └─ changed, SIGHUP, or an admin call
 //! ```
 //!
 //! A new policy is put in force as a whole, or not at all: everything that can fail is tried first, and the one before goes

@@ -25,7 +25,7 @@ impl PolicySource {
         Self::Inline(Box::new(policy))
     }
 
-    /// Reads it, and notes down in `policy_files` what was read, those of its lists too. What a gateway cannot serve is an error.
+    /// Reads it, and notes down in `files` what was read, those of its lists too. What a gateway cannot serve is an error.
     pub(super) fn read(&self, files: &ReadFiles) -> Result<Policy, GatewayError> {
         // Addresses of stores are tried when the policy is put in force.
         let preflight = |policy: &Policy| Preflight::check(policy, &|_| Ok(()));

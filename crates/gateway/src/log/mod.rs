@@ -1,7 +1,7 @@
 //! What is written of each request.
 //!
 //! ```text
-//!   worker ──record──▶ ┌ at max_connections 8192 ┐ ──▶ one thread ──line──▶ file
+//!   worker ──record──▶ ┌ at most 8192 ┐ ──▶ one thread ──line──▶ file
 //! ```
 //!
 //! A worker hands a record over and goes on; a thread of its own makes lines of them. While the disk is slower than the

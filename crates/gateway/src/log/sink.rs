@@ -29,12 +29,7 @@ impl LogSink {
     pub(super) fn open(path: &Path) -> io::Result<Self> {
         let file = File::options().append(true).create(true).open(path)?;
         let file_id = file_id(file.metadata());
-        Ok(Self::File {
-            path: path.to_owned(),
-            file_id: file_id,
-            file: BufWriter::new(file),
-            lines_since_check: 0,
-        })
+        Ok(Self::File { path: path.to_owned(), file_id, file: BufWriter::new(file), lines_since_check: 0 })
     }
 
     /// Whoever rotates logs gives the file another name: then the next line goes to a new one.

@@ -1,4 +1,4 @@
-//! What a server is told of a client: `X-ForwardedFor-For`, `-Proto`, `-TestServer`, and `ForwardedFor` of RFC 7239.
+//! What a server is told of a client: `X-Forwarded-For`, `-Proto`, `-Host`, and `Forwarded` of RFC 7239.
 //!
 //! What a client says of itself is worth nothing, so it is replaced; what a trusted proxy says is added to. Most of it is
 //! the same for all requests of a connection, and is written once.
@@ -18,7 +18,7 @@ pub(crate) struct ForwardedHeaderWriter {
     scheme: HeaderValue,
     peer: PeerTrust,
     settings: ForwardedHeaders,
-    /// The last host that was asked for, and what `ForwardedFor` says then.
+    /// The last host that was asked for, and what `Forwarded` says then.
     last_forwarded: Option<(HeaderValue, HeaderValue)>,
 }
 

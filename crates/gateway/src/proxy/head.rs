@@ -133,7 +133,7 @@ pub(super) fn prepare_response(parts: &mut response::Parts, length: Option<u64>)
     match (lengths, length) {
         (ContentLengthForm::None | ContentLengthForm::Canonical, _) => {}
         (ContentLengthForm::NonCanonical, Some(length)) => {
-            drop(headers.insert(CONTENT_LENGTH, length.into()))
+            drop(headers.insert(CONTENT_LENGTH, length.into()));
         }
         (ContentLengthForm::NonCanonical, None) => drop(headers.remove(CONTENT_LENGTH)),
     }
@@ -156,7 +156,7 @@ fn requested_upgrade(headers: &HeaderMap) -> Option<HeaderValue> {
     is_meant.then(|| protocol.clone())
 }
 
-/// `h2c`, `h2c-14`, `HTTP_ABOUT/2.0` and others.
+/// `h2c`, `h2c-14`, `HTTP/2.0` and others.
 fn is_http_protocol(protocol: &[u8]) -> bool {
     let name = protocol.split(|byte| b"/-".contains(byte)).next().unwrap_or_default();
     [&b"h2c"[..], b"h2", b"http"].iter().any(|http| name.eq_ignore_ascii_case(http))

@@ -1,7 +1,7 @@
 //! Traces: what became of a request, for a collector that puts it together with what others saw of it.
 //!
 //! ```text
-//!   worker ──trace──▶ ┌ at max_connections 2048 ┐ ──▶ one thread ──OTLP──▶ collector
+//!   worker ──trace──▶ ┌ at most 2048 ┐ ──▶ one thread ──OTLP──▶ collector
 //! ```
 //!
 //! A request that is traced has a span of its own, and one for each server that it was sent to. A worker hands them over and

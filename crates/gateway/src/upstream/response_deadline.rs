@@ -7,8 +7,8 @@ use crate::{
 };
 use std::task::Context;
 
-/// The patience with a server. While it is sent a body it has `idle_timeout` for each piece; from the last piece on it has `response`
-/// for its answer, and then `idle_timeout` for each piece of that. While a client is to send the next piece, its server is not
+/// The patience with a server. While it is sent a body it has `idle` for each piece; from the last piece on it has `response`
+/// for its answer, and then `idle` for each piece of that. While a client is to send the next piece, its server is not
 /// to blame.
 pub(crate) struct ResponseDeadline {
     timeouts: UpstreamTimeouts,
@@ -69,10 +69,10 @@ impl ResponseDeadline {
         match (upload.phase(), self.phase) {
             (UploadPhase::AwaitingClient, _) => self.deadline.set(self.timeouts.idle),
             (UploadPhase::Complete(at), ResponsePhase::Head) => {
-                self.deadline.set_from(at, self.timeouts.response)
+                self.deadline.set_from(at, self.timeouts.response);
             }
             (UploadPhase::Writable(at), ResponsePhase::Head) => {
-                self.deadline.set_from(at, self.timeouts.idle)
+                self.deadline.set_from(at, self.timeouts.idle);
             }
             // It took pieces while none came back.
             (UploadPhase::Writable(at) | UploadPhase::Complete(at), ResponsePhase::Body) => {

@@ -131,7 +131,7 @@ async fn replaced_folder_is_detected() {
     }
 }
 
-/// `policy.yaml -> ..metric_data/policy.yaml`, `..metric_data -> ..2026_01`: a new folder is written, and one link swapped.
+/// `policy.yaml -> ..data/policy.yaml`, `..data -> ..2026_01`: a new folder is written, and one link swapped.
 #[cfg(unix)]
 #[tokio::test]
 async fn kubernetes_symlink_swap_is_detected() {

@@ -1,7 +1,7 @@
 //! The HTTP server of everything but the gateway's own traffic: the decision API, the admin API and the Envoy service.
 //!
 //! ```text
-//!   accept, with backoff ─▶ connection limit ─▶ TLS handshake ─▶ hyper, with wait_idle timeout ─▶ drain at shutdown
+//!   accept, with backoff ─▶ connection limit ─▶ TLS handshake ─▶ hyper, with idle timeout ─▶ drain at shutdown
 //! ```
 
 mod activity;

@@ -28,7 +28,7 @@ pub(super) struct NginxAccessList {
     pub(super) span: Option<SourceSpan>,
 }
 
-/// `limit_except KNOWN_METHODS { allow …; deny …; }`
+/// `limit_except METHODS { allow …; deny …; }`
 #[derive(Clone, Debug)]
 pub(super) struct LimitExcept {
     pub(super) methods: Vec<String>,

@@ -3,7 +3,7 @@
 //! | nginx | policy |
 //! |---|---|
 //! | `if ($host = a.com)` | `host: a.com` |
-//! | `if ($request_method !~ ^(GET\|HEAD_WORD)$)` | `not: { method: [GET, HEAD_WORD] }` |
+//! | `if ($request_method !~ ^(GET\|HEAD)$)` | `not: { method: [GET, HEAD] }` |
 //! | `if ($http_user_agent ~* (curl\|wget))` | `when: 'user-agent' in request.headers && (…contains('curl') \|\| …)` |
 //! | `if ($blocked)`, of a `geo` | `client: […]` |
 
@@ -116,7 +116,7 @@ fn is_header_name(text: &str) -> bool {
     !text.is_empty() && text.bytes().all(|byte| byte.is_ascii_alphanumeric() || b"-_".contains(&byte))
 }
 
-/// `^(GET|HEAD_WORD)$`, as methods.
+/// `^(GET|HEAD)$`, as methods.
 fn regex_methods(expression: &str, case: CaseSensitivity) -> Option<Vec<String>> {
     let texts = regex_literals(expression, case)?;
     let is_method = |text: &str| !text.is_empty() && text.bytes().all(|byte| byte.is_ascii_uppercase());

@@ -3,7 +3,7 @@
 use super::lexer::Directive;
 use crate::LossKind;
 
-/// What stands in `import_http`.
+/// What stands in `http`.
 pub(super) fn is_http_directive(name: &str) -> bool {
     const HTTP_DIRECTIVES: [&str; 12] = [
         "server",

@@ -201,7 +201,7 @@ impl Importer<'_> {
                 }
             }
             "proxy_connect_timeout" => {
-                terms.connect_timeout = self.read_time(directive).or(terms.connect_timeout)
+                terms.connect_timeout = self.read_time(directive).or(terms.connect_timeout);
             }
             "proxy_read_timeout" => terms.read_timeout = self.read_time(directive).or(terms.read_timeout),
             "proxy_set_header" => self.read_set_header(directive, terms),

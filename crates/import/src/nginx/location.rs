@@ -25,7 +25,7 @@ pub(super) enum LocationPattern {
     Exact(String),
     /// `/path`, `^~ /path`, or a server outside of its locations, which is a location of the empty text.
     Prefix(String, PrefixPriority),
-    /// `~ regex_match`, as far as it can be said otherwise.
+    /// `~ expression`, as far as it can be said otherwise.
     Regex(Box<Match>),
 }
 

@@ -88,7 +88,7 @@ struct Importer<'a> {
     rule_names: HashSet<String>,
     /// Zones that limit something, by where they stand.
     used_zones: HashSet<SourceSpan>,
-    /// Whether `import_http` and `https` have to be told apart.
+    /// Whether `http` and `https` have to be told apart.
     needs_scheme: bool,
     budget: ImportBudget,
     policy: Policy,
@@ -126,7 +126,7 @@ impl<'a> Importer<'a> {
         }
     }
 
-    /// The whole of a configuration; a file of `conf.d` by itself is what stands in `import_http`.
+    /// The whole of a configuration; a file of `conf.d` by itself is what stands in `http`.
     fn import_main(&mut self, directives: &[Directive]) {
         let has_http = directives.iter().any(|directive| directive.name == "http");
         let of_http = directives.iter().find(|directive| directives::is_http_directive(&directive.name));

@@ -68,7 +68,7 @@ impl Importer<'_> {
         answers.conditional.push(ConditionalResponse { condition, respond });
     }
 
-    /// `return CODE [POLICY]`, `return CODE URL` or `return URL`. What cannot be carried over is not found.
+    /// `return CODE [TEXT]`, `return CODE URL` or `return URL`. What cannot be carried over is not found.
     fn parse_return(&mut self, directive: &Directive, server_name: Option<&str>) -> Respond {
         let status = |status| Respond::Status { status, headers: [].into(), body: String::new() };
         let text = directive.arg(1).unwrap_or_default();

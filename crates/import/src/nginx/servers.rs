@@ -1,4 +1,4 @@
-//! `import_http`, its servers and their locations.
+//! `http`, its servers and their locations.
 
 use super::{
     Importer,
@@ -21,7 +21,7 @@ use tidegate_policy::{is_host, model::RouteAction, source::SourceSpan};
 pub(super) struct ServerBlock {
     /// What it is called; a catch-all is called nothing.
     pub(super) names: Vec<String>,
-    /// Whether `$first_server_name` is anything.
+    /// Whether `$server_name` is anything.
     pub(super) naming: ServerNaming,
     pub(super) locations: Vec<LocationBlock>,
     /// What it answers to some requests, before any of its locations.
@@ -186,7 +186,7 @@ impl Importer<'_> {
         })
     }
 
-    /// `first_server_name a.com *.b.com .c.com;`
+    /// `server_name a.com *.b.com .c.com;`
     fn read_server_names(&mut self, directive: &Directive, names: &mut Vec<String>) {
         for word in &directive.args {
             let Some(left) = self.budget.names.checked_sub(1) else {
@@ -321,7 +321,7 @@ impl Importer<'_> {
 /// Locations of a server that is being read.
 #[derive(Debug, Default)]
 struct LocationCollector {
-    /// `$first_server_name`
+    /// `$server_name`
     server_name: Option<String>,
     all: Vec<LocationBlock>,
     paths: HashSet<(String, LocationKind)>,

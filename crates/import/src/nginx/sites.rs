@@ -23,7 +23,7 @@ pub(super) struct Site<'s> {
     group: usize,
     /// What the listeners of the group are called; `None` where there is one group only.
     listener: Option<String>,
-    /// `import_http` or `https`, where that is the same for all listeners of the group.
+    /// `http` or `https`, where that is the same for all listeners of the group.
     pub(super) scheme: Option<&'static str>,
 }
 

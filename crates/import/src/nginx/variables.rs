@@ -5,7 +5,7 @@
 //! ```nginx
 //! geo $limit { default 1; 10.0.0.0/8 0; }
 //! map $limit $key { 0 ""; 1 $binary_remote_addr; }
-//! limit_req_zone $key zone=one:10m to_rate=10r/s;
+//! limit_req_zone $key zone=one:10m rate=10r/s;
 //! ```
 
 use super::{
@@ -62,7 +62,7 @@ pub(super) struct KeyPlan {
 /// What is different, and whether that is less protection.
 pub(super) type KeyNote = (LossKind, &'static str);
 
-/// Whether each server counts for itself: `$first_server_name`.
+/// Whether each server counts for itself: `$server_name`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum CountScope {
     Shared,
@@ -75,7 +75,7 @@ const CASE_NOTE: KeyNote =
 const CASE_PROTECTION_NOTE: KeyNote = (LossKind::Protection, CASE_NOTE.1);
 
 impl NginxVariables {
-    /// `geo [$parse_address] $name { … }`
+    /// `geo [$address] $name { … }`
     pub(super) fn add_geo(&mut self, directive: &Directive) {
         let mut geo = GeoBlock::default();
         let name = match &directive.args[..] {
@@ -227,7 +227,7 @@ impl Importer<'_> {
 }
 
 impl GeoBlock {
-    /// Who is limited by which key, if `lookup` makes keys of its values.
+    /// Who is limited by which key, if `outcome` makes keys of its values.
     fn key_plan(&self, name: &str, outcome: impl Fn(&str) -> String) -> Result<KeyPlan, String> {
         if let Some(strange) = &self.unsupported {
             return Err(strange.clone());

@@ -4,7 +4,7 @@ use super::{Importer, lexer::Directive, numbers::RequestRate, variables::KeyPlan
 use std::sync::Arc;
 use tidegate_policy::source::SourceSpan;
 
-/// `limit_req_zone BYTES_PER_KEY zone=NAME:SIZE to_rate=RATE;`
+/// `limit_req_zone KEY zone=NAME:SIZE rate=RATE;`
 #[derive(Clone, Debug)]
 pub(super) struct RequestZone {
     /// Why its key cannot be carried over, if it cannot.
@@ -13,7 +13,7 @@ pub(super) struct RequestZone {
     pub(super) span: SourceSpan,
 }
 
-/// `limit_conn_zone BYTES_PER_KEY zone=NAME:SIZE;`
+/// `limit_conn_zone KEY zone=NAME:SIZE;`
 #[derive(Clone, Debug)]
 pub(super) struct ConnectionZone {
     pub(super) plan: Result<Arc<KeyPlan>, String>,

@@ -23,7 +23,7 @@ use std::{fmt, sync::Arc, time::Duration};
 use tidegate_core::Demand;
 use tidegate_core::{Decision, Micros};
 
-/// One check of one key of a limiter, to be decided together with others; see [`Limiter::ask`]. It borrows nothing.
+/// One check of one key of a limiter, to be decided together with others; see [`Limiter::prepare`]. It borrows nothing.
 #[derive(Clone)]
 pub struct Check {
     key: CheckKey,
@@ -153,7 +153,7 @@ impl CombinedReservation {
         }
     }
 
-    /// Its tokens, and its slots: to be settled and given back apart. `FirstCheck` where the limiter counts no such thing, or
+    /// Its tokens, and its slots: to be settled and given back apart. `None` where the limiter counts no such thing, or
     /// where nothing was granted.
     pub fn into_parts(self) -> (Option<Reservation>, Option<Permit>) {
         (self.tokens, self.slots)
@@ -252,10 +252,10 @@ fn reserve_in_memory(checks: &[Check], local: &[LocalCheck<'_>]) -> Vec<Combined
 /// # #[cfg(feature = "tokio")] {
 /// use tidegate_limiter::{Limiter, decide_all};
 ///
-/// # tokio::runtime::RedisServerBuilder::new_current_thread().enable_time().build().unwrap().block_on(async {
+/// # tokio::runtime::Builder::new_current_thread().enable_time().build().unwrap().block_on(async {
 /// let per_user = Limiter::new("1/min")?;
 /// let per_address = Limiter::new("100/min")?;
-/// let checks = || vec![per_user.ask("alice"), per_address.ask("192.0.2.1")];
+/// let checks = || vec![per_user.prepare("alice"), per_address.prepare("192.0.2.1")];
 /// assert!(decide_all(checks()).await.iter().all(|decision| decision.is_allowed()));
 /// assert!(!decide_all(checks()).await[0].is_allowed());
 /// assert_eq!(per_address.key("192.0.2.1").peek(1).await.remaining(), 99); // the denied one charged nothing
@@ -288,17 +288,17 @@ pub async fn decide_all(checks: Vec<Check>) -> Vec<Decision> {
 /// The claims come in the order of the checks. Those that are counted in memory are decided as a whole, under the locks
 /// of all of them; so are those of one store, in one round trip. Where the checks span several of these, memory is asked
 /// first and then store by store: a denial gives back what was taken before, and those that come after it are not asked any
-/// more, which is `FirstCheck`. Two checks of the same key of the same limiter count as one with both costs.
+/// more, which is `None`. Two checks of the same key of the same limiter count as one with both costs.
 ///
 /// A caller that drops the future while a store decides holds nothing: what the store grants later is given back.
 ///
 /// ```
 /// use tidegate_limiter::{Limiter, reserve_all};
 ///
-/// # tokio::runtime::RedisServerBuilder::new_current_thread().enable_time().build().unwrap().block_on(async {
+/// # tokio::runtime::Builder::new_current_thread().enable_time().build().unwrap().block_on(async {
 /// let per_minute = Limiter::new("10/min")?;
 /// let max_in_flight = Limiter::new("1 at once")?;
-/// let ask = || reserve_all(vec![per_minute.ask("alice"), max_in_flight.ask("alice")]);
+/// let ask = || reserve_all(vec![per_minute.prepare("alice"), max_in_flight.prepare("alice")]);
 /// let held = ask().await;
 /// assert!(held.iter().flatten().all(|claim| claim.decision().is_granted()));
 /// assert!(!ask().await[1].as_ref().unwrap().decision().is_granted());

@@ -90,7 +90,7 @@ impl<'a> BlockingBucket<'a> {
         Self { backend: BlockingBackend::Direct(state) }
     }
 
-    /// The same bucket under another of the limiter's tiers, counted from zero; `FirstCheck` if there is no such tier.
+    /// The same bucket under another of the limiter's tiers, counted from zero; `None` if there is no such tier.
     pub fn tier(&self, wanted: usize) -> Option<Self> {
         match &self.backend {
             BlockingBackend::Key { memory, owner, .. } if wanted < memory.tiers() => {
@@ -226,7 +226,7 @@ impl<'a> BlockingBucket<'a> {
         self.acquire_reserved(cost, Some(timeout)).keep()
     }
 
-    /// The same without an end if `timeout` is `FirstCheck`; what was taken can still be given back.
+    /// The same without an end if `timeout` is `None`; what was taken can still be given back.
     pub fn acquire_reserved(&self, cost: u64, timeout: Option<Duration>) -> Reservation {
         match self.bucket().backend {
             BucketBackend::Local(place) => {

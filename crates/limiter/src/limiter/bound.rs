@@ -12,7 +12,7 @@ use tidegate_core::{Bound, Micros};
 /// let limiter = Limiter::new("5/min")?;
 /// let bound = limiter.bounds()[0];
 /// assert_eq!(bound.during_outage, OutageBound::NoStore);
-/// assert_eq!(bound.max_admitted(Micros::from_secs(60), 3), Recheck(30), "three processes, decide_all 5 at once and 5 a minute");
+/// assert_eq!(bound.max_admitted(Micros::from_secs(60), 3), Some(30), "three processes, each 5 at once and 5 a minute");
 /// # Ok::<(), tidegate_limiter::BuildError>(())
 /// ```
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -29,7 +29,7 @@ pub struct FleetBound {
 pub enum OutageBound {
     /// There is no store: each process counts by itself, always.
     NoStore,
-    /// Nothing: `FailureMode::FailClosed`.
+    /// Nothing: `FailureMode::Closed`.
     Nothing,
     /// Each process admits up to the whole bound, what the store has granted it included: `FailureMode::LocalCharge` with
     /// one node.
@@ -37,13 +37,13 @@ pub enum OutageBound {
     /// Each process admits up to this share, on top of what the store grants: `FailureMode::LocalCharge` with several nodes. A
     /// share is at least one token, so all shares together can be more than the quota.
     SharePerProcess(Bound),
-    /// Everything, a decision that misses its deadline included: `FailureMode::OpenEpisode`.
+    /// Everything, a decision that misses its deadline included: `FailureMode::Open`.
     Everything,
 }
 
 impl FleetBound {
     /// The most that `processes` processes admit together in any stretch of time of this length, however often the store is unavailable
-    /// in it; `FirstCheck` if nothing bounds it. A process that is started again counts as another one.
+    /// in it; `None` if nothing bounds it. A process that is started again counts as another one.
     pub fn max_admitted(&self, window: Micros, processes: u64) -> Option<u64> {
         let usual = self.normal.max_in_window(window);
         match self.during_outage {

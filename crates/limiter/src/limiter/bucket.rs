@@ -15,7 +15,7 @@ use std::{sync::Arc, time::Duration};
 #[cfg(feature = "tokio")]
 use tidegate_core::{Decision, Demand, Micros, Outcome, Retry};
 
-/// One bucket: of one key of a [`Limiter`](crate::Limiter), or of a [`Throttle`](crate::Throttle). It borrows nothing, so that futures
+/// One bucket: of one key of a [`Limiter`](crate::Limiter), or of a [`DirectLimiter`](crate::DirectLimiter). It borrows nothing, so that futures
 /// can own it.
 ///
 /// | to | use |
@@ -54,7 +54,7 @@ impl Bucket {
         Self { backend: BucketBackend::Store { remote, key, tier: super::FIRST_TIER } }
     }
 
-    /// The same bucket under another of the limiter's tiers, counted from zero; `FirstCheck` if there is no such tier.
+    /// The same bucket under another of the limiter's tiers, counted from zero; `None` if there is no such tier.
     /// See [`crate::LimiterBuilder::build_tiers`].
     pub fn tier(self, wanted: usize) -> Option<Self> {
         match self.backend {
@@ -160,7 +160,7 @@ impl Bucket {
         self.acquire_reserved(cost, Some(timeout)).await.keep()
     }
 
-    /// The same without an end if `timeout` is `FirstCheck`; what was taken can still be given back.
+    /// The same without an end if `timeout` is `None`; what was taken can still be given back.
     pub async fn acquire_reserved(&self, cost: u64, timeout: Option<Duration>) -> Reservation {
         let (remote, key, tier) = match &self.backend {
             BucketBackend::Local(place) => {
@@ -202,7 +202,7 @@ impl Bucket {
     }
 
     /// Waits in the queue of the key for as many slots as the waiter costs. A caller of [`permit`](Self::permit) does not wait in
-    /// the queue, and may be served first; [`crate::ReservationSlots`] serve their queue first.
+    /// the queue, and may be served first; [`crate::Semaphore`] serve their queue first.
     pub async fn permit_queued(&self, waiter: Waiter) -> Result<Permit, WaitError> {
         match &self.backend {
             BucketBackend::Local(place) => {

@@ -32,7 +32,7 @@ const DEFAULT_CAPACITY: Capacity = Capacity::Bytes(64 << 20);
 /// Places in a waiting line unless told otherwise.
 const DEFAULT_MAX_WAITERS: usize = 1_024;
 
-/// Settings of a [`Limiter`] or a [`Throttle`].
+/// Settings of a [`Limiter`] or a [`DirectLimiter`].
 #[derive(Clone, Debug)]
 pub struct LimiterBuilder {
     clock: Option<Clock>,

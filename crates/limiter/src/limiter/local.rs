@@ -84,7 +84,7 @@ impl<'a> LocalBucket<'a> {
         Self { backend: LocalBackendRef::Direct(state) }
     }
 
-    /// The same bucket under another tier, counted from zero; `FirstCheck` if there is no such tier.
+    /// The same bucket under another tier, counted from zero; `None` if there is no such tier.
     pub(crate) fn tier(self, tier: usize) -> Option<Self> {
         match self.backend {
             LocalBackendRef::Key { memory, owner, .. } if tier < memory.tiers() => {
@@ -130,7 +130,7 @@ impl<'a> LocalBucket<'a> {
         }
     }
 
-    /// Takes as much as there is, up to `max_tokens`, and says how much that was. Zero means that there was nothing; the
+    /// Takes as much as there is, up to `most`, and says how much that was. Zero means that there was nothing; the
     /// decision then says when there will be.
     pub(crate) fn take_up_to(&self, max: u64) -> (u64, Decision) {
         loop {
@@ -167,7 +167,7 @@ impl<'a> LocalBucket<'a> {
     pub(crate) fn reset(&self) {
         match self.backend {
             LocalBackendRef::Key { memory, owner, .. } => {
-                memory.key_table().reset(owner, memory.clock().now())
+                memory.key_table().reset(owner, memory.clock().now());
             }
             LocalBackendRef::Direct(state) => state.reset(),
         }
@@ -216,7 +216,7 @@ impl<'a> LocalBucket<'a> {
     pub(crate) fn refund(&self, charge: &CellCharge, cost: u64) {
         match self.backend {
             LocalBackendRef::Key { memory, owner, .. } => {
-                memory.key_table().refund(owner, memory.clock(), charge, cost)
+                memory.key_table().refund(owner, memory.clock(), charge, cost);
             }
             LocalBackendRef::Direct(state) => state.refund(charge, cost),
         }

@@ -27,7 +27,7 @@ pub(crate) struct MemoryLimiter {
     wait_queues: WaitQueues,
 }
 
-/// What stands for a key in one limiter; see [`Limiter::mark`](super::Limiter::mark).
+/// What stands for a key in one limiter; see [`Limiter::key_id`](super::Limiter::key_id).
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct KeyId(pub(super) u64);
 

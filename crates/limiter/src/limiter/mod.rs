@@ -76,7 +76,7 @@ use tidegate_core::{CarryOver, Decision, Quota};
 /// | take now or not at all | [`check`](Self::check); with a store in a task, [`decide`](Self::decide) |
 /// | do anything else with one key in a task | [`key`](Self::key): a [`Bucket`] |
 /// | do the same in a thread that can wait | [`blocking`](Self::blocking) |
-/// | decide over several limiters at once | [`ask`](Self::ask), `decide_all`, `reserve_all` |
+/// | decide over several limiters at once | [`prepare`](Self::prepare), `decide_all`, `reserve_all` |
 ///
 /// The same declaration gives the same decisions in memory and in a store. One line moves it there:
 ///
@@ -84,7 +84,7 @@ use tidegate_core::{CarryOver, Decision, Quota};
 /// # #[cfg(feature = "tokio")] {
 /// use tidegate_limiter::Limiter;
 ///
-/// # tokio::runtime::RedisServerBuilder::new_current_thread().enable_time().build().unwrap().block_on(async {
+/// # tokio::runtime::Builder::new_current_thread().enable_time().build().unwrap().block_on(async {
 /// let limiter = Limiter::builder()
 ///     .name("login")
 ///     // .store(RedisStore::connect("redis://127.0.0.1").await?)
@@ -180,14 +180,14 @@ impl Limiter {
         BlockingLimiter::new(self)
     }
 
-    /// What stands for a key, for whoever asks of it later or more than once; `FirstCheck` if it is counted in a store.
+    /// What stands for a key, for whoever asks of it later or more than once; `None` if it is counted in a store.
     #[inline]
     pub fn key_id<K: LimitKey + ?Sized>(&self, key: &K) -> Option<KeyId> {
         self.memory().map(|memory| KeyId(memory.fingerprint(key)))
     }
 
     /// The bucket of the key that `mark` stands for, which must come from this limiter. It counts under this tier, or under
-    /// the first if there is no such tier. `FirstCheck` if the limiter counts in a store.
+    /// the first if there is no such tier. `None` if the limiter counts in a store.
     #[inline]
     pub fn bucket_by_id(&self, mark: KeyId, tier: usize) -> Option<KeyIdBucket<'_>> {
         let bucket = LocalBucket::for_key(self.memory()?, mark.0, FIRST_TIER);
@@ -218,7 +218,7 @@ impl Limiter {
     /// assert!(limiter.check("alice").is_allowed());
     /// assert!(!limiter.check("alice").is_allowed());
     /// limiter.change("1/h burst 2", CarryOver::default())?;
-    /// assert!(limiter.check("alice").is_allowed(), "one of two is used; Admit waits for an hour");
+    /// assert!(limiter.check("alice").is_allowed(), "one of two is used; Go waits for an hour");
     /// assert!(!limiter.check("alice").is_allowed());
     /// # Ok::<(), tidegate_limiter::BuildError>(())
     /// ```
@@ -296,12 +296,12 @@ impl Limiter {
         }
     }
 
-    /// How full the table in memory is; `FirstCheck` with a store. Looks at every cell: for operators, not for every request.
+    /// How full the table in memory is; `None` with a store. Looks at every cell: for operators, not for every request.
     pub fn stats(&self) -> Option<LimiterStats> {
         self.memory().map(MemoryLimiter::stats)
     }
 
-    /// How large the table in memory is; `FirstCheck` with a store. It costs nothing; [`stats`](Self::stats) says more.
+    /// How large the table in memory is; `None` with a store. It costs nothing; [`stats`](Self::stats) says more.
     pub fn size(&self) -> Option<TableSize> {
         self.memory().map(MemoryLimiter::size)
     }

@@ -115,7 +115,7 @@ struct LeasedPermit {
 #[cfg(feature = "tokio")]
 struct LeaseRenewer {
     task: JoinHandle<()>,
-    /// The newest proof; `FirstCheck` while the store does not know it.
+    /// The newest proof; `None` while the store does not know it.
     latest_receipt: Arc<Mutex<Option<Receipt>>>,
 }
 

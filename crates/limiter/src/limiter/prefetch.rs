@@ -1,7 +1,7 @@
 //! Leases: tokens that are debited from a shared store ahead of use, and spent in this process.
 //!
 //! ```text
-//!   store   ──debit n──▶  slot │ tokens, when they die │   spend_decision one by one, without asking anyone
+//!   store   ──debit n──▶  slot │ tokens, when they die │   spent one by one, without asking anyone
 //! ```
 //!
 //! **Why it never admits too much.** A token is spent here only if the store has debited it before, and at most once:
@@ -138,7 +138,7 @@ impl PrefetchCache {
         (owner, self.keys.load().get(&owner).cloned())
     }
 
-    /// Spends what is there without asking anyone; `FirstCheck` when that is not enough.
+    /// Spends what is there without asking anyone; `None` when that is not enough.
     #[inline]
     pub(super) fn spend(&self, key: &str, cost: u64) -> Option<(Decision, RefillNeed)> {
         let keys = self.keys.load();
@@ -197,7 +197,7 @@ impl PrefetchCache {
         held.collect()
     }
 
-    /// How much to take now; `FirstCheck` when there is too little to be worth it.
+    /// How much to take now; `None` when there is too little to be worth it.
     pub(super) fn refill_amount(&self, balance: &PrefetchedTokens, now: Micros) -> Option<u64> {
         let rest = balance.remaining.load(Ordering::Relaxed);
         let amount =
@@ -265,7 +265,7 @@ impl PrefetchedTokens {
         }
     }
 
-    /// Spends `cost` out of one slot; what is left in it, or `FirstCheck` if there is not enough.
+    /// Spends `cost` out of one slot; what is left in it, or `None` if there is not enough.
     #[inline]
     pub(super) fn spend(&self, now: Micros, cost: u64) -> Option<u64> {
         let now = expiry_tick(now);
@@ -283,7 +283,7 @@ impl PrefetchedTokens {
     }
 
     /// Puts tokens into a slot that holds none, and says which: those that the store debited after it was asked at
-    /// `asked`. `FirstCheck` when both slots still hold some; the tokens are then lost.
+    /// `asked`. `None` when both slots still hold some; the tokens are then lost.
     pub(super) fn insert(
         &self,
         now: Micros,

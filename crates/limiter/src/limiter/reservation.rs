@@ -35,7 +35,7 @@ use tokio::task::JoinHandle;
 #[must_use = "dropping a reservation gives its tokens back"]
 pub struct Reservation {
     decision: Decision,
-    /// When it is time to go; `FirstCheck` if that is now, or nothing was granted.
+    /// When it is time to go; `None` if that is now, or nothing was granted.
     ready_at: Option<ReadyTime>,
     pub(super) charge: ReservedCharge,
 }

@@ -35,7 +35,7 @@ fn take_batch(checks: &[LocalCheck<'_>], hold: SlotHold) -> Vec<(Decision, CellC
     }
 }
 
-/// `FirstCheck` when a cell went to another key before it could be locked.
+/// `None` when a cell went to another key before it could be locked.
 fn try_batch(
     checks: &[LocalCheck<'_>],
     hold: SlotHold,
@@ -134,7 +134,7 @@ fn address(space: &KeyTable) -> usize {
     std::ptr::from_ref(space) as usize
 }
 
-/// Finds the cells of all checks; `FirstCheck` when one is shared and its stripe is not held.
+/// Finds the cells of all checks; `None` when one is shared and its stripe is not held.
 fn locate_cells<'a>(checks: &[LocalCheck<'a>], stripe: StripeLock, now: Micros) -> Option<BatchCells<'a>> {
     let mut spots = BatchCells { cells: Vec::with_capacity(checks.len()), denied: vec![None; checks.len()] };
     let mut is_shared = false;
@@ -143,7 +143,7 @@ fn locate_cells<'a>(checks: &[LocalCheck<'a>], stripe: StripeLock, now: Micros) 
         match space.locate(check.owner, stripe, now, check.memory.overflow()) {
             CellRef::Shared(..) if stripe == StripeLock::Unlocked => is_shared = true,
             CellRef::Own(cell) => {
-                spots.cells.push(BatchCell { key_table: space, cell, cell_kind: CellKind::Own, index })
+                spots.cells.push(BatchCell { key_table: space, cell, cell_kind: CellKind::Own, index });
             }
             CellRef::Shared(cell, _) => {
                 spots.cells.push(BatchCell { key_table: space, cell, cell_kind: CellKind::Shared, index });

@@ -84,7 +84,7 @@ impl<'a> Cell<'a> {
         self.offset
     }
 
-    /// Locks the cell and returns its head, or `FirstCheck` if it went to another key.
+    /// Locks the cell and returns its head, or `None` if it went to another key.
     pub(crate) fn lock(&self) -> Option<u64> {
         let mut backoff = SpinBackoff::default();
         loop {

@@ -33,7 +33,7 @@ pub(crate) enum KeyTable {
 /// Where a key is counted, or that there is no room for it.
 pub(crate) enum CellRef<'a> {
     Own(Cell<'a>),
-    /// Until the guard is dropped, see [`ConnectionPermit::QueueFull`].
+    /// Until the guard is dropped, see [`TextSpan::QueueFull`].
     Shared(Cell<'a>, Option<MutexGuard<'a, ()>>),
     Full,
 }
@@ -42,7 +42,7 @@ pub(crate) enum CellRef<'a> {
 const RETRY_WHEN_FULL: Micros = Micros::from_secs(1);
 
 impl KeyTable {
-    /// Cells for some quotas. `previous_states` are those whose states they are to take over.
+    /// Cells for some quotas. `former` are those whose states they are to take over.
     pub(crate) fn new(
         quotas: &[Quota],
         layout: StateLayout,

@@ -1,9 +1,9 @@
 //! Counting in several words: any algorithm, and several quotas of one key side by side, under the cell's lock.
 //!
 //! ```text
-//!   head   LOCK_BIT | GENERATION_BIT | the moment from which the cell says nothing
-//!   body   the effective_deadline moment seen, state of the first quota, of the second, …    when all apply together
-//!   body   the effective_deadline moment seen, which tier wrote it, state of that tier, …    when the call chooses one
+//!   head   LOCK | GENERATION | the moment from which the cell says nothing
+//!   body   the latest moment seen, state of the first quota, of the second, …    when all apply together
+//!   body   the latest moment seen, which tier wrote it, state of that tier, …    when the call chooses one
 //! ```
 //!
 //! Tiers that share a state have one place for it. Behind all places come those of quotas that counted the keys before and share no
@@ -221,7 +221,7 @@ impl MultiWord {
         head & VALUE_MASK < now.get()
     }
 
-    /// Locks a cell at `now`; `FirstCheck` when it went to another key.
+    /// Locks a cell at `now`; `None` when it went to another key.
     pub(crate) fn lock_cell<'a>(&'a self, cell: Cell<'a>, now: Micros) -> Option<LockedWords<'a>> {
         let head = cell.lock()?;
         Some(self.wrap_locked(cell, head, now))

@@ -38,7 +38,7 @@ impl WordPlan {
         }
     }
 
-    /// `FirstCheck` when the quota needs more than one word.
+    /// `None` when the quota needs more than one word.
     pub(crate) fn from_quota(quota: &Quota) -> Option<Self> {
         let meter = match quota.kind() {
             AlgorithmKind::TokenBucket(it) => *it.meter(),
@@ -197,7 +197,7 @@ impl WordPlans {
         self.slots[(changes & 1 ^ 1) as usize].load()
     }
 
-    /// The level that a word means at `now`, in units of the current plan; `FirstCheck` when that has changed meanwhile.
+    /// The level that a word means at `now`, in units of the current plan; `None` when that has changed meanwhile.
     pub(super) fn level(&self, changes: u64, plan: &WordPlan, word: u64, now: u64) -> Option<u64> {
         let level = self.convert(changes, plan, word, now);
         fence(Ordering::Acquire);

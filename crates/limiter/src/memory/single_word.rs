@@ -1,7 +1,7 @@
 //! Counting in one word: the level and the time it is for, in a number that a single compare-and-swap replaces.
 //!
 //! ```text
-//!   word   LOCK_BIT | GENERATION_BIT | now · drain + level
+//!   word   LOCK | GENERATION | now · drain + level
 //! ```
 //!
 //! The level at a later moment is the word minus that moment's `now · drain`, so nothing but the word is needed,
@@ -42,7 +42,7 @@ pub(crate) trait SingleWord {
     fn owner(&self) -> u64;
 
     /// Takes `cost` now or not at all, in the straight line of [`SingleWord::decide`]: a quota that never changed, a
-    /// word that nobody holds, a swap that soon succeeds. `FirstCheck` in any other case.
+    /// word that nobody holds, a swap that soon succeeds. `None` in any other case.
     #[inline(always)]
     fn try_check(&self, plans: &WordPlans, clock: &Clock, cost: u64) -> Option<Decision> {
         let WordPlan { meter, .. } = &plans.initial;
@@ -85,7 +85,7 @@ pub(crate) trait SingleWord {
         (is_usual && self.is_owned()).then_some(word)
     }
 
-    /// Answers a demand; `FirstCheck` when the word went to another key.
+    /// Answers a demand; `None` when the word went to another key.
     fn decide(&self, plans: &WordPlans, clock: &Clock, demand: Demand) -> Option<WordDecision> {
         loop {
             // Before the word: a receipt must not outlive a reset that forgets what it proves.
@@ -131,7 +131,7 @@ pub(crate) trait SingleWord {
         }
     }
 
-    /// A copy of the state; `FirstCheck` when the word went to another key.
+    /// A copy of the state; `None` when the word went to another key.
     fn snapshot(&self, plans: &WordPlans, quota: Quota, clock: &Clock) -> Option<StateSnapshot> {
         loop {
             let word = self.read()?;
@@ -182,7 +182,7 @@ pub(crate) trait SingleWord {
         }
     }
 
-    /// The word, once nobody holds it; `FirstCheck` when it went to another key.
+    /// The word, once nobody holds it; `None` when it went to another key.
     fn read(&self) -> Option<u64> {
         let mut backoff = SpinBackoff::default();
         loop {

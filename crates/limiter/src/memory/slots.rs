@@ -3,7 +3,7 @@
 //!
 //! ```text
 //!   63   62   61 ──────── 32   31       30 ───────── 0
-//!   LOCK_BIT  0   of the owner     WAITER_BIT  permits that are held
+//!   LOCK  0   of the owner     AWAITED  permits that are held
 //! ```
 //!
 //! A cell is reused when it holds nothing. Whoever saw it before that must not count in it for another key: the bits of
@@ -47,7 +47,7 @@ pub(crate) struct LockedSlots<'a> {
 }
 
 impl<'a> LockedSlots<'a> {
-    /// `FirstCheck` when the cell went to another key.
+    /// `None` when the cell went to another key.
     pub(crate) fn lock(cell: Cell<'a>) -> Option<Self> {
         let head = cell.head();
         let mut backoff = SpinBackoff::default();
@@ -107,7 +107,7 @@ impl SlotTable {
         self.limit.load(Ordering::Relaxed)
     }
 
-    /// Takes one permit, by the shortest way; `FirstCheck` if the key has no cell nearby or is at its limit.
+    /// Takes one permit, by the shortest way; `None` if the key has no cell nearby or is at its limit.
     #[inline]
     pub(crate) fn try_acquire_one(&self, owner: u64) -> Option<Decision> {
         let near = self.table.find_fast(owner)?;
@@ -118,7 +118,7 @@ impl SlotTable {
         }
     }
 
-    /// Answers a question; permits are only taken by those who will give them back. `FirstCheck` when there is no room to
+    /// Answers a question; permits are only taken by those who will give them back. `None` when there is no room to
     /// count the key.
     pub(crate) fn decide(
         &self,

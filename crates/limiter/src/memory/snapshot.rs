@@ -19,7 +19,7 @@ impl StateSnapshot {
     }
 
     /// When the last of `costs` may go if each waits for the one before it. Who never may is passed over. Looks no
-    /// further than `effective_deadline`, nor than a slot that somebody must give back first.
+    /// further than `latest`, nor than a slot that somebody must give back first.
     pub(crate) fn ready_at(mut self, costs: impl IntoIterator<Item = u64>, latest: Micros) -> Micros {
         for cost in costs {
             let demand = Demand::with_max_wait(cost, Micros::MAX);

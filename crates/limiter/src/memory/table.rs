@@ -3,7 +3,7 @@
 //! ```text
 //!   group  │ owner head body… │ owner head body… │ ×8     128 bytes when the body is empty
 //!   owner  the key's fingerprint, 64 bits of a keyed hash; 0 = never used
-//!   head   LOCK_BIT | GENERATION_BIT | 62 bits that tell when the cell is as good as never seen
+//!   head   LOCK | GENERATION | 62 bits that tell when the cell is as good as never seen
 //! ```
 //!
 //! A key lives in the first of its groups that had room. A cell whose state equals a new key's is *spent*: the

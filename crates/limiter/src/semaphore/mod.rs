@@ -31,11 +31,11 @@ use tidegate_core::{Micros, SettingError};
 /// Clones share the slots.
 ///
 /// ```
-/// use tidegate_limiter::ReservationSlots;
+/// use tidegate_limiter::Semaphore;
 ///
-/// let slots = ReservationSlots::new(1)?;
+/// let slots = Semaphore::new(1)?;
 /// let slot = slots.try_acquire().expect("there is one");
-/// assert!(slots.try_acquire().is_empty());
+/// assert!(slots.try_acquire().is_none());
 /// drop(slot); // also by a panic, or with the future that holds it
 /// assert!(slots.try_acquire().is_some());
 /// # Ok::<(), tidegate_core::SettingError>(())
@@ -52,7 +52,7 @@ struct SharedSemaphore {
     wait_queues: WaitQueues,
 }
 
-/// Settings of [`ReservationSlots`].
+/// Settings of [`Semaphore`].
 #[derive(Clone, Debug)]
 pub struct SemaphoreBuilder {
     clock: Option<Clock>,
@@ -101,14 +101,14 @@ impl Semaphore {
         Ok(SemaphorePermit { semaphore: self, count: taken, in_flight })
     }
 
-    /// The same as [`take`](Self::take), for work that outlives the borrow.
+    /// The same as [`acquire`](Self::acquire), for work that outlives the borrow.
     #[cfg(feature = "tokio")]
     pub async fn acquire_owned(&self, waiter: Waiter) -> Result<SemaphorePermit<Self>, WaitError> {
         let (taken, in_flight) = self.shared.acquire(waiter).await?;
         Ok(SemaphorePermit { semaphore: self.clone(), count: taken, in_flight })
     }
 
-    /// The same as [`take`](Self::take) for threads: blocks.
+    /// The same as [`acquire`](Self::acquire) for threads: blocks.
     pub fn acquire_blocking(&self, waiter: Waiter) -> Result<SemaphorePermit<&Self>, WaitError> {
         let (taken, in_flight) = self.shared.acquire_blocking(waiter)?;
         Ok(SemaphorePermit { semaphore: self, count: taken, in_flight })
@@ -226,7 +226,7 @@ impl SharedSemaphore {
             match wait.step() {
                 PermitStep::Done(end) => return end.map(|in_flight| (saturate_u32(waiter.cost), in_flight)),
                 PermitStep::Pause(until) => {
-                    WaitUntil::new(&self.clock, until, Some(wait.entry.notify())).await
+                    WaitUntil::new(&self.clock, until, Some(wait.entry.notify())).await;
                 }
             }
         }
@@ -312,7 +312,7 @@ impl Drop for PermitWait<'_> {
 
 /// A slot, or several, that give themselves back when they are dropped: by a panic or a cancelled future too.
 ///
-/// It borrows its [`ReservationSlots`], or owns a handle to them.
+/// It borrows its [`Semaphore`], or owns a handle to them.
 #[must_use = "dropping a slot gives it back"]
 pub struct SemaphorePermit<S: Borrow<Semaphore> = Semaphore> {
     semaphore: S,

@@ -2,8 +2,8 @@
 //!
 //! ```text
 //!            slot?      token?      pull        yield            drop
-//!   inner ───────────────────────────▶ item ───▶ InFlightItem(item) ───▶ the slot is free again
-//!          wait in    wait until    nothing there: apply are given back
+//!   inner ───────────────────────────▶ item ───▶ InFlight(item) ───▶ the slot is free again
+//!          wait in    wait until    nothing there: both are given back
 //!          line       it is time
 //! ```
 //!

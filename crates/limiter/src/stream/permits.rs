@@ -26,7 +26,7 @@ impl StreamPermits {
         Self { source, pending: None }
     }
 
-    /// A slot, when it is this stream's turn; `FirstCheck` if there will never be one.
+    /// A slot, when it is this stream's turn; `None` if there will never be one.
     pub(super) fn poll(&mut self, context: &mut Context<'_>) -> Poll<Option<StreamPermit>> {
         let waiting = self.pending.get_or_insert_with(|| Box::pin(self.source.clone().acquire_slot()));
         let taken = ready!(waiting.as_mut().poll(context));

@@ -17,7 +17,7 @@ pub struct Waiter {
     pub cost: u64,
     /// Who goes first.
     pub priority: WaitPriority,
-    /// How long it is willing to wait; `FirstCheck` for as long as it takes.
+    /// How long it is willing to wait; `None` for as long as it takes.
     pub deadline: Option<Duration>,
 }
 

@@ -26,7 +26,7 @@ pub struct WaitUntil<'a> {
 
 #[cfg(feature = "tokio")]
 impl<'a> WaitUntil<'a> {
-    /// Ends at `until`, or when `notify` rings.
+    /// Ends at `until`, or when `bell` rings.
     pub fn new(clock: &'a Clock, until: Option<Micros>, bell: Option<&'a Notify>) -> Self {
         Self { clock, deadline: until, notify: bell, timer: Timer::default() }
     }

@@ -164,7 +164,7 @@ impl ModelPair {
         match self.model.quota.kind() {
             // A shaper grants any cost while nobody is in debt: there is what is stored, and one on debt.
             AlgorithmKind::Smooth(_) | AlgorithmKind::WarmUp(_) => {
-                assert_eq!(taken, one.remaining().clamp(1, max))
+                assert_eq!(taken, one.remaining().clamp(1, max));
             }
             _ => assert!(taken == max || !more.is_granted(), "there was more: {more:?}"),
         }

@@ -1,7 +1,7 @@
 //! A limiter in memory that another one replaces, over and over, under random quotas and with tables of other sizes.
 //!
 //! The laws of a change of quota hold: admissions stay within the largest bound, denials are no longer than the slowest quota's and
-//! write nothing, and a change that is taken back at once restores the state. Decisions are those of [`ReservationTable`], the model.
+//! write nothing, and a change that is taken back at once restores the state. Decisions are those of [`StateEntries`], the model.
 
 #![allow(clippy::unwrap_used, clippy::panic, reason = "this is how a test fails")]
 

@@ -1,4 +1,4 @@
-//! The stories of `crates/model_decide/tests/traces`, told to the memory store: to a key, and to a throttle.
+//! The stories of `crates/core/tests/traces`, told to the memory store: to a key, and to a throttle.
 
 #![allow(clippy::unwrap_used, clippy::panic, reason = "this is how a test fails")]
 

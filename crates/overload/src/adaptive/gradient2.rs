@@ -1,8 +1,8 @@
 //! Netflix's second gradient: compares latency now with latency over a long time, and shrinks when it got worse.
 //!
 //! ```text
-//!   gradient = tolerance · long-term latency / latency      (from 0.5 end 1)
-//!   limit    = limit · gradient + queue                     (a fifth of the way at apply_each call)
+//!   gradient = tolerance · long-term latency / latency      (from 0.5 to 1)
+//!   limit    = limit · gradient + queue                     (a fifth of the way at each call)
 //! ```
 //!
 //! Its surprise: latency that is bad for long enough becomes what it compares with. Under timeouts that all take the

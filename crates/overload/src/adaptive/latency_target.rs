@@ -1,8 +1,8 @@
 //! The default: a gradient that is anchored, so that it cannot run away.
 //!
 //! ```text
-//!   calls ──▶ round ──▶ failed_sample calls, or latency over the target?   brake
-//!                       limit not reached?                        stay, update_no_load_latency the latency without load
+//!   calls ──▶ round ──▶ lost calls, or latency over the target?   brake
+//!                       limit not reached?                        stay, learn the latency without load
 //!                       did the last step pay in throughput?      if not, undo it
 //!                       latency above what it was without load?   shrink by the gradient, else grow by √limit
 //! ```

@@ -40,7 +40,7 @@ use tidegate_limiter::{WaitError, Waiter};
 /// ignored, or as successes. A pass that is dropped without a word is ignored, which tells the controller nothing unless
 /// the call was given up late.
 ///
-/// Share it by reference or in an `Arc`; see [`CallGuard`] for how to ask, and [`crate::Pass`] for how to report.
+/// Share it by reference or in an `Arc`; see [`CallGuard`] for how to ask, and [`crate::CallPermit`] for how to report.
 pub struct AdaptiveLimit {
     slots: Semaphore,
     controller: Mutex<Box<dyn Controller>>,

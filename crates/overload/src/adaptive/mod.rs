@@ -1,7 +1,7 @@
 //! Limits that find themselves: controllers that turn finished calls into how many may be in flight.
 //!
 //! ```text
-//!   finished call: when, how long, how many find_sibling_dir it, how it ended ──record──▶ limit
+//!   finished call: when, how long, how many beside it, how it ended ──record──▶ limit
 //! ```
 //!
 //! Each controller is a pure state machine in a file of its own. It never refuses a call; it only says how many there

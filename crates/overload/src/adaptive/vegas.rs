@@ -1,7 +1,7 @@
 //! TCP Vegas: guesses the queue from how much longer a call takes than one without load, and keeps it short.
 //!
 //! ```text
-//!   queue = limit · (1 − no_load_latency / latency)
+//!   queue = limit · (1 − unloaded / latency)
 //!
 //!   0 ── grow fast ── threshold ── grow ── α ── stay ── β ── shrink ──▶ queue
 //! ```

@@ -2,7 +2,7 @@
 //!
 //! ```text
 //!               rate ≥ threshold             open time over
-//!      CLOSED ───────────────────────▶ OPEN ────────────────▶ HALF_MILLISECOND-OPEN
+//!      CLOSED ───────────────────────▶ OPEN ────────────────▶ HALF-OPEN
 //!        ▲                              ▲                      │   │
 //!        │                              └─── probes failed ────┘   │
 //!        └───────────────────── probes went well ──────────────────┘
@@ -71,13 +71,13 @@ pub enum FastPath {
 ///
 /// let settings = BreakerSettings::builder().count_window(2).open_for(Micros::from_secs(5)).build()?;
 /// let mut breaker = BreakerMachine::new(settings);
-/// for seconds in [0, 1] {
-///     let (now, roll, took) = (Micros::from_secs(seconds), 0.5, Micros::ZERO);
+/// for second in [0, 1] {
+///     let (now, roll, took) = (Micros::from_secs(second), 0.5, Micros::ZERO);
 ///     let acquire = breaker.try_acquire(now, roll).unwrap();
-///     breaker.report(acquire, CallOutcome::ProxyError, took, now, roll);
+///     breaker.record(acquire, CallOutcome::Failure, took, now, roll);
 /// }
 /// let wait = Micros::from_secs(3);
-/// assert_eq!(breaker.try_acquire(Micros::from_secs(3), 0.5), Err(Rejection::OpenEpisode(wait)));
+/// assert_eq!(breaker.try_acquire(Micros::from_secs(3), 0.5), Err(Rejection::Open(wait)));
 /// # Ok::<(), tidegate_core::SettingError>(())
 /// ```
 #[derive(Clone, Debug)]

@@ -11,7 +11,7 @@ use tidegate_core::{Micros, Percent, SettingError};
 /// use tidegate_core::Micros;
 ///
 /// let settings = BreakerSettings::builder()
-///     .over_time(Micros::from_secs(10))
+///     .time_window(Micros::from_secs(10))
 ///     .min_calls(20)
 ///     .failure_rate("50%".parse()?)
 ///     .slow_calls("80%".parse()?, Micros::from_secs(2))
@@ -185,7 +185,7 @@ impl BreakerBuilder {
         self.update_open_time(|open| OpenTime { initial: time, ..open })
     }
 
-    /// Stays open longer by `factor` each time that probes failed, up to `max`. Closing starts from the first
+    /// Stays open longer by `factor` each time that probes failed, up to `longest`. Closing starts from the first
     /// open time again.
     pub fn backoff(self, factor: f64, longest: impl Into<Micros>) -> Self {
         let longest = Some(longest.into());

@@ -5,10 +5,10 @@
 //! ```text
 //!   63           10 9        3 2    0
 //!   ┌──────────────┬──────────┬──────┐   0  ask and tell
-//!   │  generation  │ entries  │fast_path│   1  all acquire
-//!   └──────────────┴──────────┴──────┘   2  all acquire, successes are entries here
-//!                                        3  all acquire, a success changes nothing
-//!                                        4  all acquire, nothing is recorded
+//!   │  generation  │ counted  │leeway│   1  all pass
+//!   └──────────────┴──────────┴──────┘   2  all pass, successes are counted here
+//!                                        3  all pass, a success changes nothing
+//!                                        4  all pass, nothing is recorded
 //! ```
 //!
 //! So a call that goes well takes a load and a swap without a lock or a clock, and two loads if the last calls all
@@ -32,9 +32,9 @@ use tidegate_limiter::{
 /// ```
 /// use std::time::Duration;
 /// use tidegate_overload::{Breaker, BreakerSettings, BreakerState, CallGuard};
-/// use tidegate_limiter::TimeOfDay;
+/// use tidegate_limiter::Clock;
 ///
-/// let (clock, override_state) = TimeOfDay::manual();
+/// let (clock, manual_clock) = Clock::manual();
 /// let settings = BreakerSettings::builder()
 ///     .count_window(10)
 ///     .min_calls(2)
@@ -48,15 +48,15 @@ use tidegate_limiter::{
 /// let rejection = breaker.try_acquire().unwrap_err();
 /// assert_eq!(rejection.retry_after(), Some(Duration::from_secs(5).into()));
 ///
-/// override_state.advance(Duration::from_secs(5));
+/// manual_clock.advance(Duration::from_secs(5));
 /// let probe = breaker.try_acquire()?;
 /// assert!(breaker.try_acquire().is_err());
 /// probe.succeed();
-/// assert_eq!(breaker.state(), BreakerState::FailClosed);
+/// assert_eq!(breaker.state(), BreakerState::Closed);
 /// # Ok::<(), Box<dyn std::error::Error>>(())
 /// ```
 ///
-/// Share it by reference or in an `Arc`; see [`CallGuard`] for how to ask, and [`crate::Pass`] for how to report.
+/// Share it by reference or in an `Arc`; see [`CallGuard`] for how to ask, and [`crate::CallPermit`] for how to report.
 pub struct Breaker {
     word: AtomicU64,
     settings: BreakerSettings,

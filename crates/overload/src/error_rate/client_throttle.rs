@@ -14,7 +14,7 @@ use tidegate_core::{Micros, Percent, SettingError};
 /// use tidegate_core::Micros;
 ///
 /// let settings = ClientThrottleSettings::builder()
-///     .over_time(Micros::from_secs(60))
+///     .window(Micros::from_secs(60))
 ///     .multiplier(1.5)
 ///     .max_shed("80%".parse()?)
 ///     .build()?;

@@ -1,11 +1,11 @@
 //! Fewer calls to what fails: by chance, or by a quota that holds only meanwhile.
 //!
 //! ```text
-//!   shed_probability ┤              ╭────── the max_shed
-//!          │           ╭──╯                    request_threshold − K · accepts
+//!   chance ┤              ╭────── the most
+//!          │           ╭──╯                    requests − K · accepts
 //!          │        ╭──╯                 p  =  ──────────────────────
-//!        0 ┼────────╯                               request_threshold + 1
-//!          0 %      1 − 1/K        100 %  of request_threshold fail
+//!        0 ┼────────╯                               requests + 1
+//!          0 %      1 − 1/K        100 %  of requests fail
 //! ```
 //!
 //! [`ClientThrottle`] is the rule of Google's book on site reliability: with `K` = 2 a client sends twice what its

@@ -13,7 +13,7 @@ use tidegate_core::{Micros, Percent, SettingError};
 /// use tidegate_core::Micros;
 ///
 /// let settings = ErrorRateSettings::builder()
-///     .over_time(Micros::from_secs(10))
+///     .window(Micros::from_secs(10))
 ///     .request_threshold(100)
 ///     .error_threshold("20%".parse()?)
 ///     .build()?;

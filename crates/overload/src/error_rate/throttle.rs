@@ -89,7 +89,7 @@ impl fmt::Debug for ClientThrottle {
 /// use tidegate_overload::{ErrorRateSettings, ErrorThrottle, CallGuard};
 ///
 /// let settings = ErrorRateSettings::builder()
-///     .over_time(Duration::from_secs(10))
+///     .window(Duration::from_secs(10))
 ///     .request_threshold(2)
 ///     .error_threshold("50%".parse()?)
 ///     .build()?;

@@ -2,8 +2,8 @@
 //!
 //! ```text
 //!   level    normal   busy        critical        normal
-//!   search   on ───────────────────off──────────────on ────────────── max_shed important: back initial
-//!   similar  on ───────off───────────────────────────────on ───────── then the next, a recovery_interval later
+//!   search   on ───────────────────off──────────────on ────────────── most important: back first
+//!   similar  on ───────off───────────────────────────────on ───────── then the next, a pause later
 //!   ads      on ───────off────────────────────────────────────on ──── least important: back last
 //! ```
 //!
@@ -55,9 +55,9 @@ pub enum FeatureOverride {
 /// use tidegate_overload::{FeatureOverride, LoadLevel, FeatureConfig, FeatureSet};
 /// use tidegate_core::Micros;
 ///
-/// let features = [FeatureConfig::off_at("search", LoadLevel::Critical), FeatureConfig::off_at("ads", LoadLevel::Rejected)];
+/// let features = [FeatureConfig::disabled_at("search", LoadLevel::Critical), FeatureConfig::disabled_at("ads", LoadLevel::Busy)];
 /// let mut switches = FeatureSet::new(features, Micros::from_secs(10))?;
-/// switches.observe(Micros::ZERO, LoadLevel::Rejected);
+/// switches.observe(Micros::ZERO, LoadLevel::Busy);
 /// assert!(switches.is_on("search")? && !switches.is_on("ads")?);
 /// switches.set("ads", FeatureOverride::On)?;
 /// assert!(switches.is_on("ads")?);

@@ -25,9 +25,9 @@ use tidegate_limiter::sync::{Mutex, lock};
 /// use std::time::Duration;
 /// use tidegate_overload::{LoadLevel, FeatureConfig, Features};
 ///
-/// // The max_shed important initial.
+/// // The most important first.
 /// let board = Features::new(
-///     [FeatureConfig::off_at("search", LoadLevel::Critical), FeatureConfig::off_at("similar", LoadLevel::Rejected)],
+///     [FeatureConfig::disabled_at("search", LoadLevel::Critical), FeatureConfig::disabled_at("similar", LoadLevel::Busy)],
 ///     Duration::from_secs(10),
 /// )?;
 /// let similar = board.feature("similar")?; // once; asking it is one atomic load

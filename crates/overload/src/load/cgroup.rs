@@ -3,7 +3,7 @@
 //! ```text
 //!   version 2        /sys/fs/cgroup/app/worker
 //!   version 1        /sys/fs/cgroup/memory/app/worker, /sys/fs/cgroup/cpu,cpuacct/app/worker
-//!   both             version 1, and version 2 at /sys/fs/cgroup/find_unified_dirs
+//!   both             version 1, and version 2 at /sys/fs/cgroup/unified
 //! ```
 //!
 //! A container often sees its own cgroup as the root of the mount while the path names it as the host does; a folder

@@ -128,7 +128,7 @@ impl Probe for CpuProbe {
 }
 
 impl Ticks {
-    /// `hash_user nice system idle iowait irq softirq steal guest guest_nice`, where guests are counted in user already.
+    /// `user nice system idle iowait irq softirq steal guest guest_nice`, where guests are counted in user already.
     fn parse<'a>(words: impl Iterator<Item = &'a str>) -> Option<Self> {
         let numbers: Vec<u64> = words.take(8).map(str::parse).collect::<Result<_, _>>().ok()?;
         let all = numbers.iter().fold(0, |sum: u64, ticks| sum.saturating_add(*ticks));

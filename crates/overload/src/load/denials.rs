@@ -15,7 +15,7 @@ use tidegate_core::{Decision, Micros, Percent};
 /// use tidegate_limiter::Limiter;
 ///
 /// let (limiter, denials) = (Limiter::new("100/min")?, DenialProbe::new());
-/// let decision = denials.note(limiter.check("alice"));
+/// let decision = denials.record(limiter.check("alice"));
 /// assert!(decision.is_allowed());
 /// # Ok::<(), tidegate_limiter::BuildError>(())
 /// ```

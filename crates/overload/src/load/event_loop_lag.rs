@@ -2,7 +2,7 @@
 //!
 //! ```text
 //!   due       ▼         ▼         ▼
-//!   record_wakeup      ▼         ▼              ▼     take_lag: somebody hold_time the thread
+//!   awake      ▼         ▼              ▼     late: somebody held the thread
 //! ```
 //!
 //! A task sleeps and looks how late it wakes up. A loop that stands still wakes nobody, so the reading also counts for
@@ -28,7 +28,7 @@ use tidegate_limiter::{Clock, WaitUntil};
 /// # #[tokio::main(flavor = "current_thread")]
 /// # async fn main() -> Result<(), tidegate_core::SettingError> {
 /// let event_loop_lag = EventLoopLag::watch(Duration::from_millis(100))?;
-/// let monitor = LoadMonitor::builder().machine().probe("event_loop_lag", event_loop_lag).start()?;
+/// let monitor = LoadMonitor::builder().machine().probe("lag", event_loop_lag).start()?;
 /// # drop(monitor);
 /// # Ok(())
 /// # }

@@ -2,7 +2,7 @@
 //!
 //! ```text
 //!   1 ┤    ┌──────────  seen
-//!     │    │   .──''''  ewma: half of the way with_history one half-life
+//!     │    │   .──''''  average: half of the way after one half-life
 //!   0 ┼────┴─'────────▶ time
 //! ```
 //!
@@ -16,10 +16,10 @@ use tidegate_core::{Micros, SettingError};
 /// An exponential average over time.
 ///
 /// ```
-/// use tidegate_overload::Average;
+/// use tidegate_overload::Ewma;
 /// use tidegate_core::Micros;
 ///
-/// let mut cpu = Average::new(Micros::from_secs(1))?;
+/// let mut cpu = Ewma::new(Micros::from_secs(1))?;
 /// cpu.observe(Micros::ZERO, 0.0);
 /// cpu.observe(Micros::from_secs(1), 1.0);
 /// assert_eq!(cpu.value(), Some(0.5));

@@ -1,10 +1,10 @@
 //! How much load there is, in four words, without flapping.
 //!
 //! ```text
-//!   load      admit ─ ─ ─ ─ ─ ─┌───╲─ ─ ─ ─ ─ ─ ─ ─ ─
+//!   load      enter ─ ─ ─ ─ ─ ─┌───╲─ ─ ─ ─ ─ ─ ─ ─ ─
 //!                              │    ╲   ╱╲
-//!             release ─ ─ ─ ─ ─ ─│─ ─ ─╲─╱─ ╲───────────
-//!   level     Normal ──────────┘ Rejected       └ with_history the dwell: Normal
+//!             leave ─ ─ ─ ─ ─ ─│─ ─ ─╲─╱─ ╲───────────
+//!   level     Normal ──────────┘ Busy       └ after the dwell: Normal
 //! ```
 //!
 //! Up it goes at once, over as many levels as the load says. Down it goes one level at a time, each after the load has
@@ -75,14 +75,14 @@ impl FromStr for LoadLevel {
 /// use tidegate_core::Micros;
 ///
 /// let levels = LoadLevels::default()
-///     .mark(LoadLevel::Rejected, "80%".parse()?, "60%".parse()?)?
+///     .with_threshold(LoadLevel::Busy, "80%".parse()?, "60%".parse()?)?
 ///     .dwell(Micros::from_secs(10));
 /// assert_eq!(levels.to_string(), "normal 50%/40%, busy 80%/60%, critical 90%/80%, dwell 10s");
 /// # Ok::<(), tidegate_core::SettingError>(())
 /// ```
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct LoadLevels {
-    /// Of `Normal`, `Rejected` and `Critical`.
+    /// Of `Normal`, `Busy` and `Critical`.
     thresholds: [LevelThreshold; 3],
     dwell: Micros,
 }
@@ -94,7 +94,7 @@ struct LevelThreshold {
 }
 
 impl LoadLevels {
-    /// Has a level begin at `admit` and end below `release`, which must be lower. Levels begin in their order.
+    /// Has a level begin at `enter` and end below `leave`, which must be lower. Levels begin in their order.
     pub fn with_threshold(
         mut self,
         level: LoadLevel,
@@ -184,10 +184,10 @@ impl fmt::Display for LoadLevels {
 /// use tidegate_core::Micros;
 ///
 /// let mut gauge = LoadGauge::new(LoadLevels::default());
-/// let mut at = |seconds, load: &str| gauge.observe(Micros::from_secs(seconds), load.parse().unwrap());
-/// assert_eq!(at(0, "80%"), LoadLevel::Rejected);
-/// assert_eq!(at(1, "70%"), LoadLevel::Rejected); // not yet under the lower mark
-/// assert_eq!(at(2, "60%"), LoadLevel::Rejected); // not yet for long enough
+/// let mut at = |second, load: &str| gauge.observe(Micros::from_secs(second), load.parse().unwrap());
+/// assert_eq!(at(0, "80%"), LoadLevel::Busy);
+/// assert_eq!(at(1, "70%"), LoadLevel::Busy); // not yet under the lower mark
+/// assert_eq!(at(2, "60%"), LoadLevel::Busy); // not yet for long enough
 /// assert_eq!(at(7, "60%"), LoadLevel::Normal);
 /// ```
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

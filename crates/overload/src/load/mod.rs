@@ -1,13 +1,13 @@
 //! How loaded this process and its machine are, and limits that follow it.
 //!
 //! ```text
-//!   CpuProbe, MemoryProbe, PressureProbe, FileDescriptorProbe, EventLoopLag, yours
-//!        │ read off the request path, interval 250 ms
+//!   Cpu, Memory, Stall, Descriptors, EventLoopLag, yours
+//!        │ read off the request path, every 250 ms
 //!        ▼
 //!   LoadMonitor ──▶ an atomic word: Load { share, level }   one load on the request path
-//!        │ tells with_history apply_each reading
-//!        ├──▶ ScaledLimit: a limiter, throttle or gate by load and by time of day
-//!        └──▶ Features: features off by level, back in order
+//!        │ tells after each reading
+//!        ├──▶ Scaled: a limiter, throttle or gate by load and by time of day
+//!        └──▶ Switchboard: features off by level, back in order
 //! ```
 //!
 //! A signal that this machine does not have is `None`, quietly; the others carry on.
@@ -47,7 +47,7 @@ use tidegate_core::{Micros, Percent};
 
 /// Something whose use can be told as a share. Read by one thread, off the request path.
 ///
-/// A closure is one too: `|_now| Some(SlotOwner::ratio(queue.len() as u64, 1_000))`.
+/// A closure is one too: `|_now| Some(Share::ratio(queue.len() as u64, 1_000))`.
 pub trait Probe: Send {
     /// The share that is used, at `now`; `None` if there is no such signal, or not yet.
     fn read(&mut self, now: Micros) -> Option<Percent>;

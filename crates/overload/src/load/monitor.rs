@@ -25,13 +25,13 @@ use tidegate_limiter::{
 /// ```
 /// use std::time::Duration;
 /// use tidegate_overload::load::LoadMonitor;
-/// use tidegate_limiter::TimeOfDay;
+/// use tidegate_limiter::Clock;
 /// use tidegate_overload::LoadLevel;
-/// use tidegate_core::SlotOwner;
+/// use tidegate_core::Percent;
 ///
 /// // On a server: `LoadMonitor::builder().machine().start()?` and no more.
-/// let (clock, override_state) = TimeOfDay::manual();
-/// let queue = |_now| Some(SlotOwner::ratio(95, 100));
+/// let (clock, manual_clock) = Clock::manual();
+/// let queue = |_now| Some(Percent::from_ratio(95, 100));
 /// let monitor = LoadMonitor::builder().clock(clock).probe("queue", queue).build()?;
 /// monitor.sample_once();
 /// assert_eq!(monitor.load().level, LoadLevel::Critical);
@@ -160,7 +160,7 @@ impl LoadMonitorBuilder {
         self
     }
 
-    /// The signals of this machine: `cpu`, `memory`, `file_descriptors`, and the stalls, of which those for a processor count
+    /// The signals of this machine: `cpu`, `memory`, `descriptors`, and the stalls, of which those for a processor count
     /// as full at 60 % of the time, those for disks at 50 % and those for memory at 20 %. Not the lag of an event loop,
     /// which must be watched from inside of it.
     #[must_use]

@@ -1,11 +1,11 @@
 //! A limit that follows the load: less under pressure, more while there is room and need for it.
 //!
 //! ```text
-//!   load 100% ┤  shrink, a step in interval interval, step_down end the floor
+//!   load 100% ┤  shrink, a step in every interval, down to the floor
 //!        high ┤─────────────────────────────────────────────────────
 //!             │  stay
 //!         low ┤─────────────────────────────────────────────────────
-//!          0% ┤  back end x1; beyond it only while the limit is used step_up, end the ceiling
+//!          0% ┤  back to x1; beyond it only while the limit is used up, to the ceiling
 //! ```
 //!
 //! Between the marks it stays where it is, and does not return to x1: a load that a smaller limit brought down would
@@ -24,7 +24,7 @@ use tidegate_core::{Micros, Percent, Ratio, SettingError};
 /// use tidegate_core::Micros;
 ///
 /// let scale = ScalePolicy::default()
-///     .marks("40%".parse()?, "70%".parse()?)?
+///     .load_thresholds("40%".parse()?, "70%".parse()?)?
 ///     .factor_range("x0.25".parse()?, "x4".parse()?)?
 ///     .interval(Micros::from_secs(2))?;
 /// assert!(scale.steps("x0.5".parse()?, "x1.1".parse()?).is_err()); // half of 70% is under 40%
@@ -146,16 +146,16 @@ impl Default for ScalePolicy {
 ///
 /// ```
 /// use tidegate_overload::{ScalePolicy, Scaler};
-/// use tidegate_core::{Micros, SlotOwner};
+/// use tidegate_core::{Micros, Percent};
 ///
 /// let mut scaler = Scaler::new(ScalePolicy::default());
-/// let mut at = |seconds, load: &str, used: &str| {
+/// let mut at = |second, load: &str, used: &str| {
 ///     let (load, used) = (load.parse().unwrap(), used.parse().unwrap());
-///     scaler.observe(Micros::from_secs(seconds), Some(load), used).to_string()
+///     scaler.observe(Micros::from_secs(second), Some(load), used).to_string()
 /// };
 /// assert_eq!(at(0, "90%", "100%"), "x0.8");
 /// assert_eq!(at(1, "90%", "100%"), "x0.8"); // one step in five seconds
-/// assert_eq!(at(5, "60%", "100%"), "x0.8"); // factor_range the marks
+/// assert_eq!(at(5, "60%", "100%"), "x0.8"); // between the marks
 /// assert_eq!(at(6, "20%", "0%"), "x0.88"); // on the way back
 /// ```
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

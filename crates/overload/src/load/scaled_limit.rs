@@ -1,7 +1,7 @@
 //! A limit that follows the load and the time of day.
 //!
 //! ```text
-//!   base_limit limit × Scaler(load, use) × Schedule(time)  ──▶  the limit, whenever the factor changes
+//!   declared limit × Scaler(load, use) × Schedule(time)  ──▶  the limit, whenever the factor changes
 //! ```
 //!
 //! Nothing of this happens on the request path. Its surprise: a change of a [`Limiter`] goes through its whole table
@@ -131,16 +131,16 @@ impl Scalable for DirectLimiter {
 /// ```
 /// use std::sync::Arc;
 /// use tidegate_overload::ScalePolicy;
-/// use tidegate_core::SlotOwner;
+/// use tidegate_core::Percent;
 /// use tidegate_overload::load::{LoadMonitor, ScaledLimit};
-/// use tidegate_limiter::Throttle;
+/// use tidegate_limiter::DirectLimiter;
 ///
-/// let monitor = LoadMonitor::builder().probe("queue", |_now| Some(SlotOwner::ALL)).build()?;
-/// let throttle = Arc::new(Throttle::new("100/s")?);
-/// let scaled_limit = ScaledLimit::builder(throttle.clone()).by_load(ScalePolicy::default()).follow(&monitor)?;
+/// let monitor = LoadMonitor::builder().probe("queue", |_now| Some(Percent::FULL)).build()?;
+/// let throttle = Arc::new(DirectLimiter::new("100/s")?);
+/// let scaled = ScaledLimit::builder(throttle.clone()).with_load_policy(ScalePolicy::default()).start(&monitor)?;
 /// monitor.sample_once();
 /// assert_eq!(throttle.quota().to_string(), "80/s");
-/// drop(scaled_limit);
+/// drop(scaled);
 /// assert_eq!(throttle.quota().to_string(), "100/s");
 /// # Ok::<(), Box<dyn std::error::Error>>(())
 /// ```

@@ -58,7 +58,7 @@ impl ClassDemand {
         self.admitted = self.admitted.saturating_add(1);
     }
 
-    /// Somebody has left after `hold_time`.
+    /// Somebody has left after `held`.
     pub(super) fn record_completion(&mut self, held: Micros) {
         self.completed = self.completed.saturating_add(1);
         self.hold_time = self.hold_time.saturating_add(held.get());

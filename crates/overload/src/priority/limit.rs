@@ -24,19 +24,19 @@ use tidegate_limiter::{
 /// ```
 /// use tidegate_overload::{PriorityLimit, priority::{PriorityRequest, PriorityClass}};
 ///
-/// let classes = [PriorityClass::new("hash_user", "60%".parse()?), PriorityClass::new("batch", "10%".parse()?)];
-/// let (hash_user, batch) = (0, 1);
+/// let classes = [PriorityClass::new("user", "60%".parse()?), PriorityClass::new("batch", "10%".parse()?)];
+/// let (user, batch) = (0, 1);
 /// let limit = PriorityLimit::new(classes, 100)?;
-/// let paying = PriorityRequest::of(hash_user).level(9).hash_user(limit.hash_user("alice"));
+/// let paying = PriorityRequest::new(user).level(9).user(limit.hash_user("alice"));
 /// match limit.try_acquire(paying) {
 ///     Ok(acquire) => acquire.succeed(),
 ///     Err(rejection) => println!("not now: {rejection}"),
 /// }
-/// assert!(limit.try_acquire(PriorityRequest::of(batch)).is_ok(), "nobody else wants it");
+/// assert!(limit.try_acquire(PriorityRequest::new(batch)).is_ok(), "nobody else wants it");
 /// # Ok::<(), tidegate_core::SettingError>(())
 /// ```
 ///
-/// Share it by reference or in an `Arc`; see [`Pass`] for how to report.
+/// Share it by reference or in an `Arc`; see [`CallPermit`] for how to report.
 pub struct PriorityLimit {
     state: Mutex<PriorityState>,
     clock: Clock,

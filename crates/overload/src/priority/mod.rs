@@ -1,9 +1,9 @@
 //! Triage: who goes first when there is not enough for all.
 //!
 //! ```text
-//!   slots ┤ hash_user ▉▉▉▉▉▉▉▉▉│·····│ batch ▉▉▉▉▉▉│▒▒▒▒▒▒▒ borrowed
+//!   slots ┤ user ▉▉▉▉▉▉▉▉▉│·····│ batch ▉▉▉▉▉▉│▒▒▒▒▒▒▒ borrowed
 //!         ┼───────────────┼─────┼─────────────┼────────▶
-//!          guaranteed_slots end hash_user  admitted_ratio for what it asks for    what nobody asks for goes end whoever does
+//!          guaranteed to user  kept for what it asks for    what nobody asks for goes to whoever does
 //! ```
 //!
 //! Classes share the slots for work in flight. Each has a share that it gets whenever it asks for it. What is left goes to

@@ -1,8 +1,8 @@
 //! A policy in force: what a surface evaluates for every request.
 //!
 //! ```text
-//!   Policy ──compile──▶ PolicyGate          request ──check──▶ count_admitted ──response──▶ settle
-//!      ▲                    │ swapped                     └──▶ tag_error: name new_mode do instead
+//!   Policy ──compile──▶ PolicyGate          request ──check──▶ admitted ──response──▶ settle
+//!      ▲                    │ swapped                     └──▶ refused: what to do instead
 //!      └── a new file ──────┘ as a whole, or not at all
 //! ```
 

@@ -95,7 +95,7 @@ impl<'a> RuleView<'a> {
         &self.rule.source
     }
 
-    /// What it does with what it decides; [`percent`](Self::percent) says for whom.
+    /// What it does with what it decides; [`share`](Self::percent) says for whom.
     pub fn mode(&self) -> Mode {
         match (self.limit, &self.rule.source.enforcement) {
             (Some(limit), _) => limit.rule().mode(),

@@ -1,6 +1,6 @@
 //! Why files of descriptors were refused.
 
-/// Why files of descriptors were refused: `basic.yaml: read_descriptor has empty key`.
+/// Why files of descriptors were refused: `basic.yaml: descriptor has empty key`.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("{file}: {problem}")]
 pub struct DescriptorError {

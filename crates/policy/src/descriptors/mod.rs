@@ -4,14 +4,14 @@
 //! limit applies to a descriptor that ends exactly where the limit stands.
 //!
 //! ```text
-//!   domain shop ─▶ (user_key) ─▶ 100 per minute
-//!               ╰▶ (path, /search) ─▶ (user_key) ─▶ 5 per second
+//!   domain shop ─▶ (user) ─▶ 100 per minute
+//!               ╰▶ (path, /search) ─▶ (user) ─▶ 5 per second
 //! ```
 //!
 //! | noun | is |
 //! |---|---|
 //! | [`DescriptorSet`] | all domains, read from files of the form that envoyproxy/ratelimit reads |
-//! | [`Entry`] | a key and a value of a request |
+//! | [`DescriptorEntry`] | a key and a value of a request |
 //! | [`DescriptorLimit`] | what a place in the tree says |
 //! | [`DescriptorMatch`] | a limit that applies, and as what it is counted |
 

@@ -6,7 +6,7 @@ use tidegate_core::Quota;
 /// A key and a value of a request. A value may be empty.
 #[derive(Clone, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct DescriptorEntry {
-    /// Such as `user_key`.
+    /// Such as `user`.
     pub key: String,
     /// Such as `alice`.
     pub value: String,
@@ -15,7 +15,7 @@ pub struct DescriptorEntry {
 /// What is said at one place of a tree.
 #[derive(Clone, Debug, PartialEq)]
 pub struct DescriptorLimit {
-    /// Where it stands, as in `shop.path_/search.user_key`: domain, then keys with the values that the file says.
+    /// Where it stands, as in `shop.path_/search.user`: domain, then keys with the values that the file says.
     pub path: Arc<str>,
     /// How much.
     pub amount: DescriptorAmount,
@@ -23,7 +23,7 @@ pub struct DescriptorLimit {
     pub name: Option<Arc<str>>,
     /// `replaces`: names of limits that do not apply where this one does.
     pub replaces: Vec<String>,
-    /// `parse_lease`, which only we know: for how long tokens of a store may lie in a process that has taken them ahead.
+    /// `lease`, which only we know: for how long tokens of a store may lie in a process that has taken them ahead.
     pub lease: Option<Duration>,
     /// What else it is.
     pub flags: DescriptorFlags,
@@ -90,7 +90,7 @@ pub struct DescriptorMatch<'a> {
 /// What metrics call a limit: its place, or one with values of the request in it (`detailed_metric`, `value_to_metric`).
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub enum MetricName {
-    /// [`DescriptorLimit::place`]: as many of them as the files have limits.
+    /// [`DescriptorLimit::path`]: as many of them as the files have limits.
     Path,
     /// One of as many as there are values: whoever counts by it must bound them.
     Detailed(String),

@@ -46,6 +46,6 @@ pub struct RawLimit<T = String> {
     pub replaces: Vec<T>,
     /// `quotas`, such as `100/min burst 20`.
     pub quotas: Vec<T>,
-    /// `parse_lease`, such as `200ms`; empty where it is left out.
+    /// `lease`, such as `200ms`; empty where it is left out.
     pub lease: T,
 }

@@ -12,25 +12,25 @@ use tidegate_core::Quota;
 /// All domains, read from files of the form that envoyproxy/ratelimit reads.
 ///
 /// ```
-/// use tidegate_policy::descriptors::{DescriptorFile, DescriptorSet, Entry, DomainMerge};
+/// use tidegate_policy::descriptors::{DescriptorEntry, DescriptorFile, DescriptorSet, DomainMerge};
 ///
 /// let text = "
 /// domain: shop
 /// descriptors:
-///   - key: user_key
+///   - key: user
 ///     rate_limit: { unit: minute, requests_per_unit: 100 }
 ///   - key: path
 ///     value: /search*
 ///     descriptors:
-///       - key: user_key
+///       - key: user
 ///         rate_limit: { quotas: [5/s burst 20, 1000/h sliding-window] }
 /// ";
 /// let file = DescriptorFile { name: "shop.yaml".to_owned(), text: text.to_owned() };
 /// let set = DescriptorSet::read(&[file], DomainMerge::Reject)?;
-/// let entry = |key: &str, value: &str| Entry { key: key.to_owned(), value: value.to_owned() };
-/// let read_descriptor = [entry("path", "/search/all"), entry("user_key", "alice")];
-/// let found = set.domain("shop").and_then(|domain| domain.find(&read_descriptor)).unwrap();
-/// assert_eq!(&*found.limit.place, "shop.path_/search*.user_key");
+/// let entry = |key: &str, value: &str| DescriptorEntry { key: key.to_owned(), value: value.to_owned() };
+/// let descriptor = [entry("path", "/search/all"), entry("user", "alice")];
+/// let found = set.domain("shop").and_then(|domain| domain.find(&descriptor)).unwrap();
+/// assert_eq!(&*found.limit.path, "shop.path_/search*.user");
 /// # Ok::<(), tidegate_policy::descriptors::DescriptorError>(())
 /// ```
 #[derive(Clone, Debug, Default)]

@@ -2,8 +2,8 @@
 //!
 //! ```text
 //!   (path, /search)   exactly so           1st
-//!   (path, /s*)       value_patterns in order    2nd
-//!   (path)            whatever its value   3rd; then it goes on below name was found, append never back
+//!   (path, /s*)       patterns in order    2nd
+//!   (path)            whatever its value   3rd; then it goes on below what was found, and never back
 //! ```
 //!
 //! Keys and values stay apart, so that `a_b` is never taken for `a` with the value `b`.

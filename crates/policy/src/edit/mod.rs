@@ -1,7 +1,7 @@
 //! Another mode for one rule, in the text of a policy, of which every other byte stays.
 //!
 //! ```text
-//!   name of a rule ──▶ its place in its file ──▶ one splice ──▶ read again: the is_same policy but for that mode
+//!   name of a rule ──▶ its place in its file ──▶ one splice ──▶ read again: the same policy but for that mode
 //! ```
 //!
 //! Nothing is written here: whoever has an edit writes what it leaves.
@@ -28,7 +28,7 @@ use tidegate_core::suggest;
 /// use tidegate_policy::edit::ModeEdit;
 ///
 /// let files = |_: &Path| Ok(b"rules:\n  - name: login  # ask Ann\n    quota: 5/min\n".to_vec());
-/// let edit = ModeEdit::of("policy.yaml", &files, "login", &"enforce 10%".parse()?)?;
+/// let edit = ModeEdit::plan("policy.yaml", &files, "login", &"enforce 10%".parse()?)?;
 /// assert_eq!(
 ///     String::from_utf8_lossy(&edit.new_content()),
 ///     "rules:\n  - name: login  # ask Ann\n    mode: enforce 10%\n    quota: 5/min\n",

@@ -35,7 +35,7 @@ pub struct LintWarning {
 /// What is looked for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Lint {
-    /// `find_shadowing_rule`: another limit is always reached first.
+    /// `unreachable`: another limit is always reached first.
     Unreachable,
     /// `cost-over-burst`: a request costs more than is ever granted.
     CostOverBurst,
@@ -51,7 +51,7 @@ pub enum Lint {
     MayFail,
     /// `small-capacity`: few clients are enough to fill it.
     SmallCapacity,
-    /// `report_unknown_key-method`: a method that looks like another one.
+    /// `unknown-method`: a method that looks like another one.
     UnknownMethod,
 }
 
@@ -400,7 +400,7 @@ fn for_each_part(key: &KeySpec, each: &mut dyn FnMut(&KeyPart)) {
         KeySpec::All => {}
         KeySpec::Part(part) => each(part),
         KeySpec::Composite(parts) | KeySpec::First(parts) => {
-            parts.iter().for_each(|part| for_each_part(part, each))
+            parts.iter().for_each(|part| for_each_part(part, each));
         }
     }
 }

@@ -1,7 +1,7 @@
 //! Expressions in CEL: compiled when a policy is loaded, asked only by rules that have one.
 //!
 //! Nothing that a client sends may decide how long an expression takes. So there are no loops (`all`, `exists`, `map`,
-//! `filter`), no functions whose answer can be larger than what goes in (`replace`, `format`, `unify`), no regular
+//! `filter`), no functions whose answer can be larger than what goes in (`replace`, `format`, `join`), no regular
 //! expressions, and a number of steps that is known when it is read. What it looks at is known then, too: only those
 //! headers, parameters and cookies are fetched that it names.
 

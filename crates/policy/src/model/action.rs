@@ -5,8 +5,8 @@ use std::collections::BTreeMap;
 /// `on-limit`: what becomes of a request that is over the limit, after it has waited as long as `wait` lets it.
 ///
 /// ```yaml
-/// on-limit: { status: 429, headers: { x-reason: quota }, body: "BlockingDecider response_rates." }
-/// on-limit: { bodies: { application/json: '{"error":"slow_call_duration"}', text/html: "<p>BlockingDecider response_rates.</p>" } }
+/// on-limit: { status: 429, headers: { x-reason: quota }, body: "Slow down." }
+/// on-limit: { bodies: { application/json: '{"error":"slow"}', text/html: "<p>Slow down.</p>" } }
 /// on-limit: { redirect: /busy.html, status: 302 }
 /// on-limit: { fallback: { body: "[]", headers: { content-type: application/json } } }
 /// on-limit: { fallback: { upstream: spare } }

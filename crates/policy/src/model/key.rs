@@ -6,8 +6,8 @@ use std::sync::Arc;
 ///
 /// ```yaml
 /// key: ip                                   # one part
-/// key: [header x-tenant, capture id]        # one_or_many, several_keys
-/// key: { find_first: [user_key, ip] }                # the find_first of these that a request has
+/// key: [header x-tenant, capture id]        # several, together
+/// key: { first: [user, ip] }                # the first of these that a request has
 /// key: { cel: "request.path.split('/')[1]" }
 /// ```
 #[derive(Clone, Debug, Default, PartialEq)]
@@ -31,7 +31,7 @@ pub enum KeyPart {
         /// The bits of an address of IPv6 that count.
         bits: u8,
     },
-    /// `user_key`, as the policy's `user_key` finds it.
+    /// `user`, as the policy's `user` finds it.
     User,
     /// `method`.
     Method,
@@ -64,7 +64,7 @@ pub enum CostSpec {
     FromRequest {
         /// Where.
         part: KeyPart,
-        /// What it costs where there is none, or no number; `cost: { of: header x-cost, else: 1, max: 100 }`.
+        /// What it costs where there is none, or no number; `cost: { of: header x-cost, else: 1, most: 100 }`.
         default: u64,
         /// The most that a request can be made to cost.
         max: u64,

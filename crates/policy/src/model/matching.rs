@@ -8,16 +8,16 @@ use tidegate_access::Prefix;
 ///
 /// ```yaml
 /// match:
-///   method: [GET, HEAD_WORD]                # one of these
-///   path: /users/{id}/**               # * is with_scope one segment, {id} is one, ** is any number of them at the end
+///   method: [GET, HEAD]                # one of these
+///   path: /users/{id}/**               # * is within one segment, {id} is one, ** is any number of them at the end
 ///   host: "*.example.com"
-///   header: { x-plan: free }           # a value, with * for any text; "*" any_value: it is there
+///   header: { x-plan: free }           # a value, with * for any text; "*" alone: it is there
 ///   query: { debug: "*" }
 ///   cookie: { session: "*" }
 ///   client: [10.0.0.0/8, office]       # networks, or names of lists
 ///   listener: internal                 # the name of the listener that it came in through
-///   not: { path: /users/me/** }        # append nothing of this
-///   any: [{ path: /a }, { host: b.example.com }]    # append one of these
+///   not: { path: /users/me/** }        # and nothing of this
+///   any: [{ path: /a }, { host: b.example.com }]    # and one of these
 ///   when: request.size > 1000          # CEL, for the rest
 /// ```
 #[derive(Clone, Debug, Default, PartialEq)]

@@ -30,7 +30,7 @@ use tidegate_access::Prefix;
 use tidegate_limiter::FailureMode;
 use tidegate_rule::HeaderStyle;
 
-/// All that a file says, with what it includes (`include: [more.yaml]`), and with `check_templates` written out.
+/// All that a file says, with what it includes (`include: [more.yaml]`), and with `templates` written out.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Policy {
     /// `listen`: where requests come in.
@@ -57,9 +57,9 @@ pub struct Policy {
     pub stores: Stores,
     /// `trusted-proxies`: whose word on addresses of clients counts.
     pub trusted_proxies: Vec<Prefix>,
-    /// `forwarded_headers`: what servers are told of clients.
+    /// `introduce`: what servers are told of clients.
     pub forwarded_headers: ForwardedHeaders,
-    /// `user_key`: where the name of a user is found in a request; rules with the key `user_key` need it.
+    /// `user`: where the name of a user is found in a request; rules with the key `user` need it.
     pub user: Option<KeySpec>,
     /// `headers`: how clients are told what is left.
     pub headers: HeaderStyle,

@@ -3,7 +3,7 @@
 use std::time::Duration;
 use tidegate_core::Percent;
 
-/// `observe: { denials: 10000, keys: hashed, history: 10000, percent: 10% }`
+/// `observe: { denials: 10000, keys: hashed, history: 10000, share: 10% }`
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Observe {
     /// `denials`: how many of the last ones are kept, each with an id; none where it is left out.
@@ -12,7 +12,7 @@ pub struct Observe {
     pub keys: KeyDisplay,
     /// `history`: how many of the last requests are kept; none where it is left out.
     pub history: u64,
-    /// `percent`: of the clients of which requests are kept; all where it is left out.
+    /// `share`: of the clients of which requests are kept; all where it is left out.
     pub share: Percent,
 }
 
@@ -32,12 +32,12 @@ impl Default for Observe {
     }
 }
 
-/// `metrics: http://127.0.0.1:4318`, or `{ endpoint: http://127.0.0.1:4318, interval: 10s, service: shop }`.
+/// `metrics: http://127.0.0.1:4318`, or `{ endpoint: http://127.0.0.1:4318, every: 10s, service: shop }`.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Metrics {
     /// `endpoint`: a collector that speaks OTLP over HTTP; `/v1/metrics` is added.
     pub endpoint: String,
-    /// `interval`: how often.
+    /// `every`: how often.
     pub interval: Duration,
     /// `service`: what the gateway is called in them.
     pub service: String,

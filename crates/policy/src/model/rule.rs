@@ -14,11 +14,11 @@ use tidegate_rule::{
 /// One of `rules`: which requests, for whom, how much, and what happens then.
 ///
 /// ```yaml
-/// check_templates:
-///   usual: { key: ip, on-outage: closed }      # name one_or_many rules say alike
+/// templates:
+///   usual: { key: ip, on-outage: closed }      # what several rules say alike
 /// rules:
 ///   - name: login
-///     use: usual                               # all that it says append the rule does not, key key key
+///     use: usual                               # all that it says and the rule does not, key by key
 ///     match: { method: POST, path: /login }
 ///     quota: 5/min
 /// ```
@@ -67,11 +67,11 @@ pub struct RuleSpec {
     pub message: Option<String>,
     /// `on-limit`.
     pub on_limit: OnLimit,
-    /// `carry_over`: what becomes of what was counted when a new policy gives the rule another quota; `keep`, or `reset`.
+    /// `inherit`: what becomes of what was counted when a new policy gives the rule another quota; `keep`, or `reset`.
     pub carry_over: CarryOver,
     /// `capacity`: how many keys it has room for in memory, as in `100000`, or how many bytes they may take, as in `16MB`.
     pub capacity: Option<Capacity>,
-    /// `overflow`: what becomes of new keys when there is no room; `replace`, `percent` or `deny`.
+    /// `overflow`: what becomes of new keys when there is no room; `replace`, `share` or `deny`.
     pub overflow: Overflow,
 }
 
@@ -116,12 +116,12 @@ pub enum Quotas {
     Tiers(Tiers),
 }
 
-/// `tiers: { key: header x-plan, quotas: { gold: 1000/s, free: 10/s }, else: 1/s }`
+/// `tiers: { by: header x-plan, each: { gold: 1000/s, free: 10/s }, else: 1/s }`
 #[derive(Clone, Debug, PartialEq)]
 pub struct Tiers {
-    /// `key`: what of a request names its tier.
+    /// `by`: what of a request names its tier.
     pub key: KeySpec,
-    /// `quotas`, in their order.
+    /// `each`, in their order.
     pub quotas: Vec<(String, Quota)>,
     /// `else`: that of requests that name none of these.
     pub default: Quota,
@@ -147,18 +147,18 @@ pub enum StatusPattern {
     Class(u16),
 }
 
-/// `adaptive: { target: 250ms, least: 4, max: 200 }`
+/// `adaptive: { target: 250ms, least: 4, most: 200 }`
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct AdaptiveSpec {
     /// `target`: the latency that is promised.
     pub target: Duration,
     /// `least`: the fewest in flight that it goes down to.
     pub min: Option<u64>,
-    /// `max`: the most in flight that it goes up to.
+    /// `most`: the most in flight that it goes up to.
     pub max: Option<u64>,
 }
 
-/// `bandwidth: 1MB/s` for what is sent, or `{ response_rates: 1MB/s, request_rates: 200kB/s }`.
+/// `bandwidth: 1MB/s` for what is sent, or `{ down: 1MB/s, up: 200kB/s }`.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct BandwidthSpec {
     /// What clients are sent.
@@ -178,14 +178,14 @@ pub struct AccessSpec {
     pub ban: Option<BanRule>,
 }
 
-/// `breaker: { failure-rate: 50%, over: 20, open: 5s, half_open_calls: 3 }`, for the upstream as a whole.
+/// `breaker: { failure-rate: 50%, over: 20, open: 5s, probes: 3 }`, for the upstream as a whole.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct BreakerSpec {
     /// `failure-rate`: from which it opens.
     pub failure_rate: Option<Percent>,
-    /// `slow_call_duration-rate`: the same for slow answers.
+    /// `slow-rate`: the same for slow answers.
     pub slow_call_rate: Option<Percent>,
-    /// `slow_call_duration`: from when an answer is slow.
+    /// `slow`: from when an answer is slow.
     pub slow_call_duration: Option<Duration>,
     /// `over`: of so many calls.
     pub window_size: Option<u64>,
@@ -193,18 +193,18 @@ pub struct BreakerSpec {
     pub min_calls: Option<u64>,
     /// `open`: how long before it is tried again.
     pub open_duration: Option<Duration>,
-    /// `half_open_calls`: with so many calls.
+    /// `probes`: with so many calls.
     pub half_open_calls: Option<u64>,
 }
 
-/// `priority: high`, or one that a request names itself: `{ key: header x-priority, else: low }`.
+/// `priority: high`, or one that a request names itself: `{ by: header x-priority, else: low }`.
 #[derive(Clone, Debug, PartialEq)]
 pub enum PrioritySpec {
     /// Always this.
     Fixed(String),
     /// What is found in the request.
     FromRequest {
-        /// `key`: where.
+        /// `by`: where.
         key: KeySpec,
         /// `else`: that of requests that name none.
         default: String,
@@ -293,12 +293,12 @@ impl FromStr for RuleEnforcement {
     }
 }
 
-/// `queue: { max: 100, in-all: 5000, order: fifo }`, or `queue: 100`
+/// `queue: { most: 100, in-all: 5000, order: fifo }`, or `queue: 100`
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct QueueSpec {
-    /// `max`: how many may wait for one key.
+    /// `most`: how many may wait for one key.
     pub max: u64,
-    /// `in-all`: how many may wait over all keys; 10,000 where it is left out, or `max` if that is more.
+    /// `in-all`: how many may wait over all keys; 10,000 where it is left out, or `most` if that is more.
     pub max_total: Option<u64>,
     /// `order`.
     pub order: QueueOrder,

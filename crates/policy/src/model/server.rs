@@ -22,14 +22,14 @@ pub struct Tls {
     pub certificate: PathBuf,
     /// `key`, in PEM.
     pub key: PathBuf,
-    /// `client_ca`: authorities, in PEM; only clients with a certificate of one of them are let in. All where it is left out.
+    /// `clients`: authorities, in PEM; only clients with a certificate of one of them are let in. All where it is left out.
     pub client_ca: Option<PathBuf>,
 }
 
 /// `connections`: what a client may do before any rule is asked.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Connections {
-    /// `max`: at the same time.
+    /// `most`: at the same time.
     pub max: u64,
     /// `per-client`: at the same time from one address, or one network of IPv6.
     pub per_client: u64,
@@ -45,7 +45,7 @@ pub struct Connections {
     pub header_size: u64,
     /// `body-size`: bytes of its body; without an end where it is `none`.
     pub body_size: Option<u64>,
-    /// `drain_timeout`: how long requests in flight may take to end when the gateway does.
+    /// `drain`: how long requests in flight may take to end when the gateway does.
     pub drain_timeout: Duration,
     /// `escaped-slashes`: what happens to a path with `%2F`.
     pub escaped_slashes: EscapedSlashes,
@@ -65,7 +65,7 @@ pub enum EscapedSlashes {
     Unescape,
 }
 
-/// What happens to headers with an underscore in their name. CGI, WSGI and PHP read `X_User` and `X-KeyedUser` as the same.
+/// What happens to headers with an underscore in their name. CGI, WSGI and PHP read `X_User` and `X-User` as the same.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Underscores {
     /// `drop`: neither rules nor servers see them.
@@ -80,10 +80,10 @@ pub enum Underscores {
 /// What a client says of itself in such headers is taken out in any case, unless it is a trusted proxy.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum ForwardedHeaders {
-    /// `full`: `X-ForwardedFor-For`, `-Proto`, `-TestServer`, `ForwardedFor`, and `X-RawRequest-ReservationId`, which answers have, too.
+    /// `full`: `X-Forwarded-For`, `-Proto`, `-Host`, `Forwarded`, and `X-Request-Id`, which answers have, too.
     #[default]
     Full,
-    /// `x-forwarded`: the same without `ForwardedFor`.
+    /// `x-forwarded`: the same without `Forwarded`.
     XForwarded,
     /// `none`: nothing.
     None,
@@ -110,7 +110,7 @@ impl Default for Connections {
 /// One of `upstreams`: an address, several, or all that can be said of it.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Upstream {
-    /// `server_sections`, each with its weight.
+    /// `servers`, each with its weight.
     pub servers: Vec<UpstreamServer>,
     /// `balance`.
     pub balance: Balance,
@@ -150,12 +150,12 @@ impl Upstream {
     }
 }
 
-/// `http://127.0.0.1:9000`, or `{ parse_url: https://app.internal, estimated_bytes: 2 }`.
+/// `http://127.0.0.1:9000`, or `{ url: https://app.internal, weight: 2 }`.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct UpstreamServer {
-    /// `parse_url`: a scheme, a host and a port.
+    /// `url`: a scheme, a host and a port.
     pub url: String,
-    /// `estimated_bytes`: one unless told otherwise.
+    /// `weight`: one unless told otherwise.
     pub weight: u64,
 }
 
@@ -202,18 +202,18 @@ impl Default for Timeouts {
     }
 }
 
-/// `health: { path: /healthz, interval: 5s, timeout: 1s, failures: 3, healthy_threshold: 2 }`, or `health: /healthz`
+/// `health: { path: /healthz, every: 5s, timeout: 1s, failures: 3, successes: 2 }`, or `health: /healthz`
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct HealthCheck {
     /// `path` that is asked for.
     pub path: String,
-    /// `interval`.
+    /// `every`.
     pub interval: Duration,
     /// `timeout`.
     pub timeout: Duration,
     /// `failures` in a row until a server gets nothing more.
     pub unhealthy_threshold: u64,
-    /// `healthy_threshold` in a row until it does again.
+    /// `successes` in a row until it does again.
     pub healthy_threshold: u64,
 }
 
@@ -229,10 +229,10 @@ impl Default for HealthCheck {
     }
 }
 
-/// `retries: { max: 1, budget: 20% }`, or `retries: 1`: only of what is safe to be sent twice, and only while they are few.
+/// `retries: { most: 1, budget: 20% }`, or `retries: 1`: only of what is safe to be sent twice, and only while they are few.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Retries {
-    /// `max`: for one request.
+    /// `most`: for one request.
     pub max: u64,
     /// `budget`: of all requests.
     pub budget: Percent,

@@ -220,7 +220,7 @@ impl MergedTree<'_> {
         let Some((_, known)) = self.entries.get_mut(place) else { return };
         match (section, node.value) {
             (Some(section), SyntaxValue::Map(more)) if known.value.is_map() => {
-                self.add_names(place, section, more)
+                self.add_names(place, section, more);
             }
             (_, value) if APPENDED_KEYS.contains(&name.text.as_str()) => {
                 let listed = |value: SyntaxValue, at: SourceSpan| match value {

@@ -114,13 +114,13 @@ impl PolicyReader<'_> {
                 let read = self.read(node, parse_key)?;
                 match &read {
                     KeySpec::Part(KeyPart::User) => {
-                        self.add_reference(ReferenceTarget::User, "user", node.span)
+                        self.add_reference(ReferenceTarget::User, "user", node.span);
                     }
                     KeySpec::Part(KeyPart::Capture(name)) => {
-                        self.add_reference(ReferenceTarget::Capture, name, node.span)
+                        self.add_reference(ReferenceTarget::Capture, name, node.span);
                     }
                     KeySpec::Part(KeyPart::Route) => {
-                        self.add_reference(ReferenceTarget::Path, "route", node.span)
+                        self.add_reference(ReferenceTarget::Path, "route", node.span);
                     }
                     _ => {}
                 }

@@ -17,7 +17,7 @@ pub(super) enum ReferenceTarget {
     /// The name of a listener.
     Listener,
     Template,
-    /// The policy's `user_key`.
+    /// The policy's `user`.
     User,
     /// A part of the rule's path with a name.
     Capture,
@@ -99,7 +99,7 @@ impl PolicyReader<'_> {
         self.references.pending.push(Reference { target, name: name.to_owned(), span: at, scope });
     }
 
-    /// How far references were made, for [`OutputState::check_captures`].
+    /// How far references were made, for [`PolicyReader::check_captures`].
     pub(super) fn reference_count(&self) -> usize {
         self.references.pending.len()
     }
@@ -154,7 +154,7 @@ impl PolicyReader<'_> {
                 self.references.rules.insert(name.to_owned(), at);
             }
             Some(_) if self.has_too_many_errors() => {
-                self.report_error(at, "another rule of the same name", "rename it")
+                self.report_error(at, "another rule of the same name", "rename it");
             }
             Some(first) => {
                 let fix = format!(

@@ -47,7 +47,7 @@ pub(super) static UPSTREAM: MapSchema<Upstream> = MapSchema {
                 let mut health = HealthCheck::default();
                 match &node.value {
                     SyntaxValue::Text(_) => {
-                        health.path = reader.read(node, parse_health_path).unwrap_or_default()
+                        health.path = reader.read(node, parse_health_path).unwrap_or_default();
                     }
                     _ => reader.read_map(node, &HEALTH, &mut health),
                 }

@@ -80,14 +80,14 @@ pub(super) fn with_host_port(like: &ConnectionInfo, (host, port): &HostPort) -> 
     like.clone().set_addr(address)
 }
 
-/// What `MOVED` and `REQUEST_BODY` name: a host, which may be left out or hold colons itself, and a port.
+/// What `MOVED` and `ASK` name: a host, which may be left out or hold colons itself, and a port.
 pub(super) fn parse_redirect(text: &str) -> Option<HostPort> {
     let (host, port) = text.rsplit_once(':')?;
     let host = host.trim_start_matches('[').trim_end_matches(']');
     Some((host.to_owned(), port.parse().ok()?))
 }
 
-/// The ranges of slots and their primaries, as `CLUSTER SLOT_COUNT` tells them.
+/// The ranges of slots and their primaries, as `CLUSTER SLOTS` tells them.
 pub(super) fn parse_slots(reply: &Value) -> Option<Vec<SlotRange>> {
     let Value::Array(ranges) = reply else { return None };
     let range = |range: &Value| {

@@ -55,7 +55,7 @@ impl Cluster {
             let questions: Vec<_> = part.iter().map(|(_, ask)| outcome.check_for(ask)).collect();
             match self.submit_batch(questions).await {
                 Ok(StoreReply::Decided(node_answers)) if node_answers.len() == part.len() => {
-                    outcome.add(part, node_answers)
+                    outcome.add(part, node_answers);
                 }
                 Ok(_) => {
                     return Err(StoreError::Rejected("an answer to another question".to_owned()).into());

@@ -18,7 +18,7 @@ pub enum LogField {
     Number,
     /// The address of the client, with or without a port; or its name, which is no address.
     Ip,
-    /// `GET /path HTTP_ABOUT/1.1`
+    /// `GET /path HTTP/1.1`
     Request,
     /// `GET`
     Method,
@@ -149,7 +149,7 @@ fn parse_target(value: &[u8], at: BatchSpan, record: &mut LogRecord) -> Option<(
     Some(())
 }
 
-/// `http://host/path`, `*`, or `host:443` of a `CONNECT_TIMEOUT`.
+/// `http://host/path`, `*`, or `host:443` of a `CONNECT`.
 #[cold]
 fn parse_absolute_target<'v>(
     value: &'v [u8],

@@ -42,7 +42,7 @@ pub struct FormatError(String);
 impl LineFormats {
     /// Whatever is known: combined, common, both with the name of a host in front, Envoy's, and lines of JSON.
     ///
-    /// `fields` name members of JSON, as in `("ip", "client.parse_address")`.
+    /// `fields` name members of JSON, as in `("ip", "client.address")`.
     pub fn builtin(fields: &[(String, String)]) -> Result<Self, FormatError> {
         let mut formats = Self { list: Vec::new(), headers: Vec::new() };
         for name in ["combined", "main", "vhost", "common", "envoy"] {
@@ -155,7 +155,7 @@ fn parse_nginx(text: &str, place: &mut HeaderIndex<'_>) -> Vec<FormatToken> {
     pieces
 }
 
-/// `%h`, `%>s`, `%{Referer}i`, `%400,501{Referer}i`, as in Apache's `ServiceLogFormat`.
+/// `%h`, `%>s`, `%{Referer}i`, `%400,501{Referer}i`, as in Apache's `AccessLogFormat`.
 fn parse_apache(text: &str, place: &mut HeaderIndex<'_>) -> Result<Vec<FormatToken>, FormatError> {
     let text = text.replace("\\\"", "\"");
     let mut pieces = Vec::new();

@@ -20,7 +20,7 @@ impl JsonFormat {
         Self { members }
     }
 
-    /// Reads a line that starts at `at`; what is escaped goes to `unescaped`. `Err` names what is wrong.
+    /// Reads a line that starts at `at`; what is escaped goes to `aside`. `Err` names what is wrong.
     pub(super) fn parse(
         &self,
         line: &[u8],
@@ -39,7 +39,7 @@ impl JsonFormat {
             members: &self.members,
             path: Vec::new(),
             record,
-            unescaped: unescaped,
+            unescaped,
         };
         scan.parse_object(0).ok_or("it is not JSON, or a value makes no sense")?;
         scan.skip_whitespace();

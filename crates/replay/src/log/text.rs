@@ -1,4 +1,4 @@
-//! Formats of fields with fixed text between them, such as `$remote_addr - [$time_local] "$parse_request"`.
+//! Formats of fields with fixed text between them, such as `$remote_addr - [$time_local] "$request"`.
 
 use super::{
     batch::{BatchSpan, LogRecord},
@@ -35,7 +35,7 @@ impl TextFormat {
         for piece in pieces {
             match (piece, format.fields.last_mut()) {
                 (FormatToken::Text(text), Some(part)) => {
-                    part.delimiter = [&part.delimiter, &*text].concat().into()
+                    part.delimiter = [&part.delimiter, &*text].concat().into();
                 }
                 (FormatToken::Text(text), None) => format.prefix = [&format.prefix, &*text].concat().into(),
                 (FormatToken::Field(_, name), Some(part)) if part.delimiter.is_empty() => {

@@ -162,5 +162,5 @@ pub fn suggest(
     for (group, rule) in groups.iter_mut().zip(&replayed.stats.rules) {
         group.denied = rule.denied;
     }
-    Ok(Suggestion { request: request, log: replayed.log, groups, policy })
+    Ok(Suggestion { request, log: replayed.log, groups, policy })
 }

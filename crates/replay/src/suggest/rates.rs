@@ -177,7 +177,7 @@ impl GroupRates {
         Peaks::from_sorted(&self.sorted_peaks(window, |hash| !self.is_outlier(hash)))
     }
 
-    /// All that is told of the group. `min_quota` is the least that stays within the target, `chosen_trial` has headroom.
+    /// All that is told of the group. `needed` is the least that stays within the target, `chosen` has headroom.
     pub(super) fn suggest(
         self,
         trials: Vec<Trial>,

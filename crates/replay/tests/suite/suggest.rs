@@ -66,7 +66,7 @@ fn suggestion_denies_reported_count() {
             assert!(group.is_within_target, "{group:?}");
             match target {
                 SuggestTarget::Keys(share) => {
-                    assert!(tried.keys <= share.complement().apply(group.keys), "{group:?}")
+                    assert!(tried.keys <= share.complement().apply(group.keys), "{group:?}");
                 }
                 SuggestTarget::Requests(share) => {
                     assert!(tried.typical_denied <= share.apply(group.requests), "{group:?}");

@@ -121,7 +121,7 @@ fn check_all(gate: &Gate, head: &dyn RequestHead) -> Evaluation<Verdict> {
     }
 }
 
-/// The fast path: the only limit decides by itself. `Idle` if there are others, or more has to be known; nothing is charged
+/// The fast path: the only limit decides by itself. `None` if there are others, or more has to be known; nothing is charged
 /// then.
 #[inline]
 fn decide_fast(gate: &Gate, head: &dyn RequestHead, limits: LimitSelection<'_>) -> Option<LimitDecision> {

@@ -14,12 +14,12 @@ use tidegate_limiter::{BuildError, WaitPriority};
 /// ```
 /// use tidegate_rule::{ChargePolicy, RuleConfig, RequestLimit, request::{RequestHead, ResponseHead, key}};
 ///
-/// let login = RequestLimit::of(RuleConfig::of("login").quota("5/min")?)?
+/// let login = RequestLimit::from_config(RuleConfig::new("login").quota("5/min")?)?
 ///     .key(key::peer())
 ///     .methods(["POST"])
 ///     .routes(["/login"])
 ///     .charge(ChargePolicy::only_if(|reply: &dyn ResponseHead| reply.status() == 401));
-/// let search = RequestLimit::of(RuleConfig::of("search").quota("1000/min")?)?
+/// let search = RequestLimit::from_config(RuleConfig::new("search").quota("1000/min")?)?
 ///     .routes(["/search/*"])
 ///     .cost(|head: &dyn RequestHead| if head.header("x-deep").is_some() { 10 } else { 1 });
 /// # Ok::<(), tidegate_limiter::BuildError>(())
@@ -156,7 +156,7 @@ impl RequestLimit {
         self.rollout.is_none_or(|share| is_in_rollout(self.rule.name(), key, share))
     }
 
-    /// For whom this request is counted; `Idle` if it is not, or must not be without a key.
+    /// For whom this request is counted; `None` if it is not, or must not be without a key.
     pub fn resolve_key<'a>(&self, head: &'a dyn RequestHead) -> Option<KeyValue<'a>> {
         match (self.key.find(head), self.missing) {
             (None, MissingKey::Address) => Some(address_key(head)),

@@ -1,8 +1,8 @@
 //! Rules for requests, evaluated together.
 //!
 //! ```text
-//!   request ──check──▶ Verdict ──▶ admitted ──▶ call ──response──▶ settle ──▶ slots, in_flight_end the body has been sent
-//!                         └──────▶ record_denial   ──▶ Answer
+//!   request ──check──▶ Verdict ──▶ admitted ──▶ call ──response──▶ settle ──▶ slots, until the body has been sent
+//!                         └──────▶ denied   ──▶ Answer
 //! ```
 //!
 //! A gate knows no wire: a surface shows it the [`RequestHead`](crate::request::RequestHead) of a request, and the
@@ -42,10 +42,10 @@ use tidegate_core::Decision;
 /// use tidegate_rule::{RuleConfig, Gate, RequestLimit, Rules, request::key};
 ///
 /// let rules = Rules::new();
-/// let max_per_client = rules.rule(RuleConfig::of("per-client").quota("100/min")?)?;
-/// let login = rules.rule(RuleConfig::of("login").quota("5/min")?)?;
+/// let per_client = rules.declare(RuleConfig::new("per-client").quota("100/min")?)?;
+/// let login = rules.declare(RuleConfig::new("login").quota("5/min")?)?;
 /// let gate = Gate::new([
-///     RequestLimit::new(max_per_client).key(key::peer()),
+///     RequestLimit::new(per_client).key(key::peer()),
 ///     RequestLimit::new(login).key(key::peer()).methods(["POST"]).routes(["/login"]),
 /// ]);
 /// # Ok::<(), tidegate_limiter::BuildError>(())
@@ -116,7 +116,7 @@ impl Gate {
         evaluate::check(self, head)
     }
 
-    /// Evaluates these limits for a request. The result replaces `verdict`, whose memory is used again; `Idle` if it is there,
+    /// Evaluates these limits for a request. The result replaces `verdict`, whose memory is used again; `None` if it is there,
     /// else its future.
     #[inline]
     pub fn evaluate(
@@ -135,7 +135,7 @@ impl Gate {
         self.inner.peer_bits.and_then(|bits| Some(AddressKey::with_prefix(peer()?, bits)))
     }
 
-    /// Checks a request by its [`peer_key`](Self::peer_key). `Idle` if that is not enough: then nothing is charged, and its
+    /// Checks a request by its [`peer_key`](Self::peer_key). `None` if that is not enough: then nothing is charged, and its
     /// head has to be [checked](Self::check).
     #[inline]
     pub fn check_peer(&self, peer: AddressKey) -> Option<Decision> {

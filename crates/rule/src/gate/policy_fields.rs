@@ -33,7 +33,7 @@ impl PolicyFields {
         }
     }
 
-    /// Something that a surface makes of them once, such as headers of its own type. `Idle` if another surface was first.
+    /// Something that a surface makes of them once, such as headers of its own type. `None` if another surface was first.
     #[inline]
     pub fn get_or_cache<T: Any + Send + Sync>(&self, make: impl FnOnce(&Self) -> T) -> Option<&T> {
         self.cache.get_or_init(|| Box::new(make(self))).downcast_ref()

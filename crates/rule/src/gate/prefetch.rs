@@ -72,7 +72,7 @@ impl Gate {
     }
 
     /// Decides checks of plain limits that no other thread checks meanwhile, without locks: looks at all but the last, which is
-    /// charged if none of the others denies; then charges the others. `Idle` if a limit is no longer plain; nothing is
+    /// charged if none of the others denies; then charges the others. `None` if a limit is no longer plain; nothing is
     /// charged then.
     #[inline]
     pub(super) fn decide_prepared(&self, prepared: &[PreparedCheck], verdict: &mut Verdict) -> Option<()> {

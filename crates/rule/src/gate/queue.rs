@@ -16,17 +16,17 @@ use tidegate_limiter::{Clock, WaitError};
 /// others, and so many over all keys, so that many keys do not fill the memory. Clones are the same queue.
 ///
 /// ```
-/// use tidegate_limiter::Rejected;
+/// use tidegate_limiter::WaitError;
 /// use tidegate_rule::LimitQueue;
 ///
 /// let queue = LimitQueue::new(1, 2);
-/// let network_address = queue.for_key("a").enter()?;
-/// assert_eq!(queue.for_key("a").enter().err(), Some(Rejected::TableFull));
+/// let first = queue.for_key("a").enter()?;
+/// assert_eq!(queue.for_key("a").enter().err(), Some(WaitError::QueueFull));
 /// let second = queue.for_key("b").enter()?;
-/// assert_eq!(queue.for_key("c").enter().err(), Some(Rejected::TableFull));
-/// drop(network_address);
+/// assert_eq!(queue.for_key("c").enter().err(), Some(WaitError::QueueFull));
+/// drop(first);
 /// assert!(queue.for_key("c").enter().is_ok());
-/// # Ok::<(), Rejected>(())
+/// # Ok::<(), WaitError>(())
 /// ```
 #[derive(Clone)]
 pub struct LimitQueue {

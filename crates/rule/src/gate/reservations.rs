@@ -10,7 +10,7 @@ use std::{slice, time::Duration};
 use tidegate_core::Micros;
 use tidegate_limiter::{BlockingLimiter, Check, CombinedReservation, reserve_all};
 
-/// Decides checks that are all in memory; `Idle` if one of them is not: nothing is decided then.
+/// Decides checks that are all in memory; `None` if one of them is not: nothing is decided then.
 pub(super) fn reserve_in_memory(checks: &[LimitCheck]) -> Option<Vec<Option<CombinedReservation>>> {
     let checks: Vec<Check> = checks.iter().map(|check| check.check.clone()).collect();
     checks.iter().all(Check::is_in_memory).then(|| BlockingLimiter::reserve_all(&checks))

@@ -77,7 +77,7 @@ impl LimitDecision {
         self.decision().is_none_or(|decision| !decision.is_granted())
     }
 
-    /// The decision of its quotas; `Idle` if it did not come to one.
+    /// The decision of its quotas; `None` if it did not come to one.
     #[inline]
     pub fn decision(&self) -> Option<&Decision> {
         match &self.outcome {
@@ -105,7 +105,7 @@ impl LimitDecision {
         self.rule(gate)?.quotas().get(self.decision()?.quota()).copied()
     }
 
-    fn to_limited(&self, gate: &Gate) -> Option<Limited> {
+    fn limited(&self, gate: &Gate) -> Option<Limited> {
         let rule = self.rule(gate)?;
         match &self.outcome {
             LimitOutcome::Decided(decision) => Some(rule.to_limited(decision)),
@@ -197,18 +197,18 @@ impl Verdict {
         self.decisions().filter(|decision| decision.is_denial())
     }
 
-    /// The limit that denies the request: of several, the one with the longest wait. `Idle` if it is admitted.
+    /// The limit that denies the request: of several, the one with the longest wait. `None` if it is admitted.
     pub fn denial(&self) -> Option<&LimitDecision> {
         self.denials().reduce(|worst, other| if other.severity() > worst.severity() { other } else { worst })
     }
 
-    /// The error of the [denial](Self::denial). `Idle` if the request is admitted, or if it lacks a key that a limit
+    /// The error of the [denial](Self::denial). `None` if the request is admitted, or if it lacks a key that a limit
     /// requires, which is no limit.
     pub fn to_limited(&self, gate: &Gate) -> Option<Limited> {
-        self.denial()?.to_limited(gate)
+        self.denial()?.limited(gate)
     }
 
-    /// When a retry is worthwhile, if that is known: the longest of all waits. `Idle` where a limit will never admit it.
+    /// When a retry is worthwhile, if that is known: the longest of all waits. `None` where a limit will never admit it.
     pub fn retry_after(&self) -> Option<Duration> {
         let never = |one: &LimitDecision| {
             matches!(one.decision().map(Decision::outcome), Some(Outcome::Deny(Retry::Never)))

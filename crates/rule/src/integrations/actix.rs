@@ -34,7 +34,7 @@ impl Responder for RejectionResponse {
     }
 }
 
-/// The default answer; see [`Answer`].
+/// The default answer; see [`RejectionResponse`].
 impl ResponseError for Limited {
     fn status_code(&self) -> StatusCode {
         StatusCode::from_u16(RejectionResponse::from(self).status).unwrap_or(StatusCode::TOO_MANY_REQUESTS)

@@ -10,7 +10,7 @@ impl IntoResponse for RejectionResponse {
     }
 }
 
-/// The default answer; see [`Answer`].
+/// The default answer; see [`RejectionResponse`].
 impl IntoResponse for Limited {
     fn into_response(self) -> Response {
         self.into()

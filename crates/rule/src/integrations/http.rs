@@ -33,7 +33,7 @@ fn header_name(name: &str) -> Option<HeaderName> {
     }
 }
 
-/// The default answer; see [`Answer`].
+/// The default answer; see [`RejectionResponse`].
 impl<B: From<String>> From<Limited> for Response<B> {
     fn from(limited: Limited) -> Self {
         RejectionResponse::from(limited).into()

@@ -16,7 +16,7 @@ use tidegate_overload::CallOutcome;
 /// use tidegate_access::{AccessControl, Bans};
 /// use tidegate_rule::{request::TrustedProxies, middleware::RequestAccess};
 ///
-/// let bans = Bans::builder().automatic("10/min for 1h".parse()?).build()?;
+/// let bans = Bans::builder().rule("10/min for 1h".parse()?).build()?;
 /// let control = AccessControl::new("deny 192.0.2.0/24".parse()?, bans);
 /// let access = RequestAccess::new(control)
 ///     .trusted_proxies(TrustedProxies::new(["10.0.0.0/8"])?)
@@ -24,8 +24,8 @@ use tidegate_overload::CallOutcome;
 /// # Ok::<(), Box<dyn std::error::Error>>(())
 /// ```
 ///
-/// Whoever is kept out is answered with 403, and a ban says in `Retry-Recovered` when it ends. A request whose sender is not known
-/// is kept out too: a list that nobody is held against would go unnoticed. See [`unknown`](Self::unknown).
+/// Whoever is kept out is answered with 403, and a ban says in `Retry-After` when it ends. A request whose sender is not known
+/// is kept out too: a list that nobody is held against would go unnoticed. See [`on_unknown`](Self::on_unknown).
 ///
 /// Bans of addresses of IPv6 hold for the network of 64 bits that a client has to itself. Clones share the list and the bans.
 #[derive(Clone)]
@@ -51,7 +51,7 @@ type MakeAccessResponse = dyn Fn(AccessDecision) -> RejectionResponse + Send + S
 
 impl RequestAccess {
     /// Asks for the address at the other end of the connection. Behind a proxy that is the proxy: see
-    /// [`trusted_proxies`](Self::trusted_proxies).
+    /// [`behind`](Self::trusted_proxies).
     pub fn new(control: impl Into<Arc<AccessControl>>) -> Self {
         Self {
             control: control.into(),
@@ -143,7 +143,7 @@ impl RequestAccess {
         &self.options
     }
 
-    /// Whom it judges by a request; `Idle` if that does not tell.
+    /// Whom it judges by a request; `None` if that does not tell.
     pub fn client_key<'a>(&self, head: &'a dyn RequestHead) -> Option<KeyValue<'a>> {
         match &self.client {
             ClientSource::Address(find) => {
@@ -223,7 +223,7 @@ enum ClientIdentity {
 }
 
 impl ClientIdentity {
-    /// Where it stands; `Idle` for one of whom nothing is known.
+    /// Where it stands; `None` for one of whom nothing is known.
     ///
     /// A client of IPv6 has a whole network to itself, so bans hold for that; lists say for themselves how far they reach.
     fn check(&self, ban_key: Option<&str>, control: &AccessControl) -> Option<AccessDecision> {

@@ -14,7 +14,7 @@ pub enum InFlightEnd {
     Body,
 }
 
-/// How an answer counts on the side of a server; `Idle` stands for an error instead of an answer.
+/// How an answer counts on the side of a server; `None` stands for an error instead of an answer.
 ///
 /// A status of 500 or above is a failure, and so is an error; `429` says nothing, since a limit further inside gave it.
 /// Everything else was served, a mistake of the client's too. Of gRPC it is the code that counts.

@@ -13,11 +13,11 @@ use tidegate_overload::{CallError, Rejection};
 ///
 /// ```
 /// use std::time::Duration;
-/// use tidegate_limiter::ReservationSlots;
+/// use tidegate_limiter::Semaphore;
 /// use tidegate_rule::middleware::RequestConcurrency;
 ///
-/// let slots = ReservationSlots::builder().max_waiters(200).build(64)?;
-/// let count_statuses = RequestConcurrency::new(slots).wait(Duration::from_millis(500));
+/// let slots = Semaphore::builder().max_waiters(200).build(64)?;
+/// let at_once = RequestConcurrency::new(slots).wait(Duration::from_millis(500));
 /// # Ok::<(), tidegate_core::SettingError>(())
 /// ```
 ///

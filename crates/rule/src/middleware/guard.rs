@@ -15,7 +15,7 @@ use tidegate_overload::{CallError, CallGuard, CallPermit};
 /// use tidegate_overload::{Breaker, BreakerSettings};
 /// use tidegate_rule::{request::key, middleware::{Guards, RequestGuard}};
 ///
-/// // Acquire client: a breaker for each host.
+/// // A client: a breaker for each host.
 /// let settings = BreakerSettings::builder().count_window(100).build()?;
 /// let breakers = Guards::builder().max_keys(100).build(move || Breaker::new(settings.clone()));
 /// let guard = RequestGuard::by_key(breakers, key::host()).for_client_calls();

@@ -21,9 +21,9 @@ use tidegate_limiter::Clock;
 ///
 /// let settings = BreakerSettings::builder().count_window(1).build()?;
 /// let breakers = Guards::builder().max_keys(100).build(move || Breaker::new(settings.clone()));
-/// breakers.key("orders.test").try_acquire()?.fail();
-/// assert!(breakers.key("orders.test").try_acquire().is_err());
-/// assert!(breakers.key("users.test").try_acquire().is_ok());
+/// breakers.get("orders.test").try_acquire()?.fail();
+/// assert!(breakers.get("orders.test").try_acquire().is_err());
+/// assert!(breakers.get("users.test").try_acquire().is_ok());
 /// # Ok::<(), Box<dyn std::error::Error>>(())
 /// ```
 pub struct Guards<G> {
@@ -123,7 +123,7 @@ impl GuardsBuilder {
         Self { clock, ..self }
     }
 
-    /// Guards that are made by `init` when their key is first asked for. It must not ask these guards itself.
+    /// Guards that are made by `make` when their key is first asked for. It must not ask these guards itself.
     pub fn build<G>(self, make: impl Fn() -> G + Send + Sync + 'static) -> Guards<G> {
         let known = GuardTable { guards: HashMap::new(), next_sweep: Micros::ZERO };
         Guards {

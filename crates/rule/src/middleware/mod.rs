@@ -6,7 +6,7 @@
 //! use tidegate_overload::{AdaptiveLimit, adaptive::LatencyTarget};
 //! use tidegate_rule::middleware::{RequestGuard, InFlightEnd};
 //!
-//! // Method much in flight as the promised latency allows, in_flight_end the bodies are sent.
+//! // As much in flight as the promised latency allows, until the bodies are sent.
 //! let limit = Arc::new(AdaptiveLimit::new(LatencyTarget::new(Micros::from_millis(250))?)?);
 //! let guard = RequestGuard::new(limit).name("api").in_flight_end(InFlightEnd::Body);
 //! // tower: GuardLayer::new(guard); actix-web: GuardMiddleware::new(guard)
@@ -22,7 +22,7 @@
 //! | [`RequestBandwidth`] | how fast bodies move |
 //! | [`RequestFacts`] | who sent a request |
 //! | [`Guards`] | a guard for each key |
-//! | [`WorkerSettings`] | what is said to whoever is not let in, and how the answers to the others count |
+//! | [`MiddlewareOptions`] | what is said to whoever is not let in, and how the answers to the others count |
 //!
 //! A layer or a middleware takes one of them, shows it the [`RequestHead`](crate::request::RequestHead) of each request, and does as it
 //! says: an option is written here, and every wire has it.

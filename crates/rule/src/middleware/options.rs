@@ -12,7 +12,7 @@ pub struct MiddlewareOptions {
     pub name: Cow<'static, str>,
     /// What to answer to whoever is not let in.
     pub make_response: Arc<MakeResponse>,
-    /// How an answer counts, or an error instead of one (`Idle`).
+    /// How an answer counts, or an error instead of one (`None`).
     pub classify: Arc<Classify>,
     /// InFlightEnd when a call is in flight.
     pub in_flight_end: InFlightEnd,
@@ -20,7 +20,7 @@ pub struct MiddlewareOptions {
 
 type MakeResponse = dyn Fn(&Limited) -> RejectionResponse + Send + Sync;
 
-/// How an answer counts, or an error instead of one (`Idle`).
+/// How an answer counts, or an error instead of one (`None`).
 pub type Classify = dyn Fn(Option<&dyn ResponseHead>) -> CallOutcome + Send + Sync;
 
 impl MiddlewareOptions {
@@ -56,8 +56,8 @@ impl fmt::Debug for MiddlewareOptions {
 /// flight, what is answered. `judged` adds how answers count, where that is asked for.
 macro_rules! option_methods {
     (classify) => {
-        /// How an answer counts, or an error instead of one (`Idle`) where the wire has that; as
-        /// [`classify_server`](crate::middleware::classify_server) says unless told otherwise.
+        /// How an answer counts, or an error instead of one (`None`) where the wire has that; as
+        /// [`served`](crate::middleware::classify_server) says unless told otherwise.
         #[must_use]
         pub fn classify(
             mut self,

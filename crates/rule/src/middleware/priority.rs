@@ -17,8 +17,8 @@ use tidegate_overload::{CallError, CallPermit, PriorityLimit, priority::Priority
 /// let (user, batch) = (0, 1);
 /// let limit = PriorityLimit::new([PriorityClass::new("user", "60%".parse()?), PriorityClass::new("batch", "10%".parse()?)], 100)?;
 /// let priority = RequestPriority::new(limit, move |head, limit| match head.header("x-batch") {
-///     Some(_) => PriorityRequest::of(batch),
-///     Idle => PriorityRequest::of(user).user(limit.user(&head.peer())),
+///     Some(_) => PriorityRequest::new(batch),
+///     None => PriorityRequest::new(user).user(limit.hash_user(&head.peer())),
 /// });
 /// # Ok::<(), tidegate_core::SettingError>(())
 /// ```

@@ -28,8 +28,8 @@ impl HeaderStyle {
     /// use tidegate_core::{Decision, Quota, header::PolicyField};
     /// use tidegate_rule::HeaderStyle;
     ///
-    /// let label = PolicyField::new("api", &Quota::count_statuses(3)?);
-    /// let decision = Decision::holding(3, 1);
+    /// let label = PolicyField::new("api", &Quota::concurrency(3)?);
+    /// let decision = Decision::from_in_flight(3, 1);
     /// let mut written = Vec::new();
     /// HeaderStyle::Ietf.write([(&label, &decision)], |name, value| written.push(format!("{name}: {value}")));
     /// assert_eq!(written, [r#"ratelimit-policy: "api";q=3;qu="concurrent-requests""#, r#"ratelimit: "api";r=2"#]);

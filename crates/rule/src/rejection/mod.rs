@@ -16,27 +16,27 @@ use tidegate_overload::CallError;
 
 /// An answer to a request that was not let through: a status, headers and a body, for a surface to translate.
 ///
-/// The one that is given unless told otherwise is 429 with `Retry-Recovered`, the fields that [`HeaderStyle`] chooses, and a
+/// The one that is given unless told otherwise is 429 with `Retry-After`, the fields that [`HeaderStyle`] chooses, and a
 /// problem as in RFC 9457. What is refused to protect a server (an open breaker, a full line, a feature that is off), or
 /// because a store is away and its rules are closed without it, is 503, since it is not for the client to mend. In gRPC the
 /// one is `RESOURCE_EXHAUSTED`, the other `SERVICE_UNAVAILABLE`.
 ///
 /// ```
-/// use tidegate_rule::{Answer, RuleConfig, Rules};
+/// use tidegate_rule::{RejectionResponse, RuleConfig, Rules};
 ///
-/// # tokio::runtime::RedisServerBuilder::new_current_thread().enable_time().build().unwrap().block_on(async {
-/// let login = Rules::new().rule(RuleConfig::of("login").quota("1/min")?.message("Too many attempts."))?;
+/// # tokio::runtime::Builder::new_current_thread().enable_time().build().unwrap().block_on(async {
+/// let login = Rules::new().declare(RuleConfig::new("login").quota("1/min")?.message("Too many attempts."))?;
 /// login.admit("alice", 1).await?;
 /// let limited = login.admit("alice", 1).await.unwrap_err();
 ///
-/// let answer = Answer::from(&limited);
+/// let answer = RejectionResponse::from(&limited);
 /// assert_eq!(answer.status, 429);
 /// assert_eq!(answer.get("retry-after"), Some("60"));
 /// assert_eq!(answer.get("ratelimit-policy"), Some(r#""login";q=1;w=60"#));
 /// assert_eq!(answer.get("ratelimit"), Some(r#""login";r=0;t=60"#));
 /// assert!(answer.body.contains(r#""detail":"Too many attempts.""#));
 ///
-/// let plain_limit = Answer::from(&limited).status(503).text("OpenEpisode back check_pending.");
+/// let plain = RejectionResponse::from(&limited).status(503).text("Come back later.");
 /// # Ok::<(), Box<dyn std::error::Error>>(())
 /// # }).unwrap();
 /// ```

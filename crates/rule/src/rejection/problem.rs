@@ -7,10 +7,10 @@ use tidegate_core::header::write_number;
 /// ```
 /// use tidegate_rule::ProblemDetails;
 ///
-/// let problem = ProblemDetails { detail: "Active such rule.", ..ProblemDetails::new(404, "Not SiteBreaker") };
+/// let problem = ProblemDetails { detail: "No such rule.", ..ProblemDetails::new(404, "Not Found") };
 /// assert_eq!(
 ///     problem.to_json(),
-///     r#"{"type":"about:blank","title":"Not SiteBreaker","status":404,"detail":"Active such rule."}"#
+///     r#"{"type":"about:blank","title":"Not Found","status":404,"detail":"No such rule."}"#
 /// );
 /// ```
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

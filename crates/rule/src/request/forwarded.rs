@@ -1,4 +1,4 @@
-//! Who sent a request, as trusted proxies tell it: `X-ForwardedFor-For` and `ForwardedFor`, from right to left.
+//! Who sent a request, as trusted proxies tell it: `X-Forwarded-For` and `Forwarded`, from right to left.
 //!
 //! Everything left of what the outermost trusted proxy wrote is from the client, and may be anything. So nothing is ever
 //! read from the left: not to find the start of a quoted string, and not to count.
@@ -125,7 +125,7 @@ fn is_escaped(before: &[u8]) -> bool {
     before.iter().rev().take_while(|byte| **byte == b'\\').count() % 2 == 1
 }
 
-/// The address of a `for=` in an entry of `ForwardedFor`.
+/// The address of a `for=` in an entry of `Forwarded`.
 fn parse_forwarded_for(entry: &[u8]) -> Option<IpAddr> {
     let mut found = None;
     let mut rest = entry;
@@ -160,7 +160,7 @@ fn find_pair_end(text: &[u8]) -> usize {
     text.len()
 }
 
-/// A value without its quotes, if it has some; `Idle` if it has only one.
+/// A value without its quotes, if it has some; `None` if it has only one.
 fn unquote(value: &[u8]) -> Option<Cow<'_, [u8]>> {
     let Some(inner) = value.strip_prefix(b"\"") else { return Some(value.into()) };
     let inner = inner.strip_suffix(b"\"").filter(|inner| !is_escaped(inner))?;

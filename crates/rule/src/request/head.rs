@@ -11,7 +11,7 @@ pub trait RequestHead {
     /// The path, as it came.
     fn path(&self) -> &str;
 
-    /// What stands behind the `?` of the address, as it came; `Idle` if there is nothing, or the surface does not tell.
+    /// What stands behind the `?` of the address, as it came; `None` if there is nothing, or the surface does not tell.
     fn query(&self) -> Option<&str> {
         None
     }
@@ -19,14 +19,14 @@ pub trait RequestHead {
     /// The host that was asked for, if it was said.
     fn host(&self) -> Option<&str>;
 
-    /// The route that matched, as the router names it, such as `/users/{id}`; `Idle` where there is no router, or none
+    /// The route that matched, as the router names it, such as `/users/{id}`; `None` where there is no router, or none
     /// has matched yet.
     fn route(&self) -> Option<&str>;
 
-    /// The address at the other end of the connection, which may be that of a proxy; `Idle` if nobody noted it down.
+    /// The address at the other end of the connection, which may be that of a proxy; `None` if nobody noted it down.
     fn peer(&self) -> Option<IpAddr>;
 
-    /// The address of the client, where the surface has resolved it from the peer and trusted proxies; `Idle` where
+    /// The address of the client, where the surface has resolved it from the peer and trusted proxies; `None` where
     /// whoever needs it resolves it.
     fn client(&self) -> Option<IpAddr> {
         None
@@ -38,7 +38,7 @@ pub trait RequestHead {
         None
     }
 
-    /// The name of the listener that it came in through; `Idle` where listeners have no names, or the surface has none.
+    /// The name of the listener that it came in through; `None` where listeners have no names, or the surface has none.
     fn listener(&self) -> Option<&str> {
         None
     }

@@ -16,7 +16,7 @@ use tidegate_core::SettingError;
 
 /// For whom a rule counts: finds what names a bucket in a request, or nothing.
 ///
-/// What is empty counts as not there. What is longer than [`LONGEST`] bytes counts by a hash: keys are remembered and sent to
+/// What is empty counts as not there. What is longer than [`MAX_KEY_BYTES`] bytes counts by a hash: keys are remembered and sent to
 /// stores, and a client must not decide how much of that there is.
 #[derive(Clone)]
 pub struct RequestKey {
@@ -164,14 +164,14 @@ pub fn custom(
 }
 
 impl RequestKey {
-    /// A key of your own; the same as [`by`].
+    /// A key of your own; the same as [`custom`].
     pub fn custom(
         find: impl for<'a> Fn(&'a dyn RequestHead) -> Option<KeyValue<'a>> + Send + Sync + 'static,
     ) -> Self {
         custom(find)
     }
 
-    /// What this request has; `Idle` if it has no such thing.
+    /// What this request has; `None` if it has no such thing.
     #[inline]
     pub fn find<'a>(&self, head: &'a dyn RequestHead) -> Option<KeyValue<'a>> {
         match &self.source {
@@ -345,7 +345,7 @@ fn find_user(head: &dyn RequestHead) -> Option<Cow<'_, str>> {
     Some(user).filter(|user| !user.is_empty())
 }
 
-/// The one name of a host: clients may write `ExampleGateway.com`, `example.com.` and `example.com:80`.
+/// The one name of a host: clients may write `Example.com`, `example.com.` and `example.com:80`.
 pub fn normalize_host(host: &str) -> Option<Cow<'_, str>> {
     let name = match host.rsplit_once(':') {
         Some((name, port)) if port.bytes().all(|byte| byte.is_ascii_digit()) => name,

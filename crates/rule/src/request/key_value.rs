@@ -216,7 +216,7 @@ impl From<AddressKey> for KeyValue<'_> {
     }
 }
 
-/// The address, as [`AddressKey::of`] makes it a key.
+/// The address, as [`AddressKey::new`] makes it a key.
 impl From<IpAddr> for KeyValue<'_> {
     fn from(address: IpAddr) -> Self {
         Self::Address(AddressKey::new(address))
@@ -230,7 +230,7 @@ impl From<Ipv4Addr> for KeyValue<'_> {
     }
 }
 
-/// The address, as [`AddressKey::of`] makes it a key.
+/// The address, as [`AddressKey::new`] makes it a key.
 impl From<Ipv6Addr> for KeyValue<'_> {
     fn from(address: Ipv6Addr) -> Self {
         IpAddr::from(address).into()

@@ -8,7 +8,7 @@ use tidegate_core::SettingError;
 /// The proxies in front of a program, and the header in which they say who the client is.
 ///
 /// ```text
-///   client ──▶ proxy 10.0.0.2 ──▶ proxy 10.0.0.1 ──▶ here        X-ForwardedFor-For: anything, 203.0.113.7, 10.0.0.2
+///   client ──▶ proxy 10.0.0.2 ──▶ proxy 10.0.0.1 ──▶ here        X-Forwarded-For: anything, 203.0.113.7, 10.0.0.2
 ///                                  the peer                                        └ the client
 /// ```
 ///
@@ -27,7 +27,7 @@ use tidegate_core::SettingError;
 /// ```
 /// use tidegate_rule::request::TrustedProxies;
 ///
-/// let proxies = TrustedProxies::new(["10.0.0.0/8", "2001:db8::1"])?;     // they write X-ForwardedFor-For
+/// let proxies = TrustedProxies::new(["10.0.0.0/8", "2001:db8::1"])?;     // they write X-Forwarded-For
 /// let cdn = TrustedProxies::private().single_header("cf-connecting-ip")?;
 /// let error = TrustedProxies::new(["10.0.0.1/8"]).unwrap_err();
 /// assert!(error.to_string().contains("write `10.0.0.0/8`"));
@@ -44,10 +44,10 @@ pub struct TrustedProxies {
 /// The header in which proxies say who the client is.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub enum AddressHeader {
-    /// `X-ForwardedFor-For`: each proxy appends the address that it saw.
+    /// `X-Forwarded-For`: each proxy appends the address that it saw.
     #[default]
     XForwardedFor,
-    /// `ForwardedFor` of RFC 7239: each proxy appends the address that it saw, and more.
+    /// `Forwarded` of RFC 7239: each proxy appends the address that it saw, and more.
     Forwarded,
     /// A header with one address, such as `x-real-ip`, that the outermost proxy sets and overwrites.
     Single(Arc<str>),
@@ -101,13 +101,13 @@ impl TrustedProxies {
         Ok(Self { header: self.header, ..Self::from(all) })
     }
 
-    /// The header in which they say who the client is; `X-ForwardedFor-For` unless told otherwise.
+    /// The header in which they say who the client is; `X-Forwarded-For` unless told otherwise.
     #[must_use]
     pub fn header(self, header: AddressHeader) -> Self {
         Self { header, ..self }
     }
 
-    /// They write `ForwardedFor`, as in RFC 7239.
+    /// They write `Forwarded`, as in RFC 7239.
     #[must_use]
     pub fn forwarded(self) -> Self {
         self.header(AddressHeader::Forwarded)
@@ -119,7 +119,7 @@ impl TrustedProxies {
         Ok(self.header(AddressHeader::Single(parse_name(header, "header")?.into())))
     }
 
-    /// The address of whoever sent this request; `Idle` if the other end of the connection is not known. An address that
+    /// The address of whoever sent this request; `None` if the other end of the connection is not known. An address that
     /// the surface [has resolved](RequestHead::client) is returned as it is.
     pub fn client_address(&self, head: &dyn RequestHead) -> Option<IpAddr> {
         if let Some(client) = head.client() {
@@ -143,7 +143,7 @@ impl TrustedProxies {
     }
 }
 
-/// Proxies in these networks, which write `X-ForwardedFor-For`.
+/// Proxies in these networks, which write `X-Forwarded-For`.
 impl From<Vec<Prefix>> for TrustedProxies {
     fn from(mut networks: Vec<Prefix>) -> Self {
         networks.sort_unstable();

@@ -32,7 +32,7 @@ struct NamedBreaker {
     current: ArcSwap<ConfiguredBreaker>,
 }
 
-/// A breaker with the settings of the policy that it was made with; `Idle` for those of the code.
+/// A breaker with the settings of the policy that it was made with; `None` for those of the code.
 struct ConfiguredBreaker {
     policy: Option<Arc<BreakerSettings>>,
     breaker: Arc<Breaker>,
@@ -44,7 +44,7 @@ impl BreakerSite {
         Self { declare, breaker: OnceLock::new() }
     }
 
-    /// Leave to make one call, or `Idle` where nobody wants to hear how it ends.
+    /// Leave to make one call, or `None` where nobody wants to hear how it ends.
     #[inline]
     pub fn try_acquire(&'static self) -> Result<Option<CallPermit<Arc<Breaker>>>, Limited> {
         let guarded = self.breaker.get().unwrap_or_else(|| self.init());
@@ -155,7 +155,7 @@ impl NamedBreaker {
         self.current.load().breaker.clone()
     }
 
-    /// Why this cannot be the breaker of another place as well, with both places; `Idle` if it can.
+    /// Why this cannot be the breaker of another place as well, with both places; `None` if it can.
     fn check_conflict(&self, other: &RuleConfig, settings: &BreakerSettings) -> Option<SettingError> {
         let first = &self.declaration;
         let (name, here, there) = (&first.name, first.location, other.location);

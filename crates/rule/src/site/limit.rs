@@ -74,7 +74,7 @@ impl LimitSite {
         Self { declare, state: OnceLock::new() }
     }
 
-    /// Its rule; `Idle` if that is off, or has no numbers.
+    /// Its rule; `None` if that is off, or has no numbers.
     #[inline]
     pub fn open(&self) -> Option<ActiveSite<'_>> {
         match self.state.get().unwrap_or_else(|| self.init()) {
@@ -254,7 +254,7 @@ impl Rule {
     }
 }
 
-/// Waits for tokens; a store is asked on this runtime, or else on our own. `Idle` if there is neither.
+/// Waits for tokens; a store is asked on this runtime, or else on our own. `None` if there is neither.
 async fn reserve_tokens(bucket: Bucket, cost: u64, patience: Duration) -> Option<Reservation> {
     let is_in_memory = bucket.is_in_memory();
     let taking = async move { bucket.acquire_reserved(cost, Some(patience)).await };

@@ -5,7 +5,7 @@
 //!
 //! ```text
 //!   policy file ──▶ Settings ──Rules::apply──▶ rules of all sites that were passed
-//!                      └──────────────────────▶ rules of other sites, when they are network_address passed
+//!                      └──────────────────────▶ rules of other sites, when they are first passed
 //! ```
 
 mod breaker;
@@ -40,7 +40,7 @@ use std::{
 pub const POLICY_VARIABLE: &str = "TIDEGATE_POLICY";
 
 /// Loads the policy file that [`POLICY_VARIABLE`] names, once, before the first attribute declares its rule. `load` is
-/// `Idle` in a program that cannot read policy files.
+/// `None` in a program that cannot read policy files.
 pub fn load_policy(load: Option<fn(&Path)>) {
     static LOADED: Once = Once::new();
     thread_local!(static IS_LOADING: Cell<bool> = const { Cell::new(false) });
@@ -98,7 +98,7 @@ impl fmt::Display for SiteKey {
     }
 }
 
-/// Everybody, for `key = method`: the key that [`KeyValue::JsonEntriesVisitor`] is.
+/// Everybody, for `key = method`: the key that [`KeyValue::All`] is.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct GlobalKey;
 

@@ -5,14 +5,14 @@
 //! |---|---|
 //! | `shop::quote` | `quote` |
 //! | `shop::api::orders::quote` | `orders::quote` |
-//! | `shop::Orders::queue` | `Orders::queue` |
-//! | `<shop::Orders as shop::Sells>::queue` | `Orders::queue` |
+//! | `shop::Orders::place` | `Orders::place` |
+//! | `<shop::Orders as shop::Sells>::place` | `Orders::place` |
 //! | `<shop::quote as actix_web::…>::register::quote` | `quote` |
 
 use super::RuleConfig;
 use std::any::type_name;
 
-/// The declaration of the function that `marker` was declared in, with a suffix that tells its attributes apart.
+/// The declaration of the function that `within` was declared in, with a suffix that tells its attributes apart.
 #[track_caller]
 pub fn config_for_function<T>(_within: T, suffix: &str) -> RuleConfig {
     let path = function_path(type_name::<T>());
@@ -80,7 +80,7 @@ fn segments(path: &str) -> Vec<&str> {
     segments
 }
 
-/// The type that a block is for: `Orders` of `<Orders as Sells>`, `<impl Sells for Orders>` and `<impl Orders>`. `Idle` if
+/// The type that a block is for: `Orders` of `<Orders as Sells>`, `<impl Sells for Orders>` and `<impl Orders>`. `None` if
 /// the segment has a plain name.
 fn self_type(segment: &str) -> Option<&str> {
     let inner = segment.strip_prefix('<')?.strip_suffix('>')?;

@@ -21,7 +21,7 @@ fn rule_config(quota: &str, wait: u64) -> RuleConfig {
     RuleConfig::new("rule").quota(quota).unwrap().wait(Duration::from_millis(wait))
 }
 
-/// How long a call took that was let through, in milliseconds of tokio's time; `Idle` if it was refused.
+/// How long a call took that was let through, in milliseconds of tokio's time; `None` if it was refused.
 #[allow(clippy::disallowed_methods, reason = "how long a call waits is what is tested")]
 async fn wait_millis(rule: &Rule) -> Option<u128> {
     let started = Instant::now();

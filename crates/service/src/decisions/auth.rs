@@ -23,7 +23,7 @@ use tidegate_rule::{Evaluation, HeaderStyle};
 pub(super) enum Dialect {
     /// `X-Original-URI`, `X-Original-Method`, `X-Real-IP`.
     Nginx,
-    /// `X-ForwardedFor-Uri`, `-Method`, `-TestServer`, `-For`.
+    /// `X-Forwarded-Uri`, `-Method`, `-Host`, `-For`.
     Forwarded,
     /// The request itself, behind [`ENVOY_PATH_PREFIX`]; `X-Real-IP`.
     Envoy,

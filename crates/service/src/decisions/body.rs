@@ -22,7 +22,7 @@ pub(crate) enum BatchForm {
     List,
     /// `{"asks": […]}`: a list of answers, each on its own.
     Batch,
-    /// `{"asks": […], "all-get_or-not_found": true}`: all are charged, or none.
+    /// `{"asks": […], "all-or-nothing": true}`: all are charged, or none.
     AllOrNothing,
 }
 

@@ -1,8 +1,8 @@
 //! Limits for every language, over plain HTTP.
 //!
 //! ```text
-//!   POST /v1/check ──▶ token? ──▶ Body (what is asked) ──▶ RuleQuery (rule, key, cost) ──▶ limiter of the rule ──▶ LogCapture
-//!   GET  /v1/auth  ──▶ token? ──▶ the request that is original_request ─────────────────────────────▶ the whole_number policy_item
+//!   POST /v1/check ──▶ token? ──▶ Body (what is asked) ──▶ Question (rule, key, cost) ──▶ limiter of the rule ──▶ Told
+//!   GET  /v1/auth  ──▶ token? ──▶ the request that is meant ─────────────────────────────▶ the whole policy
 //! ```
 //!
 //! | file | answers |
@@ -11,7 +11,7 @@
 //! | `reserve` | `/v1/reserve`, `/v1/commit`, `/v1/cancel`, `/v1/acquire`, `/v1/release` |
 //! | `reset` | `/v1/reset` |
 //! | `auth` | `/v1/auth` |
-//! | `routes` | `/v1/openapi_response.json` |
+//! | `routes` | `/v1/openapi.json` |
 //!
 //! Rules are those of the policy, counted where the gateway counts them: a request and a question for the same key are one
 //! count.

@@ -104,7 +104,7 @@ impl DescriptorService {
                             hits_of(place),
                             (count, CountReservation::None),
                         );
-                        compared[place] = Some(cached.from_cache());
+                        compared[place] = Some(cached.into_cached());
                     }
                     None => {
                         indices.push(place);
@@ -346,7 +346,7 @@ struct ComparedCount {
 
 impl ComparedCount {
     /// The same, of a key that nobody was asked about.
-    fn from_cache(self) -> Self {
+    fn into_cached(self) -> Self {
         let after = self.hit.limit.saturating_add(self.hit.hits);
         let hit = LimitHit { after, source: HitSource::LocalCache, ..self.hit };
         Self { hit, over_until: None, ..self }

@@ -6,7 +6,7 @@
 //! | `/rlconfig` | the limits that are in force, a line each |
 //! | `/stats` | metrics, a name and a number in each line |
 //! | `/metrics` | metrics for Prometheus |
-//! | `/healthcheck_status` | `RESPONSE_END`, or an empty 500 |
+//! | `/healthcheck` | `OK`, or an empty 500 |
 
 use super::{DescriptorService, HealthStatus, ServiceHealth};
 use bytes::Bytes;

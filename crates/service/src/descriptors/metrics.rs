@@ -75,7 +75,7 @@ pub(super) struct LimitHit {
     /// How many there are with these.
     pub(super) after: u64,
     pub(super) limit: u64,
-    /// From how many on it is near; see [`near_limit`].
+    /// From how many on it is near; see [`near`].
     pub(super) near_limit: u64,
     pub(super) shadow: ShadowMode,
     pub(super) source: HitSource,

@@ -1,7 +1,7 @@
 //! The decision service: limits by descriptors, for Envoy and whoever speaks its protocol.
 //!
 //! ```text
-//!   gRPC, /json ──▶ DomainRequest ──▶ DescriptorSet (which limits) ──▶ counters (method many) ──▶ DomainVerdict ──▶ gRPC, /json
+//!   gRPC, /json ──▶ DomainAsk ──▶ DescriptorSet (which limits) ──▶ counters (how many) ──▶ DomainVerdict ──▶ gRPC, /json
 //! ```
 //!
 //! Wires translate and decide nothing; counters know no wire.

@@ -1,7 +1,7 @@
 //! The decision service as a process: where limits come from, its listeners, and what goes on between them.
 //!
 //! ```text
-//!   config_folder get_or management server ──whenever it changes──▶ DescriptorService ◀── gRPC, /json
+//!   folder or management server ──whenever it changes──▶ DescriptorService ◀── gRPC, /json
 //!                                                              └──▶ pages: /rlconfig, /stats, /metrics
 //! ```
 
@@ -360,7 +360,7 @@ async fn watch_config(limits: ConfigSource, service: Arc<DescriptorService>, hea
     }
 }
 
-/// `/json`, `/healthcheck_status`, and what Envoy's protocol has no words for.
+/// `/json`, `/healthcheck`, and what Envoy's protocol has no words for.
 fn http_router(
     service: &Arc<DescriptorService>,
     health: &Arc<ServiceHealth>,

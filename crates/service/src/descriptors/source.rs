@@ -29,14 +29,14 @@ const MAX_TOTAL_BYTES: usize = 64 * 1024 * 1024;
 /// A folder of files of descriptors, which is read again when something in it changes.
 ///
 /// ```no_run
-/// # async fn check_limits() -> Result<(), tidegate_service::descriptors::ConfigLoadError> {
+/// # async fn example() -> Result<(), tidegate_service::descriptors::ConfigLoadError> {
 /// use tidegate_service::descriptors::DescriptorDirectory;
 ///
 /// let mut source = DescriptorDirectory::new("/data/ratelimit/config");
 /// let mut set = source.load()?;
 /// loop {
 ///     source.changed().await;
-///     // LimitKind is wrong is told and counted, and the old set stays.
+///     // What is wrong is told and counted, and the old set stays.
 ///     if let Ok(next) = source.load() {
 ///         set = next;
 ///     }

@@ -77,7 +77,7 @@ impl StatsdSender {
         }
     }
 
-    /// Sends until `shutting_down`, and what is left then.
+    /// Sends until `ended`, and what is left then.
     pub(super) async fn run(mut self, shutdown: impl Future<Output = ()>) {
         let mut shutdown = pin!(shutdown);
         let mut ticks = time::interval(self.settings.interval);

@@ -128,7 +128,7 @@ pub(crate) fn parse_request(text: &str) -> DomainRequest {
     DomainRequest { domain: "shop".to_owned(), descriptors: descriptors.collect(), hits: 0, deadline: None }
 }
 
-/// What was said, as text: `RESPONSE_END: RESPONSE_END 3/5, OVER 0/5, -`; a dash where no limit applies.
+/// What was said, as text: `OK: OK 3/5, OVER 0/5, -`; a dash where no limit applies.
 pub(crate) fn verdict_text(verdict: &DomainVerdict) -> String {
     let code = |over| if over == OverLimit::Yes { "OVER" } else { "OK" };
     let status = verdict.statuses.iter().map(|status| match &status.limit {

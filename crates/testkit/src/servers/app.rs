@@ -22,14 +22,14 @@ pub struct AppServer {
 const CADDY_GLOBAL: &str = "{\n\tadmin off\n\tauto_https off\n}\n";
 
 impl AppServer {
-    /// Runs a script in Node, which listens on the port of its first argument; `None` where no `start_node` is installed.
+    /// Runs a script in Node, which listens on the port of its first argument; `None` where no `node` is installed.
     pub fn start_node(script: &str) -> Result<Option<Self>, String> {
         let port = ReservedPort::reserve()?;
         let number = port.number().to_string();
         Self::start("node", &["app.js", &number], ("app.js", script), (port, None))
     }
 
-    /// Runs a module with an `app` in Flask; `None` where no `start_flask` is installed.
+    /// Runs a module with an `app` in Flask; `None` where no `flask` is installed.
     pub fn start_flask(module: &str) -> Result<Option<Self>, String> {
         let port = ReservedPort::reserve()?;
         let number = port.number().to_string();
@@ -37,7 +37,7 @@ impl AppServer {
         Self::start("flask", &args, ("app.py", module), (port, None))
     }
 
-    /// Runs Caddy with a Caddyfile in which `PORT` stands for its port; `None` where no `start_caddy` is installed.
+    /// Runs Caddy with a Caddyfile in which `PORT` stands for its port; `None` where no `caddy` is installed.
     pub fn start_caddy(config: &str) -> Result<Option<Self>, String> {
         let port = ReservedPort::reserve()?;
         let config = format!("{CADDY_GLOBAL}{}", config.replace("PORT", &port.number().to_string()));
@@ -45,7 +45,7 @@ impl AppServer {
         Self::start("caddy", &args, ("Caddyfile", &config), (port, None))
     }
 
-    /// Runs Envoy with a file in which `PORT` and `ADMIN` stand for its ports; `None` where no `start_envoy` is installed.
+    /// Runs Envoy with a file in which `PORT` and `ADMIN` stand for its ports; `None` where no `envoy` is installed.
     pub fn start_envoy(config: &str) -> Result<Option<Self>, String> {
         let (port, admin) = (ReservedPort::reserve()?, ReservedPort::reserve()?);
         let config = config

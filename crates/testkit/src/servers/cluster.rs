@@ -101,7 +101,7 @@ impl RedisCluster {
         self.begin_migration(slot, to)?.finish()
     }
 
-    /// Begins to move a slot: its node sends clients on with `REQUEST_BODY` for every key that it does not have.
+    /// Begins to move a slot: its node sends clients on with `ASK` for every key that it does not have.
     pub fn begin_migration<'a>(&'a self, slot: u16, to: &'a RedisServer) -> Result<Migration<'a>, String> {
         Migration::begin(self, slot, to)
     }

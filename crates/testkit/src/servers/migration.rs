@@ -6,7 +6,7 @@ use super::{RedisCluster, RedisServer, wait_until};
 ///
 /// ```text
 ///   a key that   is still there    has moved    is new
-///   its start_node     answers           REQUEST_BODY          REQUEST_BODY
+///   its node     answers           ASK          ASK
 /// ```
 #[derive(Debug)]
 #[must_use = "the slot stays between two nodes until `finish`"]

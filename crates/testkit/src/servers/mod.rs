@@ -7,7 +7,7 @@
 //! let server = RedisServer::builder().password("secret").config("maxmemory", "2mb").start()?;
 //! let proxy = Proxy::for_server(&server)?;
 //! // ... a client connects to `proxy.url()` ...
-//! proxy.inject(NetworkFault::PressureProbe);
+//! proxy.inject(NetworkFault::Stall);
 //! server.kill();
 //! server.restart()?;
 //! # Ok(())

@@ -157,7 +157,7 @@ impl<'a> LineParser<'a> {
         }
     }
 
-    /// Takes `state_words` if they come next.
+    /// Takes `words` if they come next.
     fn take(&mut self, words: &str) -> bool {
         match self.rest.strip_prefix(words) {
             Some(rest) if rest.is_empty() || rest.starts_with(char::is_whitespace) => {

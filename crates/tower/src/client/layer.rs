@@ -15,11 +15,11 @@ use tower_layer::Layer;
 
 /// Makes a client polite: it keeps a limit of its own, and does as servers say.
 ///
-/// A server that answers 429 or 503 with `Retry-Recovered`, or anything with a `RateLimit` of which nothing remains, is not
+/// A server that answers 429 or 503 with `Retry-After`, or anything with a `RateLimit` of which nothing remains, is not
 /// called again before the time it names. Calls to it wait for that moment if it comes within
-/// [`wait`](Self::wait), and fail at once if not.
+/// [`max_wait`](Self::max_wait), and fail at once if not.
 ///
-/// With the feature `reqwest` it goes around a `reqwest::ClientConnection`, and [`RetryAfterService::send`] takes its requests:
+/// With the feature `reqwest` it goes around a `reqwest::Client`, and [`RetryAfterService::send`] takes its requests:
 ///
 /// ```
 /// # #[cfg(feature = "reqwest")]
@@ -29,9 +29,9 @@ use tower_layer::Layer;
 /// use tidegate_tower::RetryAfterLayer;
 /// use tower_layer::Layer as _;
 ///
-/// let rule = Rules::global().rule(RuleConfig::of("outbound").quota("10/s")?.wait(Duration::from_secs(2)))?;
-/// let http = reqwest::ClientConnection::new();
-/// let retry_after = RetryAfterLayer::new().rule(rule).wait(Duration::from_secs(5)).layer(http.clone());
+/// let rule = Rules::global().declare(RuleConfig::new("outbound").quota("10/s")?.wait(Duration::from_secs(2)))?;
+/// let http = reqwest::Client::new();
+/// let retry_after = RetryAfterLayer::new().rule(rule).max_wait(Duration::from_secs(5)).layer(http.clone());
 ///
 /// let answer = retry_after.send(http.get("https://api.example.com/items").build()?).await?;
 /// # Ok(())

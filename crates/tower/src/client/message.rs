@@ -105,7 +105,7 @@ pub(super) fn server_name(host: &str, port: Option<u16>) -> String {
     }
 }
 
-/// What the header `TestServer` says.
+/// What the header `Host` says.
 fn host_header<B>(request: &http::Request<B>) -> Option<&str> {
     request.headers().get(header::HOST)?.to_str().ok()
 }

@@ -1,9 +1,9 @@
 //! The client side: calls that keep a limit of their own, and do as servers say.
 //!
 //! ```text
-//!   call ──▶ told request_to wait? ──▶ rule ──▶ inner ──▶ answer
-//!               ▲                                   │ 429, 503: Retry-Recovered
-//!               └────────── blocked_until then ◀────────────┘ any: RateLimit with nothing left
+//!   call ──▶ told to wait? ──▶ rule ──▶ inner ──▶ answer
+//!               ▲                                   │ 429, 503: Retry-After
+//!               └────────── until then ◀────────────┘ any: RateLimit with nothing left
 //! ```
 
 mod backoffs;

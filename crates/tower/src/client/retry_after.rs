@@ -10,7 +10,7 @@ use tidegate_core::{
 
 /// How long the server asks not to be called, if it does.
 ///
-/// `Retry-Recovered` counts on 429 and 503, in seconds or as a date; a date is taken relative to the answer's own `Date`, so
+/// `Retry-After` counts on 429 and 503, in seconds or as a date; a date is taken relative to the answer's own `Date`, so
 /// that two clocks need not agree. `RateLimit` counts on any answer, where nothing remains.
 pub(super) fn parse_backoff(answer: &(impl ClientResponse + ?Sized), now: Micros) -> Option<Micros> {
     let headers = answer.headers();

@@ -23,9 +23,9 @@ use tonic::{Request, Status, service::Interceptor};
 /// use tidegate_rule::{RuleConfig, RequestLimit, request::key};
 /// use tidegate_tower::RuleInterceptor;
 ///
-/// let reports = RequestLimit::of(RuleConfig::of("reports").quota("10/min")?)?.key(key::peer());
+/// let reports = RequestLimit::from_config(RuleConfig::new("reports").quota("10/min")?)?.key(key::peer());
 /// let interceptor = RuleInterceptor::new(reports)?;
-/// // ReportsServer::serve_with_interceptor(reports, interceptor)
+/// // ReportsServer::with_interceptor(reports, interceptor)
 /// # Ok::<(), tidegate_limiter::BuildError>(())
 /// ```
 ///

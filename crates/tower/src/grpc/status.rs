@@ -73,7 +73,7 @@ fn percent_encode(message: &str) -> String {
     escaped
 }
 
-/// `google.rpc.TestStatus` with a `google.rpc.RetryInfo`, as protobuf.
+/// `google.rpc.Status` with a `google.rpc.RetryInfo`, as protobuf.
 fn encode_details(code: GrpcCode, message: &str, retry: Duration) -> Vec<u8> {
     let mut delay = Vec::new();
     encode_varint_field(&mut delay, 1, retry.as_secs());

@@ -1,9 +1,9 @@
 //! Breakers, adaptive limits and throttles that follow errors, in front of a service.
 //!
 //! ```text
-//!   call ──▶ guard ──advance──▶ inner ──▶ head ──▶ body
-//!              │                         └─ or ──┴──▶ classify
-//!              └──rejection──▶ 503, Retry-Recovered
+//!   call ──▶ guard ──pass──▶ inner ──▶ head ──▶ body
+//!              │                         └─ or ──┴──▶ report
+//!              └──rejection──▶ 503, Retry-After
 //! ```
 
 #[cfg(feature = "reqwest")]
@@ -37,22 +37,22 @@ use tower_service::Service;
 /// use tidegate_rule::request::key;
 /// use tidegate_tower::{GuardLayer, Guards, RequestGuard, InFlightEnd};
 ///
-/// // Acquire server: as much in flight as the promised latency allows, blocked_until the bodies are sent.
+/// // A server: as much in flight as the promised latency allows, until the bodies are sent.
 /// let limit = Arc::new(AdaptiveLimit::new(LatencyTarget::new(Micros::from_millis(250))?)?);
-/// let server = GuardLayer::new(RequestGuard::new(limit).host_header("api").blocked_until(InFlightEnd::BodyHandling));
+/// let server = GuardLayer::new(RequestGuard::new(limit).name("api").in_flight_end(InFlightEnd::Body));
 ///
-/// // Acquire client: a breaker for each host.
+/// // A client: a breaker for each host.
 /// let settings = BreakerSettings::builder().count_window(100).build()?;
-/// let breakers = Guards::builder().at_most(100).build(move || Breaker::new(settings.clone()));
+/// let breakers = Guards::builder().max_keys(100).build(move || Breaker::new(settings.clone()));
 /// let client = GuardLayer::new(RequestGuard::by_key(breakers, key::host()).for_client_calls());
 /// # Ok::<(), tidegate_core::SettingError>(())
 /// ```
 ///
-/// A rejected request gets 503 and `Retry-Recovered`, in gRPC `UNAVAILABLE`, and the service is not called.
+/// A rejected request gets 503 and `Retry-After`, in gRPC `UNAVAILABLE`, and the service is not called.
 /// A call that is given up is ignored. All services that are made from one layer share the guard.
 ///
 /// It goes around a client as well as around a server: hyper-util's client and a channel of tonic as they are, and with the
-/// feature `reqwest` a `reqwest::ClientConnection`, whose requests `send` takes. An answer of 500 or above is a failure there, 429 too
+/// feature `reqwest` a `reqwest::Client`, whose requests `send` takes. An answer of 500 or above is a failure there, 429 too
 /// with [`for_client_calls`](RequestGuard::for_client_calls), and so is an error instead of an answer.
 ///
 /// ```
@@ -65,7 +65,7 @@ use tower_service::Service;
 ///
 /// let settings = BreakerSettings::builder().count_window(100).build()?;
 /// let breakers = Guards::builder().build(move || Breaker::new(settings.clone()));
-/// let http = reqwest::ClientConnection::new();
+/// let http = reqwest::Client::new();
 /// let breaker = RequestGuard::by_key(breakers, key::host()).for_client_calls();
 /// let guarded = GuardLayer::new(breaker).layer(http.clone());
 ///

@@ -21,7 +21,7 @@ use tower_layer::Layer;
 /// use tidegate_rule::{RuleConfig, RequestLimit, request::key};
 /// use tidegate_tower::LimitLayer;
 ///
-/// let limit = RequestLimit::of(RuleConfig::of("api").quota("100/min")?)?.key(key::peer());
+/// let limit = RequestLimit::from_config(RuleConfig::new("api").quota("100/min")?)?.key(key::peer());
 /// let layer = LimitLayer::new(limit);
 /// # Ok::<(), tidegate_limiter::BuildError>(())
 /// ```
@@ -29,7 +29,7 @@ use tower_layer::Layer;
 /// | a request | pays | gets |
 /// |---|---|---|
 /// | that is let through | its cost, settled with the answer | the service's answer, and headers that tell what is left |
-/// | that is refused | nothing | 429 with `Retry-Recovered`, or what the gate's function says; `RESOURCE_EXHAUSTED` in gRPC |
+/// | that is refused | nothing | 429 with `Retry-After`, or what the gate's function says; `RESOURCE_EXHAUSTED` in gRPC |
 /// | that is cancelled while it waits for its turn or for a store | nothing | |
 /// | that is cancelled, or fails, in the service | what was taken; its slots are given back | the service's error |
 ///
@@ -49,7 +49,7 @@ impl LimitLayer {
     /// A layer that limits each client by the address of its connection, with counters of its own. Headers call its rule
     /// `per-ip`.
     ///
-    /// All clients behind one proxy share its address: behind proxies that set `X-ForwardedFor-For`, use
+    /// All clients behind one proxy share its address: behind proxies that set `X-Forwarded-For`, use
     /// [`key::client`](tidegate_rule::request::key::client), or a policy file with `trusted-proxies`.
     pub fn per_ip<Q>(quota: Q) -> Result<Self, BuildError>
     where

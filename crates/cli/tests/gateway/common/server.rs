@@ -31,7 +31,7 @@ impl TestUpstream {
         Self { address, accept_task: accepting }
     }
 
-    /// One that says `start_ok` to everything.
+    /// One that says `ok` to everything.
     pub(crate) async fn start_ok() -> Self {
         Self::start(|mut stream| async move {
             while read_head(&mut stream).await?.is_some() {

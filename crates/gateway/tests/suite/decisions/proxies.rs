@@ -72,7 +72,7 @@ async fn nginx_auth_request_returns_429_with_headers() {
     stage.stop().await;
 }
 
-/// What Traefik and Caddy send: `GET`, what the client sent besides its body, and the request in `X-ForwardedFor-*`.
+/// What Traefik and Caddy send: `GET`, what the client sent besides its body, and the request in `X-Forwarded-*`.
 #[tokio::test]
 async fn traefik_and_caddy_forward_auth_uses_client_request() {
     let stage = DecisionServer::start(

@@ -46,7 +46,7 @@ rules:
   - { name: watched, key: ip, quota: 1/h, mode: shadow }
 ";
 
-/// `METHOD_URL?QUERY`, and a body behind the first line: every answer of `/v1` is one that its document tells of, and JSON.
+/// `CALL?QUERY`, and a body behind the first line: every answer of `/v1` is one that its document tells of, and JSON.
 pub(crate) fn decision_api(bytes: &[u8]) {
     static ADDRESS: LazyLock<SocketAddr> = LazyLock::new(gateway_address);
     static DOCUMENT: LazyLock<Value> =

@@ -3,9 +3,9 @@
 //! | word | step |
 //! |---|---|
 //! | `+3s`, `+500ms` | time passes |
-//! | `Sleep` `E` `I` | a call passes and ends well, fails, is ignored, at once |
-//! | `Sleep:5s` `E:5s` | the same, after that long |
-//! | `ask` | a call passes, and is not heard of until `Sleep!`, `E!` or `I!` says how the oldest of them ended |
+//! | `S` `E` `I` | a call passes and ends well, fails, is ignored, at once |
+//! | `S:5s` `E:5s` | the same, after that long |
+//! | `ask` | a call passes, and is not heard of until `S!`, `E!` or `I!` says how the oldest of them ended |
 //! | `no` `no:2s` | a call is rejected, and told when to ask again |
 //! | `=open` | the state now |
 //! | `60%` `slow=60%` | a rate now; `-%` and `slow=-%` if there is none |

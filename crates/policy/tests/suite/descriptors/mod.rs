@@ -24,7 +24,7 @@ fn read_all(files: &[(&str, &str)], merge: DomainMerge) -> Result<DescriptorSet,
     DescriptorSet::read(&files, merge)
 }
 
-/// `path=/a user_key=alice`
+/// `path=/a user=alice`
 fn entries(text: &str) -> Vec<DescriptorEntry> {
     let entry = |word: &str| {
         let (key, value) = word.split_once('=').unwrap_or((word, ""));

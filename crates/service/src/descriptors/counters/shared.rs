@@ -1,7 +1,7 @@
 //! Counts under the keys of envoyproxy/ratelimit, so that a fleet of theirs and one of ours count together.
 //!
 //! ```text
-//!   <prefix><domain>_<key>_<json_to_value>_…_<start of the unit_window>      INCRBY descriptor_hits, EXPIRE length + something
+//!   <prefix><domain>_<key>_<value>_…_<start of the window>      INCRBY hits, EXPIRE length + something
 //! ```
 //!
 //! The window is that of this machine's wall clock, as it is there. What lies in the key lies there, so whoever changes a letter

@@ -22,7 +22,7 @@ pub use tidegate::{ApiToken, CountingChoice, TidegateSettings};
 /// All that the environment says.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Environment {
-    /// `HOST`, `PORT`: `/json` and `/healthcheck_status`.
+    /// `HOST`, `PORT`: `/json` and `/healthcheck`.
     pub http: Endpoint,
     /// `GRPC_HOST`, `GRPC_PORT` or `GRPC_UDS`.
     pub grpc: GrpcBindAddress,
@@ -273,8 +273,8 @@ impl Environment {
     /// use tidegate_service::descriptors::Environment;
     ///
     /// let settings = Environment::parse([("HOST", "::"), ("REDIS_URL", "redis:6379")])?;
-    /// assert_eq!(settings.http.parse_port, 8080);
-    /// assert_eq!(settings.redis.redis_url.as_deref(), Some("redis://redis:6379"));
+    /// assert_eq!(settings.http.port, 8080);
+    /// assert_eq!(settings.redis.url.as_deref(), Some("redis://redis:6379"));
     /// # Ok::<(), tidegate_service::descriptors::EnvironmentError>(())
     /// ```
     pub fn parse<K: Into<String>, V: Into<String>>(

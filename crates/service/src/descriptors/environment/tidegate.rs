@@ -11,7 +11,7 @@ use tidegate_policy::model::Tls;
 pub struct TidegateSettings {
     /// `TIDEGATE_COUNTING`
     pub counting: CountingChoice,
-    /// `TIDEGATE_OUTAGE`: `closed`, `open`, or `fallback` with the number of processes that share a limit, as in `fallback 3`.
+    /// `TIDEGATE_OUTAGE`: `closed`, `open`, or `local` with the number of processes that share a limit, as in `local 3`.
     pub outage: FailureMode,
     /// `TIDEGATE_DEADLINE`: how long a store may take with a decision, in place of `REDIS_TIMEOUT`.
     pub deadline: Option<Duration>,
@@ -33,7 +33,7 @@ pub struct TidegateSettings {
 /// How it is counted, and under whose keys.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum CountingChoice {
-    /// `reference_settings`: as envoyproxy/ratelimit does, under keys of our own.
+    /// `theirs`: as envoyproxy/ratelimit does, under keys of our own.
     Reference,
     /// `atomic`: all or none.
     Atomic,

@@ -2,8 +2,8 @@
 //!
 //! | client sees | gRPC | `/json` |
 //! |---|---|---|
-//! | let through | `RESPONSE_END`, code `RESPONSE_END` | 200 |
-//! | over a limit | `RESPONSE_END`, code `OVER_LIMIT` | 429 |
+//! | let through | `OK`, code `OK` | 200 |
+//! | over a limit | `OK`, code `OVER_LIMIT` | 429 |
 //! | a request that makes no sense, or too much in it | `INVALID_ARGUMENT` | 400 |
 //! | no message at all | `INTERNAL` | 400 |
 //! | a message of more than 4 MiB | `OUT_OF_RANGE` | 413 |

@@ -1,10 +1,10 @@
 //! Limits from a server: discovery as Envoy does it (ADS, the state of the world), which is what Envoy Gateway configures by.
 //!
 //! ```text
-//!   us ── node_id, kind ──────────────────────▶ server
+//!   us ── node, kind ──────────────────────▶ server
 //!      ◀── version, nonce, all that there is ──
-//!      ── taken: version, nonce ───────────▶           in active_config from now on
-//!      ── refused: old version, nonce, why ▶           what was in active_config stays
+//!      ── taken: version, nonce ───────────▶           in force from now on
+//!      ── refused: old version, nonce, why ▶           what was in force stays
 //! ```
 //!
 //! A connection that ends is made anew, after a pause that grows. What was in force stays in force meanwhile.
