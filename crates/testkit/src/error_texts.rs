@@ -1,11 +1,17 @@
-//! Files of cases, and texts of errors that no test shows.
+//! Golden files of error messages, and a check that tests cover every message of a crate.
 
-#![allow(clippy::unwrap_used, reason = "this is how a test fails")]
+#![allow(clippy::unwrap_used, reason = "tests fail by panicking")]
 
 use std::{env, fmt::Write as _, fs, path::Path};
 
-/// Compares a file of cases with the messages that `messages_of` returns for each. An empty line separates cases, and each expected
-/// message starts with `=> `. Set `TIDEGATE_BLESS` to write it anew, and read what has changed.
+/// Compares a file of cases with the messages that `messages_of` returns for each.
+///
+/// An empty line separates cases, and each expected message starts with `=> `. Set `TIDEGATE_BLESS` to rewrite the file,
+/// then review the changes.
+///
+/// # Panics
+///
+/// Panics if a message differs.
 pub fn compare_cases(path: &Path, messages_of: impl Fn(&str) -> Vec<String>) {
     let written = fs::read_to_string(path).unwrap();
     let mut found = String::new();
@@ -28,12 +34,15 @@ pub fn compare_cases(path: &Path, messages_of: impl Fn(&str) -> Vec<String>) {
     assert_eq!(found, expected);
 }
 
-/// Asserts that a test shows every error message of the crate in `root`: in one of the `tables`, in `tests/suite` or in the tests of its own file. Those `elsewhere` are left out, each with
-/// where it is shown, and so are files of these names. There have to be `least` texts.
+/// Asserts that a test contains every error message of the crate in `root`: one of the `tables`, `tests/suite`, or the
+/// tests of the same file.
+///
+/// `tested_elsewhere` lists exceptions with the place of their test, and `skipped` the file names to ignore. There must
+/// be at least `min_count` messages.
 ///
 /// # Panics
 ///
-/// If a text is not shown, or if there are fewer.
+/// Panics if no test contains a message, or if there are fewer messages.
 pub fn assert_all_tested(
     root: &Path,
     tables: &[&str],
@@ -44,9 +53,9 @@ pub fn assert_all_tested(
     let mut shown: Vec<String> =
         tables.iter().map(|table| fs::read_to_string(root.join(table)).unwrap()).collect();
     let mut sources = Vec::new();
-    visit_files(&root.join("tests/suite"), &mut |_, text| shown.push(string_literals(&text).join("\n")));
+    visit_files(&root.join("tests/suite"), &mut |_, text| shown.push(texts(&text)));
     visit_files(&root.join("src"), &mut |path, text| match path.ends_with("tests.rs") {
-        true => shown.push(string_literals(&text).join("\n")),
+        true => shown.push(texts(&text)),
         false if skipped.iter().any(|name| path.ends_with(name)) => {}
         false => sources.push((path.to_owned(), text)),
     });
@@ -54,20 +63,27 @@ pub fn assert_all_tested(
     let (mut missing, mut count) = (Vec::new(), 0);
     for (path, text) in &sources {
         let (text, tests) = text.split_once("#[cfg(test)]").unwrap_or((text, ""));
-        let here = string_literals(tests).join("\n");
-        for literal in string_literals(text).iter().filter(|literal| is_message(literal)) {
+        let here = texts(tests);
+        for literal in
+            string_literals(text).into_iter().map(|literal| literal.text).filter(|text| is_message(text))
+        {
             count += 1;
-            let is_elsewhere = tested_elsewhere.iter().any(|(text, _)| text == literal);
-            if !is_elsewhere && !is_contained(literal, &shown) && !is_contained(literal, &here) {
+            let is_elsewhere = tested_elsewhere.iter().any(|(text, _)| *text == literal);
+            if !is_elsewhere && !is_contained(&literal, &shown) && !is_contained(&literal, &here) {
                 missing.push(format!("{}: {literal}", path.strip_prefix(root).unwrap().display()));
             }
         }
     }
-    assert!(count >= min_count, "only {count} texts were found");
-    assert!(missing.is_empty(), "no test shows these; add a case to {tables:?}:\n{}", missing.join("\n"));
+    assert!(count >= min_count, "found {count} messages, expected at least {min_count}");
+    assert!(missing.is_empty(), "untested messages; add a case to {tables:?}:\n{}", missing.join("\n"));
 }
 
-fn visit_files(folder: &Path, each: &mut dyn FnMut(&Path, String)) {
+/// Calls `each` with the path and the text of every Rust file in a folder, in the order of their names.
+///
+/// # Panics
+///
+/// Panics if a file cannot be read.
+pub fn visit_files(folder: &Path, each: &mut dyn FnMut(&Path, String)) {
     let mut paths: Vec<_> = fs::read_dir(folder).unwrap().map(|entry| entry.unwrap().path()).collect();
     paths.sort();
     for path in paths {
@@ -79,28 +95,43 @@ fn visit_files(folder: &Path, each: &mut dyn FnMut(&Path, String)) {
     }
 }
 
-/// The texts in quotes of a program in Rust, without comments.
-fn string_literals(program: &str) -> Vec<String> {
-    let (mut found, mut rest) = (Vec::new(), program);
-    while let Some(at) = rest.find(['"', '\'', '/']) {
-        rest = &rest[at..];
-        let skipped = match rest.as_bytes() {
+/// A string literal of a Rust source.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Literal {
+    /// The text between the quotes, with escapes resolved.
+    pub text: String,
+    /// The offset of its opening quote.
+    pub start: usize,
+    /// The offset after its closing quote.
+    pub end: usize,
+}
+
+/// The string literals of a Rust source, without comments.
+pub fn string_literals(program: &str) -> Vec<Literal> {
+    let (mut found, mut start) = (Vec::new(), 0);
+    while let Some(offset) = program.get(start..).and_then(|rest| rest.find(['"', '\'', '/'])) {
+        start += offset;
+        let rest = &program[start..];
+        start += match rest.as_bytes() {
             [b'/', b'/', ..] => rest.find('\n').unwrap_or(rest.len()),
             [b'\'', b'\\', ..] => 4,
             [b'\'', _, b'\'', ..] => 3,
             [b'"', ..] => {
                 let (text, length) = parse_literal(&rest[1..]);
-                found.push(text);
+                found.push(Literal { text, start, end: start + length + 1 });
                 length + 1
             }
             _ => 1,
         };
-        rest = rest.get(skipped..).unwrap_or_default();
     }
     found
 }
 
-/// A text up to its end, and how long it is in the program.
+fn texts(program: &str) -> String {
+    string_literals(program).into_iter().map(|literal| literal.text).collect::<Vec<_>>().join("\n")
+}
+
+/// The text of a literal, and its length in the source.
 fn parse_literal(rest: &str) -> (String, usize) {
     let (mut text, mut signs) = (String::new(), rest.char_indices());
     while let Some((at, sign)) = signs.next() {
@@ -122,16 +153,16 @@ fn parse_literal(rest: &str) -> (String, usize) {
     (text, rest.len())
 }
 
-/// Whether a text is a sentence for a person who did something wrong: several words, that start as such texts do. What
-/// describes keys starts with a capital, and examples of values are shown by the schema.
-fn is_message(text: &str) -> bool {
+/// Whether a text is an error message: at least three words, with a lower-case start. Descriptions of keys start with a
+/// capital, and examples of values with a digit.
+pub fn is_message(text: &str) -> bool {
     let is_sentence =
         text.trim().matches(' ').count() >= 2 && !text.starts_with(|first: char| first.is_uppercase());
     let is_example = text.starts_with(|first: char| first.is_ascii_digit());
     is_sentence && !is_example && !text.starts_with(' ')
 }
 
-/// Whether the parts of a text between its `{}` are in another, in their order and on a line.
+/// Whether one line of `shown` contains the parts of a text between its `{}`, in order.
 fn is_contained(text: &str, shown: &str) -> bool {
     let plain = text.replace("{{", "\u{1}").replace("}}", "\u{2}");
     let mut parts = vec![String::new()];
